@@ -40,7 +40,7 @@ PIP_VERL := $(BIN_VERL)/python -m pip
 INSTALL_VERL := $(PIP_VERL) install -qq -c .ci/constraints-verl.txt
 EXTRAS_VERL := verl metaworld report test
 SETUP_VERL := $(VENV_VERL)/.setup
-TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/lab/demo/policies \
+TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/wire tests/lab/demo/policies \
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py
 

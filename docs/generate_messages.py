@@ -30,7 +30,7 @@ BAR = "\\|"
 NO_MESSAGES = ("Exit", "SystemExit", "first_cause")
 """Raised beside errors with a message."""
 WAITS = ("wait", "first", "watch")
-"""Calls of `ray_runtime.remote_calls.Fleet` that say what is waited for."""
+"""Calls of `ray_runtime.driver.fleet.Fleet` that say what is waited for."""
 WAITING = {"rlinf", "verl", "ray_runtime", "loops"}
 """Folders whose code waits with a deadline."""
 ONLY_GAPS = {"…; …", "…", "…: …", "async.…"}

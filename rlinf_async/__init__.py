@@ -6,7 +6,8 @@ Read the package from the bottom up:
 * ``config``       the ``async`` block of a run, validated when it is built
 * ``observe``      spans, meters, the status of a run, its directory
 * ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
-* ``ray_runtime``  what any host on Ray needs: messages, memory, channels, workers, the run
+* ``wire``         the direct way between processes: connections, payloads, memory that both map
+* ``ray_runtime``  what any host on Ray needs: processes, weights, checkpoints, the driver
 * ``hosts``        one package per framework, the only place that imports it; common parts beside
 * ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
 * ``doctor``       checks of the installation and the machine

@@ -19,7 +19,7 @@ from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.ending import IGNORED_SIGNALS
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import Newest, find_newest, sequence_of
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import Newest, find_newest, sequence_of
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""

@@ -21,7 +21,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.observe.status import status_of
-from rlinf_async.ray_runtime.memory import MemoryFile
+from rlinf_async.wire.memory import MemoryFile
 from tests.lab.report.making import CONFIG, FACTS, SUMMARY, TRACE, metrics, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -33,12 +33,11 @@ BY_NAME = "imports what it is told"
 LISTENS = "uses a network"
 RUNS_TEXT = "runs text as code"
 ALLOWED = {
-    "ray_runtime/connection.py": {UNPICKLES, LISTENS},
-    "ray_runtime/shown_memory.py": {UNPICKLES},
-    "ray_runtime/wire.py": {UNPICKLES},
-    "ray_runtime/memory.py": {UNPICKLES},
-    "ray_runtime/address.py": {LISTENS},
-    "ray_runtime/forking.py": {STARTS},
+    "wire/connection.py": {UNPICKLES, LISTENS},
+    "wire/payloads.py": {UNPICKLES},
+    "wire/memory.py": {UNPICKLES},
+    "ray_runtime/cluster/environment.py": {LISTENS},
+    "ray_runtime/processes/forking.py": {STARTS},
     "lab/demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
     "lab/demo/simulators/metaworld_task.py": {UNPICKLES},
     "lab/demo/simulators/camera.py": {BY_NAME},
@@ -59,7 +58,7 @@ ALLOWED = {
     "hosts/verl/verl_vla/policy.py": {BY_NAME},
     "hosts/verl/verl_vla/sections.py": {BY_NAME},
     "loops/foreign.py": {UNPICKLES},
-    "ray_runtime/ray_processes.py": {LISTENS},
+    "ray_runtime/cluster/ray_processes.py": {LISTENS},
 }
 """All places in the package that do something of the kind; docs/security.md says why each of them does."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest, newest_sequence, written_aside
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, newest_sequence, written_aside
 
 root, script, *overrides = sys.argv[1:]
 root = Path(root)

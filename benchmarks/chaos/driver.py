@@ -41,7 +41,7 @@ from benchmarks.chaos.watch import family
 from rlinf_async.lab.process import OWN_CLUSTER
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 
 RESULTS = Path(__file__).with_name("driver.json")
 RUNS = Path("runs/chaos/driver")

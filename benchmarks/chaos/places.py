@@ -32,7 +32,7 @@ from benchmarks.chaos.soak import SETTINGS
 from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest, tidy, written_aside
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, tidy, written_aside
 
 RESULTS = Path(__file__).with_name("places.json")
 STEPS = 200

@@ -2,7 +2,7 @@
 
     python -m benchmarks.chaos.saving
 
-It writes a checkpoint of 84 MB (four files of weights and one of trajectories, by `tensor_file`) into
+It writes a checkpoint of 84 MB (four files of weights and one of trajectories, by `write_tensors`) into
 `checkpoint_folder.written_aside`, which takes it a second or two, keeps two, and says of each when it is
 whole. SIGKILL comes at a random time within four seconds of its first; then everything that it has left is
 looked at, and the next process goes on from there, as a run that is resumed does: it tidies, and begins by
@@ -34,7 +34,7 @@ import typer
 
 from benchmarks.chaos.kept import Kept
 from rlinf_async.lab.table import markdown
-from rlinf_async.ray_runtime.checkpoint_folder import (
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,
     UNFINISHED_NAME,
     find_newest,
@@ -44,7 +44,7 @@ from rlinf_async.ray_runtime.checkpoint_folder import (
     tidy,
     written_aside,
 )
-from rlinf_async.ray_runtime.tensor_file import read_tensors, write_tensors
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import read_tensors, write_tensors
 
 RESULTS = Path(__file__).with_name("saving.json")
 RUNS = Path("runs/chaos")

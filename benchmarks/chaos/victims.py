@@ -12,7 +12,7 @@ from typing import Any
 
 from rlinf_async.observe.processes import Process, identity, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.inspection import machine
+from rlinf_async.wire.memory import machine
 
 SIMULATOR_KIND = "simulator"
 VICTIM_KINDS = {"simulator": SIMULATOR_KIND, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}

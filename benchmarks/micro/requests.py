@@ -24,9 +24,8 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.request_channel import RequestClient, RequestServer
-from rlinf_async.ray_runtime.shown_memory import Reader
-from rlinf_async.ray_runtime.wire import read_sealed
+from rlinf_async.ray_runtime.processes.request_channel import RequestClient, RequestServer
+from rlinf_async.wire.payloads import Reader, read_sealed
 
 NUMBERS = itertools.count()
 PIXELS = 64

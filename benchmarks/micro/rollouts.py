@@ -18,9 +18,13 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.connection import Address
-from rlinf_async.ray_runtime.coordinator import Coordinator, PieceClient, TrajectoryClient
-from rlinf_async.ray_runtime.held_pieces import HeldPieces
+from rlinf_async.ray_runtime.processes.coordinator import (
+    Coordinator,
+    HeldPieces,
+    PieceClient,
+    TrajectoryClient,
+)
+from rlinf_async.wire.connection import Address
 
 WARM_UP_BATCHES = 2
 BATCHES = 10

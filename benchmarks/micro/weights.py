@@ -24,13 +24,19 @@ from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.ray_runtime import memory, weight_file, weight_mirror
-from rlinf_async.ray_runtime.coordinator import Coordinator
-from rlinf_async.ray_runtime.copied_weights import CopiedWeights
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.weight_parts import Part, unpack_part
-from rlinf_async.ray_runtime.weights import Taken, WeightClient, WeightSender, apply
-from rlinf_async.ray_runtime.wire import pack
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.publication import weight_file, weight_mirror
+from rlinf_async.ray_runtime.publication.weight_mirror import Part, unpack_part
+from rlinf_async.ray_runtime.publication.weights import (
+    CopiedWeights,
+    Taken,
+    WeightClient,
+    WeightSender,
+    apply,
+)
+from rlinf_async.wire import memory
+from rlinf_async.wire.payloads import pack
 
 RANKS = 2
 CHANGED = 0.02

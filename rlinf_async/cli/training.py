@@ -39,8 +39,8 @@ from rlinf_async.observe.ending import (
 )
 from rlinf_async.observe.failures import in_words
 from rlinf_async.plugin import register
-from rlinf_async.ray_runtime.address import choose_cluster
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.cluster.environment import choose_cluster
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.supervise import supervise
 
 Restarts = Annotated[
@@ -114,7 +114,7 @@ def train(
     except NothingLeftError as nothing:
         _end_at_once(nothing)
     if cluster != "none":
-        from rlinf_async.ray_runtime.chatter import hush
+        from rlinf_async.ray_runtime.cluster.starting import hush
 
         hush(said=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
@@ -161,7 +161,7 @@ def _judge(cluster: RayCluster) -> Judge:
     """Return the function that tells of an exception how a run has ended."""
     if cluster == "none":
         return ending_of
-    from rlinf_async.ray_runtime.endings import ray_ending_of
+    from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 
     return ray_ending_of
 

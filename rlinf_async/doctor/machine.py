@@ -12,8 +12,12 @@ from pathlib import Path
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 from rlinf_async.observe.files import read_regular
-from rlinf_async.ray_runtime.address import unanswered
-from rlinf_async.ray_runtime.sockets import SHORT_FOLDER_REMEDY, folder_of_ray, misplaced_sockets
+from rlinf_async.ray_runtime.cluster.environment import (
+    SHORT_FOLDER_REMEDY,
+    folder_of_ray,
+    misplaced_sockets,
+    unanswered,
+)
 
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB

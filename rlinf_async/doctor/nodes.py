@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlinf_async.observe.check import Check, Status, output_of, skipped
-from rlinf_async.ray_runtime.access import MODE_VARIABLE, TOKEN_PATH_VARIABLE
+from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, TOKEN_PATH_VARIABLE
 
 RANK_VARIABLE = "RLINF_NODE_RANK"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"

@@ -15,7 +15,7 @@ from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.listening import places
+from rlinf_async.wire.listening import places
 
 PUBLICATION_SENTENCE = "published beside training: the learner copies them and goes on"
 PROXIMAL_SENTENCES = {

@@ -20,14 +20,14 @@ answers what is left and returns.
 Here all loops are tasks of one event loop, and one class holds what such runs have in common. On Ray each
 line has processes of its own, which run the same functions:
 
-    the order of steps   `ray_runtime.run.AsyncRun.train`, in the driver
-    gate, buffer         `ray_runtime.coordinator.Coordinator`
-    env loops            `ray_runtime.shard_worker.ShardWorker.run_shards`, in RLinf's env workers
-    requests             `ray_runtime.request_channel`
-    inference            `ray_runtime.inference_worker.InferenceWorker.serve`, in RLinf's rollout workers
-    learner              `ray_runtime.learner_rank.LearnerRank`, in RLinf's actor
-    publication          `ray_runtime.weights.WeightSender`, the coordinator's `WeightBroker`, and
-                         `ray_runtime.publication.Publication`, which waits for it
+    the order of steps   `ray_runtime.driver.run.AsyncRun.train`, in the driver
+    gate, buffer         `ray_runtime.processes.coordinator.Coordinator`
+    env loops            `ray_runtime.processes.shard_worker.ShardWorker`, in RLinf's env workers
+    requests             `ray_runtime.processes.request_channel`
+    inference            `ray_runtime.processes.inference_worker.InferenceWorker`, in RLinf's rollout workers
+    learner              `ray_runtime.processes.learner_rank.LearnerRank`, in RLinf's actor
+    publication          `ray_runtime.publication.weights.WeightSender`, the coordinator's `WeightBroker`, and
+                         `ray_runtime.driver.run.Publication`, which waits for it
 """
 
 from __future__ import annotations

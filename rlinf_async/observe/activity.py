@@ -13,7 +13,7 @@ def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tup
     """A line for each process: its name, and what goes on in it, with counts and ages; the oldest first.
 
     Args:
-        processes: by name, what `Inspectable.doing` of the host says; None for one that does not answer.
+        processes: by name, what `RunProcess.doing` of the host says; None for one that does not answer.
     """
     return [(name, _line(activity)) for name, activity in processes.items()]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from rlinf_async.observe.processes import identity
-from rlinf_async.ray_runtime.inspection import machine
+from rlinf_async.wire.memory import machine
 
 CHILD = [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
 OF_RUN = """

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak, watch
 from benchmarks.chaos.kept import Kept
-from rlinf_async.ray_runtime.checkpoint_folder import written_aside
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
 
 def test_results_are_kept_as_they_come(tmp_path):

@@ -28,7 +28,7 @@ from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_loop import Renewal
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.saved_buffer import resume_buffer, save_buffer
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import resume_buffer, save_buffer
 from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(120)

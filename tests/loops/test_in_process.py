@@ -10,7 +10,7 @@ from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
 from rlinf_async.loops import in_process
 from rlinf_async.observe.spans import read_spans
 
-NAMED = sorted(set(re.findall(r"`((?:core|loops|ray_runtime)(?:\.\w+)+)`", in_process.__doc__)))
+NAMED = sorted(set(re.findall(r"`((?:core|loops|wire|ray_runtime)(?:\.\w+)+)`", in_process.__doc__)))
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -34,13 +34,13 @@ from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.processes import identity
-from rlinf_async.ray_runtime.checkpoint_folder import written_aside
-from rlinf_async.ray_runtime.inspection import machine
-from rlinf_async.ray_runtime.saved_buffer import ProcessKnowledge, resume_buffer
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge, resume_buffer
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.wire.memory import machine
 from tests.lab.plan.given import left_by
 from tests.lab.report.making import write_run
-from tests.ray_runtime.test_saved_buffer import SETTINGS, THREE, saved
+from tests.ray_runtime.checkpoints.test_saved_buffer import SETTINGS, THREE, saved
 
 RUNS = int(os.environ.get("RLINF_ASYNC_DAMAGED_RUNS", "40"))
 LONGEST_S = 5.0

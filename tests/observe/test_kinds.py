@@ -12,7 +12,7 @@ def test_every_kind_that_a_run_records_stands_in_the_table_and_no_other():
     package = Path(rlinf_async.__file__).parent
     recorded = [
         kind
-        for room in ("loops", "ray_runtime", "hosts")
+        for room in ("loops", "wire", "ray_runtime", "hosts")
         for path in (package / room).rglob("*.py")
         for kind in RECORDED.findall(path.read_text())
     ]

@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tests.wire import Wire
+from tests.second_network import Wire
 
 PATIENCE_S = 300.0
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from rlinf_async.ray_runtime.listening import Listening
+from rlinf_async.wire.listening import Listening
 from tests.listening import listening_at_names
 from tests.runs.conftest import COMMAND, Runner
 

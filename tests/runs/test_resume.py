@@ -10,7 +10,7 @@ import pytest
 
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 
 pytestmark = pytest.mark.ray

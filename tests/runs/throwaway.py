@@ -13,7 +13,7 @@ import signal
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.lab.demo.simulators.metaworld_env import MetaWorldTaskEnv
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.ray_runtime import weights
+from rlinf_async.ray_runtime.publication import weights
 
 
 class BrokenEnv(MetaWorldTaskEnv):

@@ -15,7 +15,7 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from tests.wire import Wire
+from tests.second_network import Wire
 
 CORES = 8
 """That each node claims to have; Ray only counts with them."""

@@ -14,7 +14,7 @@ pytest.importorskip("metaworld", reason="Meta-World is not installed")
 import torch
 
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import find_newest
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import Run, timeless
 from tests.runs_verl.conftest import VerlRunner
 

@@ -22,8 +22,8 @@ from rlinf_async.core.tensors import slice_samples
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.weights import Snapshot
-from rlinf_async.ray_runtime.weights import apply
-from rlinf_async.ray_runtime.wire import pack, unpack
+from rlinf_async.ray_runtime.publication.weights import apply
+from rlinf_async.wire.payloads import pack, unpack
 from tests.hosts.rlinf.learners import actor_of, ended, learner_of, watched
 from tests.hosts.rlinf.synthetic import parts
 from tests.making import piece, ticket

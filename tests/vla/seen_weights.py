@@ -13,7 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.weights import Snapshot
-    from rlinf_async.ray_runtime.weights import Taken
+    from rlinf_async.ray_runtime.publication.weights import Taken
 
 FOLDER = "SEEN_WEIGHTS"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.answers import Answering
 from rlinf_async.hosts.simulators import reseeded
-from rlinf_async.ray_runtime.inference_worker import InferenceWorker
-from rlinf_async.ray_runtime.seeding import seed_everything
+from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.run_process import seed_everything
 
 
 class PolicyWorker(Answering, InferenceWorker):

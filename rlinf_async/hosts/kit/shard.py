@@ -87,7 +87,7 @@ class Shard(Generic[Output]):
 
 
 class TrainShard(Shard[Output]):
-    """Training environments; fills `ray_runtime.shard_worker.TrainShardEnv`."""
+    """Training environments; fills `ray_runtime.processes.shard_worker.TrainShardEnv`."""
 
     def __init__(self, simulators: SimulatorThread, *, busy: BusyMeter, number: int, **options: Any) -> None:
         """`number`: of the stage in its env worker, under which `busy` counts it; `options` as of a shard."""

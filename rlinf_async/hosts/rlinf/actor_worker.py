@@ -23,8 +23,8 @@ from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.weights import WeightSender
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
 class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlinf_async.hosts.rlinf.borrowed import ChannelWorker, Worker
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.coordinator import Coordinator
-from rlinf_async.ray_runtime.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
 
 class ChannelProcess(ChannelWorker):

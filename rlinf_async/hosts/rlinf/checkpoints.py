@@ -11,7 +11,7 @@ from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.observe.attempt import Attempt, check_left
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import (
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,
     find_newest,
     newest_sequence,

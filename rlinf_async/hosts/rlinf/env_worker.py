@@ -26,7 +26,7 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import simulators_apart
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.shard_worker import ShardWorker, each
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each
 
 
 class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):

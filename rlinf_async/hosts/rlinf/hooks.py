@@ -38,8 +38,8 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.ray_runtime.revival import STARTED_AGAIN
-from rlinf_async.ray_runtime.starting import starting_ray
+from rlinf_async.ray_runtime.cluster.starting import starting_ray
+from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"

@@ -25,7 +25,7 @@ from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
 from rlinf_async.hosts.rlinf.shards import TrainedShards
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.reporting import prefixed
+from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout from which RLinf's rollout metrics are made."""

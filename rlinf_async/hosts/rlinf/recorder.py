@@ -14,7 +14,7 @@ from rlinf_async.hosts.kit.recorder import Recorder
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import Trajectory
-from rlinf_async.ray_runtime.reporting import MODEL_REWARDS
+from rlinf_async.ray_runtime.driver.step_reporter import MODEL_REWARDS
 
 
 class ShardRecorder(Recorder[ShardOutput]):

@@ -30,9 +30,9 @@ from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
 from rlinf_async.hosts.rlinf.times import in_rlinf_words
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
-from rlinf_async.ray_runtime.launched import LaunchedRun
-from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.run import AsyncRun
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
+from rlinf_async.ray_runtime.driver.run import AsyncRun
 
 
 class AsyncEmbodiedRunner(EmbodiedRunner):

@@ -12,12 +12,12 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.offload import offloading
+from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.reward_section import misfits
 from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.padding import buckets_up_to
 
 ON_POLICY_LOSSES = {
     "actor_critic": "actor_critic",

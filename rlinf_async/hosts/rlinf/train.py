@@ -25,9 +25,9 @@ from rlinf_async.hosts.rlinf.stock import Observed
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
-from rlinf_async.ray_runtime.endings import ray_ending_of
-from rlinf_async.ray_runtime.starting import starting_ray
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.cluster.starting import starting_ray
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:

@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.rlinf.shards import reshard
-from rlinf_async.ray_runtime.copied_weights import CopiedWeights
-from rlinf_async.ray_runtime.weights import Taken, Types
+from rlinf_async.ray_runtime.publication.weights import CopiedWeights, Taken, Types
 
 TYPES = {
     **dict.fromkeys(("fp32", "float32"), torch.float32),

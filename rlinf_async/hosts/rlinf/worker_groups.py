@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from importlib import import_module
 
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 GROUP_MODULE = "rlinf.scheduler.worker.worker_group"
 

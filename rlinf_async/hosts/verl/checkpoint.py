@@ -12,7 +12,7 @@ from rlinf_async.observe.attempt import Attempt
 from rlinf_async.observe.claims import claim_directory
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import (
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,
     find_newest,
     newest_sequence,

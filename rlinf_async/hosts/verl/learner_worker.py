@@ -20,8 +20,8 @@ from rlinf_async.hosts.verl.training import engine_learner
 from rlinf_async.hosts.verl.weights import EngineWeights
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.weights import WeightSender
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
 class LearnerWorker(LearnerRank, TrainingWorker):

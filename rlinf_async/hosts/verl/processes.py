@@ -16,9 +16,9 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.placement import resources, too_small
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.sizes import evaluates, horizon, process_count, section
-from rlinf_async.ray_runtime.coordinator import Coordinator
-from rlinf_async.ray_runtime.request_channel import RequestChannel
-from rlinf_async.ray_runtime.revival import STARTED_AGAIN
+from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
 MAX_CHANNEL_CALLS = 2**31 - 1
 """Calls of a channel at the same time: every env shard may wait in it."""

@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from rlinf_async.hosts.verl import plugin
 from rlinf_async.hosts.verl.block import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.ray_runtime.starting import starting_ray
+from rlinf_async.ray_runtime.cluster.starting import starting_ray
 
 __all__ = ["InThisProcess", "plugin", "train"]
 

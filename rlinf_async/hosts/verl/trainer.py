@@ -21,10 +21,10 @@ from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.tracking import LastingTracking
 from rlinf_async.hosts.verl.versions import versions
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.ray_runtime.launched import LaunchedRun
-from rlinf_async.ray_runtime.remote_calls import Fleet
-from rlinf_async.ray_runtime.run import AsyncRun
-from rlinf_async.ray_runtime.termination import TERMINATION
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
+from rlinf_async.ray_runtime.driver.run import AsyncRun
 
 
 class NoAgentLoop:

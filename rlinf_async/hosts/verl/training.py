@@ -29,7 +29,7 @@ from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
-from rlinf_async.ray_runtime.reporting import prefixed
+from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
 """Fields of a rollout from which the metrics of rollouts are made."""

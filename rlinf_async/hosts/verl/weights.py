@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.verl.engine import PolicyEngine
-from rlinf_async.ray_runtime.copied_weights import CopiedWeights
-from rlinf_async.ray_runtime.weights import Taken
+from rlinf_async.ray_runtime.publication.weights import CopiedWeights, Taken
 
 
 class EngineWeights(CopiedWeights):
-    """Copies a policy's weights to memory that inference maps; fills `ray_runtime.weights.WeightCopy`.
+    """Copies a policy's weights to memory that inference maps; fills `WeightCopy`.
 
     One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
     device.

@@ -19,7 +19,7 @@ from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
-from rlinf_async.ray_runtime.shard_worker import ShardWorker
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 ENVS_GROUP = "rlinf_async.envs"
 

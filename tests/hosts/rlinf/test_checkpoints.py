@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resolve_resume, resume_step, take_place
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.checkpoint_folder import written_aside
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
 
 def config(tmp_path: Path, resume_dir: str | None = None):

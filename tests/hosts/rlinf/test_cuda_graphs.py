@@ -21,7 +21,7 @@ from torch.distributions import Normal
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.ray_runtime.wire import seal
+from rlinf_async.wire.payloads import seal
 from tests.hosts.rlinf.workers import ACTION, config, in_one_process, settings_of
 from tests.making import request
 

@@ -20,9 +20,8 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit import inference
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.ray_runtime.listening import Listening
-from rlinf_async.ray_runtime.shown_memory import ShownMemory
-from rlinf_async.ray_runtime.wire import seal, sealed
+from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.payloads import ShownMemory, seal, sealed
 from tests.hostile_errors import WORST
 from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
 from tests.making import request

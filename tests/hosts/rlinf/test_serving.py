@@ -10,8 +10,8 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.ray_runtime import inference_worker
-from rlinf_async.ray_runtime.wire import seal
+from rlinf_async.ray_runtime.processes import inference_worker
+from rlinf_async.wire.payloads import seal
 from tests.hosts.rlinf.learners import without_ray
 from tests.hosts.rlinf.workers import config, in_one_process, rollout_worker
 from tests.making import request

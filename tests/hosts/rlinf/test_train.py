@@ -8,7 +8,7 @@ from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
 from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, PROCESS_HOOKS  # noqa: E402
 from rlinf_async.hosts.rlinf.train import launch, train  # noqa: E402
-from rlinf_async.ray_runtime import starting  # noqa: E402
+from rlinf_async.ray_runtime.cluster import starting  # noqa: E402
 
 
 @pytest.mark.parametrize("dashboard", [False, True])

@@ -15,8 +15,8 @@ from rlinf.utils.utils import collect_param_names_need_sync
 
 from rlinf_async.hosts.rlinf import weights
 from rlinf_async.hosts.rlinf.weights import Snapshot
-from rlinf_async.ray_runtime import weights as transport
-from rlinf_async.ray_runtime.weight_file import OpenedWeights
+from rlinf_async.ray_runtime.publication import weights as transport
+from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights
 
 PATCH = {"type": "patch", "patch": {"init_sync": {"enabled": True}}}
 """What all but one of RLinf's examples have: nothing that a bucket syncer could be made from."""

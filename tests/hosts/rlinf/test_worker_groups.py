@@ -10,7 +10,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
 from rlinf_async.hosts.rlinf.worker_groups import PrintedWords, hear_worker_groups
-from rlinf_async.ray_runtime.termination import Termination
+from rlinf_async.ray_runtime.cluster.termination import Termination
 
 SAID = (
     "Exception occurred while running EnvWorker's function init_worker: exception is "

@@ -24,7 +24,7 @@ from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-from rlinf_async.ray_runtime.wire import seal
+from rlinf_async.wire.payloads import seal
 from tests.hosts.rlinf.learners import without_ray
 
 CHUNK, ACTION, HORIZON, SHARDS, RANKS = 2, 3, 5, 2, 4

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.hosts.verl.checkpoint import LATEST_STEP_FILE, claim, note_latest, resumed, step_folder
 from rlinf_async.observe.attempt import PLACE_VARIABLE, read_attempt
-from rlinf_async.ray_runtime.checkpoint_folder import written_aside
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
 
 def config(tmp_path: Path, **trainer):

@@ -1,0 +1,216 @@
+"""The end of a run on Ray, however it comes: recorded, and with no process left behind.
+
+Ray's errors are read for it: which process ended, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
+from rlinf_async.observe.failures import FaultCounts, in_words
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied, dead_process
+from rlinf_async.ray_runtime.cluster.starting import RayNotStarted
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
+from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP
+
+DRAIN_TIMEOUT_S = 4.0
+"""Seconds that an interrupted run waits for rollouts that have started, before it ends their processes."""
+LEDGER_TIMEOUT_S = 3.0
+"""Seconds that a run that has failed waits for its ledger; after that the last one that was read counts."""
+
+
+class EndingInOrder:
+    """Ends a run with the sum of its steps and its ledger in its directory.
+
+    The driver adds each reported step to `tally`, and keeps in `ledger` what it has read last: the process
+    that knows it may be the one that dies.
+    """
+
+    def __init__(self, fleet: Fleet, launched: LaunchedRun, *, display: RunDisplay) -> None:
+        self._fleet, self._launched, self._display = fleet, launched, display
+        self.tally, self.ledger = Tally(), Ledger()
+        self.saved: int | None = launched.step if launched.checkpoint is not None else None
+        """The step of the newest checkpoint that this run could go on from."""
+
+    @contextmanager
+    def __call__(self, loops: Callable[[], Sequence[Any]]) -> Iterator[None]:
+        """On an interrupt `loops` of env workers may end for a moment; then, as on any failure, all end.
+
+        Raises:
+            RunFailed: the run has ended by an error, in one sentence.
+            KeyboardInterrupt, Terminated: it was asked to end.
+        """
+        succeeded = False
+        try:
+            with recorded(lambda: self._launched.run_dir, judge=self._judge, summary=self._summary):
+                try:
+                    with TERMINATION.through_ray():
+                        yield
+                    succeeded = True
+                except KeyboardInterrupt:
+                    self._display.stop()
+                    self._drain(loops())
+                    raise
+        finally:
+            if not succeeded:
+                TERMINATION.ignore_failures()
+                # A second signal must not stop the kill half way: processes would be left over.
+                with undisturbed():
+                    self._display.stop()
+                    self._fleet.kill()
+
+    def _drain(self, loops: Sequence[Any]) -> None:
+        if not loops or not ray.is_initialized():
+            return
+        self._display.note("interrupted: closing the gate, waiting for rollouts that have started")
+        self._launched.coordinator.close_gate.remote()
+        # Not through `Fleet.wait`, which would raise the failures of watched calls and end the drain.
+        in_order = self._fleet.ended(loops, DRAIN_TIMEOUT_S)
+        self._display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
+
+    def _judge(self, error: BaseException) -> Ending:
+        if is_echo(error) and ray.is_initialized() and dead_process() is None:
+            error = next(iter(self._fleet.deaths()), error)
+        return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._again())
+
+    def _again(self) -> str:
+        if self.saved is None or not self._launched.resume:
+            return START_AGAIN
+        return f"{START_AGAIN} with {self._launched.resume}, which goes on from step {self.saved}"
+
+    def _summary(self, faults: FaultCounts) -> RunSummary:
+        if ray.is_initialized():
+            # Whoever has died is named elsewhere; this takes what is known.
+            with suppress(ray.exceptions.RayError):
+                self.ledger = ray.get(
+                    self._launched.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S
+                )
+        return self.tally.summary(self.ledger, faults)
+
+
+START_AGAIN = "start the run again"
+DETAIL_PATTERN = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
+EXIT_PATTERN = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
+CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
+SILENT_EXIT = "connection error code"
+"""Words in Ray's message about a process that has ended without a word."""
+KILLED_SENTENCE = (
+    "has died without a word, as a process does that is killed, by somebody or for want of memory"
+)
+NODE_LOST = "its node has died"
+OUT_OF_MEMORY = ("low on memory", "OOM")
+
+Names = Mapping[str, str]
+"""The names of the processes of a run in its records, by Ray's numbers of its actors."""
+
+
+def ray_ending_of(error: BaseException, *, names: Names | None = None, again: str = START_AGAIN) -> Ending:
+    """Return what any exception of the driver of a run on Ray means for its end; see
+    `observe.ending.ending_of`.
+    """
+    names = names or {}
+    if isinstance(error, RayNotStarted):
+        return _not_started(error, again)
+    if isinstance(error, RayDied):
+        return _ray_died(error.dead, again)
+    of_worker = isinstance(error, ray.exceptions.RayTaskError)
+    if isinstance(error, KeyboardInterrupt | SystemExit) and not of_worker:
+        return ending_of(error, again=again)
+    # A dead raylet makes all others look dead, or hang.
+    of_ray = isinstance(error, ray.exceptions.RayError | ConnectionError | DeadlineError)
+    if of_ray and (dead := dead_process(closely=True)) is not None:
+        return _ray_died(dead, again)
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return _worker_failed(error, names, again)
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, ray.exceptions.RayActorError):
+        return replace(_died(cause, names, again), why=short(str(error)))
+    if isinstance(error, ray.exceptions.RayActorError):
+        return _died(error, names, again)
+    return ending_of(error, again=again)
+
+
+def is_echo(error: BaseException) -> bool:
+    """Return True if an error may follow from a death of another process that is not reported yet."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return is_echo(error.cause)
+    died = isinstance(error, ray.exceptions.ActorDiedError)
+    return not died and isinstance(error, ray.exceptions.RayError | PeerError | DeadlineError)
+
+
+def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, again: str) -> Ending:
+    """An error that a process has met in its work; or that of another one, which it has called."""
+    cause = error.cause
+    if isinstance(cause, ray.exceptions.RayTaskError):
+        return _worker_failed(cause, names, again)
+    if isinstance(cause, ray.exceptions.RayActorError):
+        return _died(cause, names, again)
+    # One that is also of the type of its cause, as Ray makes them, has the process in its text alone.
+    place = CALL_PATTERN.search(str(error))
+    process = names.get((place and place["actor"]) or "", "a worker")
+    who = f"{process} ({place['pid']} on {place['ip']})" if place else process
+    if not isinstance(cause, BaseException):
+        why = f"has met {short(in_words(error))}"
+        return Ending(how="failed", who=who, why=why, what_next=f"mend that, and {again}", process=process)
+    return replace(ending_of(cause, again=again), how="failed", who=who, status=1, process=process)
+
+
+def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Ending:
+    text = str(error)
+    process = names.get(str(error.actor_id), "a worker")
+    place = {match["name"]: match["value"] for match in DETAIL_PATTERN.finditer(text)}
+    where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
+    who = f"{process} ({where})" if where else process
+    why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
+    if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
+        why, remedy = (
+            "was killed by Ray for want of memory on its node",
+            "use fewer environments or processes",
+        )
+    elif NODE_LOST in text:
+        why, remedy = "was on a node that is lost", "look at that node and at the network"
+    elif (found := EXIT_PATTERN.search(text)) and SILENT_EXIT not in found["detail"]:
+        why, remedy = f"has ended: {short(found['detail'])}", "mend that"
+    elif error.actor_init_failed:
+        said = [line for line in text.strip().splitlines() if line.strip()]
+        why, remedy = f"has failed while it was built: {short(said[-1])}", "mend that"
+    elif isinstance(error, ray.exceptions.ActorUnavailableError):
+        why, remedy = "cannot be reached any more", "look at its node and at the network"
+    return Ending(how="failed", who=who, why=why, what_next=f"{remedy}, and {again}", process=process)
+
+
+def _ray_died(dead: DeadProcess, again: str) -> Ending:
+    logs = f"see why in {dead.logs}, and " if dead.logs is not None else "start the cluster anew, and "
+    who, _, why = str(dead).partition(" has ")
+    return Ending(how="failed", who=who, why=f"has {why}", what_next=f"{logs}{again}", process=dead.name)
+
+
+def _not_started(error: RayNotStarted, again: str) -> Ending:
+    cause = error.__cause__
+    place = full_disk(cause) if cause is not None else None
+    remedy = (
+        "make room there"
+        if place
+        else ("see why in /tmp/ray/session_latest/logs, and whether the machine has memory and cores left")
+    )
+    return Ending(
+        how="failed",
+        who="Ray",
+        why=str(error),
+        what_next=f"{remedy}, and {again}",
+        process=str(Process.DRIVER),
+    )

@@ -1,0 +1,327 @@
+"""Remote calls of a run, watched together: the first failure anywhere ends every wait.
+
+Theory of operation. All waits of the driver pass `Fleet._next`, which looks at the calls that are waited for
+and at everything that goes on meanwhile: calls that are watched, and revivals. A revival is a generator that
+brings a process back: it yields the calls that it waits for and is resumed when they have ended, so that
+nothing blocks the driver and no thread is needed. A loop whose process dies is kept: its reference stands for
+the loop of the successor, in every wait that had begun before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
+from rlinf_async.observe.processes import Process
+from rlinf_async.ray_runtime.cluster.ray_processes import dead_process
+
+DEATHS = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
+"""Ray's errors of calls to a process that has died; the second where its node is lost as well."""
+CAUSE_GRACE_S = 2.0
+"""Seconds to wait, after a failure, for the failure that caused it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Calls that a revival waits for, `seconds` at most; their first error is raised in it."""
+
+    calls: Sequence[Any] = ()
+    seconds: float
+
+
+Revival = Generator[Wait, None, Any]
+"""Brings a process back; returns the call of its loop, or None if the run goes on without it. Calls that take
+too long are a TimeoutError to it."""
+Revive = Callable[[int, BaseException], Revival]
+"""Gives the revival of a rank, from its number and the error by which it died."""
+
+
+@dataclass(eq=False)
+class _Loop:
+    """A call that lasts as long as the run, on whichever process has the place of `rank`."""
+
+    group: str
+    rank: int
+    call: Any
+    revive: Revive
+    revival: Revival | None = None
+    calls: Sequence[Any] = ()
+    give_up: float = 0.0
+    """The time at which the revival has waited for long enough."""
+    over: bool = False
+    """True if the process died when nothing was left to do, or is given up."""
+
+
+class Fleet:
+    """The processes of a run in groups, called directly through Ray.
+
+    A failure is raised, so that the run can end in order, with the first error on the screen and exit
+    status 1. (The groups of frameworks may answer one by killing the driver.) The death of a process whose
+    loop is kept is none.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[Any]], *, deadline_s: float) -> None:
+        """`groups` are Ray's handles by name, in the order of the ranks."""
+        self._groups = {name: list(actors) for name, actors in groups.items()}
+        self._deadline_s = deadline_s
+        self.while_waiting: Callable[[], float] = lambda: 60.0
+        """Called again and again during every wait; returns the seconds until it wants to be called again."""
+        self._background: dict[Any, str] = {}
+        self._loops: dict[Any, _Loop] = {}
+        """Loops that are kept, by the first call of each."""
+        self._ending = False
+
+    def actors(self, name: str) -> list[Any]:
+        """Ray's handles of a group, in the order of the ranks."""
+        return self._groups[name]
+
+    def replace(self, name: str, rank: int, actor: Any) -> None:
+        """Call `actor` from now on as `rank` of group `name`, in place of a process that has died."""
+        self._groups[name][rank] = actor
+
+    def call(self, name: str, method: str, *arguments: object) -> list[Any]:
+        """Start `method` on every rank of group `name`."""
+        return [getattr(actor, method).remote(*arguments) for actor in self.actors(name)]
+
+    def run(self, name: str, method: str, *arguments: object) -> list[Any]:
+        """`call` and `wait`."""
+        return self.wait(self.call(name, method, *arguments), f"{method} on the {name} workers")
+
+    def run_on_living(self, name: str, method: str, *arguments: object) -> list[Any]:
+        """`run`; None for ranks that have died, or die meanwhile, if loops of the group are kept."""
+        actors = self.actors(name)
+        absent = {
+            loop.rank for loop in self._loops.values() if loop.group == name and (loop.revival or loop.over)
+        }
+        calls = {
+            rank: getattr(actor, method).remote(*arguments)
+            for rank, actor in enumerate(actors)
+            if rank not in absent
+        }
+        revives = any(loop.group == name for loop in self._loops.values())
+        self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=revives)
+        return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
+
+    def watch(self, references: Sequence[Any], what: str) -> None:
+        """A failure of one of `references` ends every wait from now on."""
+        self._background.update(dict.fromkeys(references, what))
+
+    def keep(self, name: str, references: Sequence[Any], what: str, revive: Revive) -> None:
+        """`watch`, but where a process of group `name` dies `revive` brings it back; by rank."""
+        self.watch(references, what)
+        for rank, call in enumerate(references):
+            self._loops[call] = _Loop(group=name, rank=rank, call=call, revive=revive)
+
+    def let_go(self) -> None:
+        """Bring no process back any more: loops whose processes have died, or die now, have ended."""
+        self._ending = True
+        for loop in self._loops.values():
+            if loop.revival is not None:
+                loop.revival.close()
+                loop.revival, loop.over = None, True
+
+    def wait(self, references: Sequence[Any], what: str) -> list[Any]:
+        """The results, in order; None of a loop whose process has died after `let_go`.
+
+        Raises:
+            DeadlineError: they took longer than the deadline.
+            Exception: the first error of these calls or of a watched one.
+        """
+        self._wait(references, what)
+        return [self._result(reference) for reference in references]
+
+    def _wait(self, references: Sequence[Any], what: str, *, lenient: bool = False) -> None:
+        pending = list(references)
+        give_up = time.monotonic() + self._deadline_s
+        while pending := [reference for reference in pending if not self._is_over(reference)]:
+            progress = f"{len(references) - len(pending)} of {len(references)} ranks are done"
+            ready = self._next(pending, give_up, f"{what}: {progress}", lenient=lenient)
+            pending = [reference for reference in pending if reference not in ready]
+
+    def first(self, references: Sequence[Any], what: str) -> None:
+        """Return when one of `references` has ended; raises what `wait` raises."""
+        give_up = time.monotonic() + self._deadline_s
+        while not any(reference in references for reference in self._next(references, give_up, what)):
+            pass
+
+    def ended(self, references: Sequence[Any], seconds: float) -> bool:
+        """Return True if calls end, well or badly, within `seconds`."""
+        calls = [self._call(reference) for reference in references]
+        _, pending = ray.wait(calls, num_returns=len(calls), timeout=seconds)
+        return not pending
+
+    def kill(self) -> None:
+        """End the processes of every group.
+
+        Without Ray they end by themselves; a call of Ray would then join any cluster that it finds.
+        """
+        if not ray.is_initialized() or dead_process() is not None:
+            return
+        for actors in self._groups.values():
+            for actor in actors:
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(actor)
+
+    def deaths(self) -> list[BaseException]:
+        """Return Ray's errors for processes that have died and are not brought back; one that answers,
+        lives.
+        """
+        calls = [actor.place.remote() for actors in self._groups.values() for actor in actors]
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=CAUSE_GRACE_S)
+        errors = [death_of(call) for call in calls if call in ready]
+        return [error for error in errors if isinstance(error, ray.exceptions.ActorDiedError)]
+
+    def names(self, kinds: Mapping[str, Process]) -> dict[str, str]:
+        """Return the names of processes in records, by Ray's numbers of them; `kinds` are those of the
+        groups.
+        """
+        return {
+            actor._actor_id.hex(): kinds[group].numbered(rank)
+            for group, actors in self._groups.items()
+            for rank, actor in enumerate(actors)
+        }
+
+    def _next(self, pending: Sequence[Any], give_up: float, what: str, *, lenient: bool = False) -> list[Any]:
+        """Return the calls of `pending` or of the watched ones that have ended next; [] if that takes
+        long.
+
+        `lenient`: deaths among `pending` are no failures.
+        """
+        now = time.monotonic()
+        if now >= give_up:
+            raise DeadlineError(f"waited {self._deadline_s:g} s for {what}")
+        soon = min(give_up - now, self.while_waiting(), self._revive())
+        watched = {
+            self._call(reference): reference
+            for reference in {**dict.fromkeys(pending), **self._background}
+            if not self._is_absent(reference)
+        }
+        calls = [call for loop in self._loops.values() if loop.revival for call in _unfinished(loop.calls)]
+        # `ray.wait` returns at once for an empty list: the caller's loop would spin.
+        if not watched and not calls:
+            time.sleep(max(0.0, soon))
+            return []
+        # At most one call comes back, though others may have ended, too: they come in the next rounds.
+        ready, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
+        results = [watched[call] for call in ready if call in watched]
+        # The death of a kept loop is no result: its reference now stands for the loop of the successor.
+        results = [reference for reference in results if not self._died(reference)]
+        self._raise_failures(results, pending, lenient=lenient)
+        for reference in results:
+            self._background.pop(reference, None)
+        return results
+
+    def _call(self, reference: Any) -> Any:
+        """The call that `reference` stands for."""
+        loop = self._loops.get(reference)
+        return loop.call if loop else reference
+
+    def _result(self, reference: Any) -> Any:
+        return None if self._is_over(reference) else ray.get(self._call(reference))
+
+    def _is_absent(self, reference: Any) -> bool:
+        loop = self._loops.get(reference)
+        return loop is not None and (loop.revival is not None or loop.over)
+
+    def _is_over(self, reference: Any) -> bool:
+        loop = self._loops.get(reference)
+        return loop is not None and loop.over
+
+    def _died(self, reference: Any) -> bool:
+        """Return True if this is a kept loop whose process has died; its revival begins."""
+        loop = self._loops.get(reference)
+        if loop is None or (error := death_of(loop.call)) is None:
+            return False
+        if self._ending:
+            loop.over = True
+        else:
+            loop.revival, loop.calls, loop.give_up = loop.revive(loop.rank, error), (), 0.0
+        return True
+
+    def _revive(self) -> float:
+        """Go on with every revival that can; the seconds until one may without that a call has ended."""
+        soon = float("inf")
+        for loop in self._loops.values():
+            while loop.revival is not None and (seconds := self._left(loop)) is None:
+                self._resume(loop, loop.revival)
+            if loop.revival is not None and seconds is not None:
+                soon = min(soon, seconds)
+        return soon
+
+    def _left(self, loop: _Loop) -> float | None:
+        """Return the seconds that a revival still waits at most; None if it can go on."""
+        seconds = loop.give_up - time.monotonic()
+        return None if seconds <= 0 or (loop.calls and not _unfinished(loop.calls)) else seconds
+
+    def _resume(self, loop: _Loop, revival: Revival) -> None:
+        late = bool(_unfinished(loop.calls))
+        errors = [error for call in loop.calls if not late and (error := _error_of(call)) is not None]
+        try:
+            if late:
+                # The revival decides: it may start the process once more, or give up and raise.
+                wait = revival.throw(TimeoutError("a process that was started again does not answer"))
+            else:
+                wait = revival.throw(errors[0]) if errors else next(revival)
+        except StopIteration as came:
+            loop.revival, loop.calls = None, ()
+            if came.value is None:
+                loop.over = True
+            else:
+                loop.call = came.value
+        else:
+            loop.calls, loop.give_up = wait.calls, time.monotonic() + wait.seconds
+
+    def _raise_failures(self, ready: Sequence[Any], pending: Sequence[Any], *, lenient: bool) -> None:
+        calls = [self._call(reference) for reference in ready]
+        if lenient:
+            calls = [call for call in calls if call not in pending or death_of(call) is None]
+        errors = [error for call in calls if (error := _error_of(call)) is not None]
+        if not errors:
+            return
+        # A `PeerError` is an echo of a failure elsewhere, which may arrive a moment later.
+        if all(isinstance(error, PeerError) for error in errors):
+            echoes = [
+                self._call(other)
+                for other in {**dict.fromkeys(pending), **self._background}
+                if other not in ready and not self._is_absent(other)
+            ]
+            if echoes:
+                later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=CAUSE_GRACE_S)
+                errors += [error for call in later if (error := _error_of(call)) is not None]
+        raise first_cause(errors)
+
+
+def death_of(call: object) -> BaseException | None:
+    """The death of the process that a call was made to; None if it has ended otherwise.
+
+    Its own calls to a process that has died raise the same to it: that is an error of its own.
+    """
+    error = _error_of(call)
+    return error if isinstance(error, DEATHS) and not isinstance(error, ray.exceptions.RayTaskError) else None
+
+
+def _unfinished(calls: Sequence[Any]) -> list[Any]:
+    if not calls:
+        return []
+    return ray.wait(list(calls), num_returns=len(calls), timeout=0)[1]
+
+
+def _result_of_living(call: Any) -> Any:
+    with suppress(*DEATHS):
+        return ray.get(call)
+    return None
+
+
+def _error_of(reference: Any) -> BaseException | None:
+    try:
+        # Called for calls that have ended, so that it does not block.
+        ray.get(reference)
+    except (ray.exceptions.RayError, PeerError, DeadlineError) as error:
+        return error
+    return None

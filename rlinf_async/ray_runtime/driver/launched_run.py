@@ -1,0 +1,61 @@
+"""A run whose processes have started, and the work of its framework around a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.driver.revivals import Elsewhere
+from rlinf_async.ray_runtime.driver.saver import SaveHooks
+from rlinf_async.ray_runtime.handles import Handle
+
+
+class RunHooks(SaveHooks, Protocol):
+    """The work of a framework around a step; the driver calls it between two steps."""
+
+    def due(self, step: int) -> tuple[bool, bool]:
+        """Return two flags: evaluate after `step`, and save after `step`."""
+
+    def log(self, batch: int, metrics: Mapping[str, float]) -> None:
+        """Give the metrics of a batch to the framework's own loggers."""
+
+    def finished(self) -> None:
+        """Everything is trained and written, and the processes of the run have ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedRun:
+    """The parts of a run that `ray_runtime.driver.run` drives. No process has been called yet."""
+
+    settings: RunSettings
+    workers: Mapping[str, Sequence[Any]]
+    """Ray's handles of "env", "inference" and "learner", in the order of the ranks."""
+    requests: Handle
+    """The handle of the request channel."""
+    coordinator: Handle
+    """The handle of the coordinator."""
+    hooks: RunHooks
+    run_dir: Path
+    config: str
+    """The resolved config of the run, as YAML."""
+    versions: Mapping[str, str]
+    """Versions of the packages that a result depends on, by name."""
+    step: int
+    """Steps that have been trained before; the run begins with this version."""
+    total: int
+    """The step with which it ends."""
+    checkpoint: Path | None = None
+    """The checkpoint that the run goes on from, if any."""
+    resume: str = ""
+    """The override by which the same command goes on from the newest checkpoint."""
+    takes_turns: bool = False
+    """True if learner, inference and simulators leave their accelerators to each other; `leave` then
+    has the processes of "env" and "inference" go."""
+    rebuild: Mapping[str, str] = field(default_factory=dict)
+    """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
+    has died; those of groups that are not named are not brought back."""
+    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
+    """By group, what starts a process on another node where its own is lost; see `revival.Elsewhere`."""

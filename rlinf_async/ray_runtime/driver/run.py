@@ -1,0 +1,438 @@
+"""A training run as its driver sees it, without a barrier between rollouts and training."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlinf_async import __version__
+from rlinf_async.config import words
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.failures import count_failures
+from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.processes import Process
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
+from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
+from rlinf_async.ray_runtime.driver.endings import EndingInOrder
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
+from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals
+from rlinf_async.ray_runtime.driver.saver import Saver
+from rlinf_async.ray_runtime.driver.status_poller import StatusPoller
+from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep, mean_of_episodes, prefixed
+from rlinf_async.ray_runtime.handles import Handle
+
+SAVE_FAILURES = "async/save_failures"
+
+
+class AsyncRun:
+    """Drives the learner step by step; env shards and inference ranks run in parallel until the end.
+
+    A step is a global batch of trajectories, its optimizer steps, and a new version of the policy. The
+    learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
+    has made travel to inference, and that step is reported.
+    """
+
+    def __init__(self, launched: LaunchedRun, *, display: RunDisplay | None = None) -> None:
+        self.settings = settings = launched.settings
+        self.step, self.total = launched.step, launched.total
+        self.display = display or RunDisplay()
+        say, hooks, run_dir = self.display.note, launched.hooks, launched.run_dir
+        requests, coordinator = launched.requests, launched.coordinator
+        self._launched, self._hooks, self._run_dir = launched, hooks, run_dir
+        self._requests, self._coordinator = requests, coordinator
+        groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
+        self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
+        self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
+        self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
+        turns = Turns(self.fleet, coordinator, batches=settings.batches)
+        self._turns = turns if launched.takes_turns else None
+        self._reporter = StepReporter(
+            self.fleet, hooks.log, run_dir, total=self.total, settings=settings, say=say
+        )
+        self._revivals = Revivals(
+            self.fleet,
+            settings,
+            requests=requests,
+            coordinator=coordinator,
+            rebuild=launched.rebuild,
+            elsewhere=launched.elsewhere,
+            run_dir=run_dir,
+            say=say,
+        )
+        self._endings = EndingInOrder(self.fleet, launched, display=self.display)
+        self._env_loops: list[Any] = []
+        self._inference_loops: list[Any] = []
+        self._learning: list[Any] = []
+        self._unreported: deque[TrainedStep] = deque()
+        self._ended = self.step
+        self._spans = SpanLog(None)
+        self._watch = RayWatch()
+        self.fleet.while_waiting = self._watch.check
+        TERMINATION.install()
+
+    def prepare(
+        self, initialise: Callable[[Fleet], None], *, resume: Callable[[Fleet], None] | None = None
+    ) -> None:
+        """Build what the processes hold, by `initialise`, and begin the run directory.
+
+        `resume` is called last, to load a checkpoint.
+
+        Raises:
+            RuntimeError: a process runs another version of this package.
+        """
+        with self.ending_in_order():
+            # First, as every process answers once it is up. A framework may end the driver, without a word of
+            # the error, if a process that is still starting is killed because another failed.
+            check_versions(self.fleet)
+            initialise(self.fleet)
+            self._observe()
+            self.fleet.run("coordinator", "introduce", self.fleet.run("learner", "piece_address"))
+            if resume is not None:
+                resume(self.fleet)
+            if self._launched.checkpoint is not None:
+                (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
+                self.display.note(f"going on from step {self.step}: {became}")
+                self.saver.resume_known(self._launched.checkpoint, became.rollouts)
+
+    def train(self, *, evaluate_first: bool = False) -> None:
+        """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
+        with self.ending_in_order(), TERMINATION.patient():
+            self._inference_loops = self._begin_loops("inference", "serve", "inference")
+            # Before env shards begin: nothing may be sampled from weights that are not the learner's.
+            self._publication.first(self.step)
+            self._env_loops = self._begin_loops("env", "run_shards", "env shards")
+            self.display.start(title_of(self.settings), step=self.step, total=self.total)
+            if evaluate_first:
+                self._hooks.log(self.step - 1, self._evaluated())
+            self._began = time.monotonic()
+            self._learn()
+            while self._learning:
+                self._step()
+            if self.step < self.total:
+                self._end_early()
+            self._finish()
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the published version, while rollouts for training go on."""
+        results = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
+        if failures := sum(result is None for result in results):
+            self.display.note(
+                f"{failures} of {len(results)} env workers have died: their evaluation is left out"
+            )
+        return mean_of_episodes([result for result in results if result is not None])
+
+    def fetch_ledger(self) -> Ledger:
+        """The coordinator's ledger as it is now: trajectories by what became of them."""
+        ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
+        return ledger
+
+    def ending_in_order(self) -> AbstractContextManager[None]:
+        """A block of which every bad end has its record, and leaves no process behind."""
+        return self._endings(lambda: self._env_loops)
+
+    def _step(self) -> None:
+        """Wait for a batch to be trained, and begin the next as soon as no process needs this version
+        alone.
+        """
+        with self._spans.span("learn", step=self.step + 1):
+            metrics = self._learned()
+        returned = time.monotonic()
+        self.step += 1
+        self._revivals.working = True
+        published = self._publication.follow(self.step)
+        pause = time.monotonic() - returned
+        evaluate, save = self._hooks.due(self.step)
+        if evaluate or save:  # the version to evaluate or to save is to be the one that acts
+            self._publication.wait(self.step, published)
+        trained = partial(
+            TrainedStep,
+            step=self.step,
+            publication_seconds=pause + max(rank.get("publication_seconds", 0.0) for rank in metrics),
+            learners=metrics,
+            published=published,
+        )
+        evaluation = self._evaluated() if evaluate else {}
+        if save:
+            self._save(
+                before=lambda: self._end_step(trained, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
+            )
+            evaluation[SAVE_FAILURES] = float(self.saver.failed)
+        # Otherwise the save has ended the step already.
+        if self._ended < self.step:
+            self._end_step(trained, evaluation)
+        self._learn()
+
+    def _end_step(
+        self, trained: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False
+    ) -> None:
+        """The next step begins here. With `report` this one is written down at once, as all before it are.
+
+        That is just before its checkpoint is whole: a run that is killed after that has its metrics, and one
+        that is killed before trains it again, whereby what was written of it counts no more.
+        """
+        now = time.monotonic()
+        self._unreported.append(trained(seconds=now - self._began, evaluation=evaluation))
+        self._began, self._ended = now, self.step
+        if report:
+            self._report_all()
+
+    def _learn(self) -> None:
+        """Begin with the next batch, if there is one and the run was not asked to end."""
+        self._learning = []
+        if self.step >= self.total or TERMINATION.asked:
+            return
+        if self._turns is not None:
+            self._report_all()
+            self._turns.give_to_learner(self.step)
+        self._learning = self.fleet.call(
+            "learner", "learn", self.step, self.settings, self._requests, self._coordinator
+        )
+        self.fleet.watch(self._learning, "learn on the learner workers")
+
+    def _learned(self) -> list[dict[str, float]]:
+        """Return the results of the learner ranks. Meanwhile, steps whose version is published are
+        reported.
+        """
+        while self._unreported:
+            published = self._unreported[0].published
+            what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
+            self.fleet.first([*published, *self._learning], what)
+            # The learner has ended first: it comes before the report.
+            if not self.fleet.ended(published, 0):
+                break
+            self._report(self._unreported.popleft())
+        return self.fleet.wait(self._learning, "learn on the learner workers")
+
+    def _begin_loops(self, group: str, method: str, what: str) -> list[Any]:
+        loops = self.fleet.call(group, method, self.settings, self._requests, self._coordinator)
+        if self._revivals.of(group):
+            self.fleet.keep(group, loops, what, partial(self._revivals.begin, group))
+        else:
+            self.fleet.watch(loops, what)
+        return loops
+
+    def _evaluated(self) -> dict[str, float]:
+        """Metrics of an evaluation; none of one that would keep the run from ending when it is asked to."""
+        try:
+            with TERMINATION.at_once(), self._spans.span("evaluate", step=self.step):
+                return prefixed("eval", self.evaluate())
+        except Terminated:
+            return {}
+
+    def _save(self, *, before: Callable[[], None] = lambda: None) -> None:
+        if self._turns is not None:
+            self._turns.give_to_learner(self.step)
+        with self._spans.span("save", step=self.step):
+            if self.saver.save(self.step, last=self.step >= self.total, before=before):
+                self._endings.saved = self.step
+
+    def _end_early(self) -> None:
+        """Save what has been trained, if that is new, and end as the process was asked to."""
+        self.display.note(f"asked to terminate: closing the gate after step {self.step}")
+        self.fleet.let_go()
+        self._coordinator.close_gate.remote()
+        self._report_all()
+        # A run that continues bit for bit does so from a checkpoint that was due, and from no other.
+        if self.step not in (self._launched.step, self.saver.saved) and not self.settings.renews:
+            self._save()
+        saved = self.saver.saved == self.step
+        self.display.note(f"saved {self._hooks.checkpoint(self.step)}" if saved else "nothing new is saved")
+        TERMINATION.end()
+
+    def _report_all(self) -> None:
+        while self._unreported:
+            self._report(self._unreported.popleft())
+
+    def _report(self, trained: TrainedStep) -> None:
+        (lag,) = set(self._publication.wait(trained.step, trained.published))
+        report, metrics = self._reporter.collect(trained)
+        metrics |= self._revivals.pop_metrics()
+        self._reporter.log(trained, {**metrics, **trained.metrics(lag), **report.as_metrics()})
+        self._endings.tally.add(report)
+        self._endings.ledger = self.fetch_ledger()
+        self.display.step(report)
+
+    def _finish(self) -> None:
+        """Everything is trained: the gate has closed, and the loops return one after the other."""
+        self._report_all()
+        self.fleet.let_go()
+        self.fleet.wait(self._env_loops, "the env shards to hang up")
+        # After the shards have hung up: a request that waits when this is called is still answered.
+        self.fleet.run("requests", "close_requests")
+        self.fleet.run("coordinator", "close_weights")
+        self.fleet.wait(self._inference_loops, "the inference ranks to drain")
+        # After everything is trained, a simulator that cannot be closed costs nothing.
+        self.fleet.run_on_living("env", "close_envs")
+        self.display.stop()
+        summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
+        RunDir(self._run_dir).write_summary(summary.as_dict())
+        self.display.summary(summary, str(self._run_dir))
+        self.fleet.kill()
+        self._hooks.finished()
+
+    def _observe(self) -> None:
+        records = begin_records(
+            self._run_dir,
+            self.settings,
+            config=self._launched.config,
+            versions=self._launched.versions,
+            fresh=not self.step,
+        )
+        self._spans = join_run(
+            self.fleet,
+            self.settings,
+            records,
+            self._coordinator,
+            revivals=self._revivals,
+            say=self.display.note,
+            step=lambda: (self.step, self.total),
+            watch=self._watch.check,
+        )
+
+
+class Publication:
+    """Follows each version from the learner to all inference ranks.
+
+    The learner offers its weights at the end of `learn` and goes on, and inference ranks fetch them.
+    """
+
+    def __init__(self, fleet: Fleet, coordinator: Handle, *, keeps: bool) -> None:
+        """`keeps`: True if inference ranks may be started again, and need all weights then."""
+        self._fleet = fleet
+        self._coordinator = coordinator
+        self._keeps = keeps
+
+    def first(self, version: int) -> None:
+        """Give every inference rank the weights with which the run begins."""
+        types = self._fleet.run("inference", "weight_types")[0]
+        self._fleet.run("learner", "expect_receivers", types, self._keeps)
+        self._fleet.run("learner", "offer_weights", version, self._coordinator)
+        self.wait(version, self.follow(version))
+
+    def follow(self, version: int) -> list[Any]:
+        """Calls that end when every inference rank acts by `version`, which the learner has just reached."""
+        # If the thread that sends the weights fails, nobody else would notice before the deadline.
+        self._fleet.watch(self._fleet.call("learner", "weights_sent"), "sending weights")
+        return self._fleet.call("coordinator", "weights_published", version)
+
+    def wait(self, version: int, published: list[Any]) -> list[float]:
+        """Wait for what `follow` has returned; the seconds from offer to arrival."""
+        return self._fleet.wait(published, f"the weights of version {version} to reach the inference ranks")
+
+
+class Turns:
+    """Has inference and simulators leave in time; the learner and new weights do the rest by themselves."""
+
+    def __init__(self, fleet: Fleet, coordinator: Handle, *, batches: int) -> None:
+        """`batches` is the number of global batches of the run."""
+        self._fleet = fleet
+        self._coordinator = coordinator
+        self._batches = batches
+        self._turn_of: int | None = None
+
+    def give_to_learner(self, batch: int) -> None:
+        """Wait until `batch` is collected, if the run has it, and have the others leave; once a batch."""
+        if self._turn_of == batch:
+            return
+        self._turn_of = batch
+        if batch < self._batches:
+            collected = [self._coordinator.collected.remote(batch + 1)]
+            self._fleet.wait(collected, f"the rollouts of batch {batch}")
+        leaving = self._fleet.call("inference", "leave") + self._fleet.call("env", "leave")
+        self._fleet.wait(leaving, "inference and simulators to leave their accelerators")
+
+
+def check_versions(fleet: Fleet) -> None:
+    """Refuse to go on when a worker runs another version of this package.
+
+    Raises:
+        RuntimeError: one does.
+    """
+    for name in ("env", "inference", "learner"):
+        for rank, version in enumerate(fleet.run(name, "plugin_version")):
+            if version != __version__:
+                raise RuntimeError(
+                    f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "
+                    "the same version on every node"
+                )
+
+
+def begin_records(
+    run_dir: Path,
+    settings: RunSettings,
+    *,
+    config: str,
+    versions: Mapping[str, str],
+    fresh: bool,
+) -> RunDir:
+    """Begin the run directory. `fresh`: nothing in it is the run's own, as it goes on from no checkpoint."""
+    make_directory(run_dir)
+    records = RunDir(run_dir)
+    records.write_config(config)
+    records.begin(settings.facts(), title=title_of(settings), versions=versions, fresh=fresh)
+    return records
+
+
+def join_run(
+    fleet: Fleet,
+    settings: RunSettings,
+    records: RunDir,
+    coordinator: Handle,
+    *,
+    revivals: Revivals,
+    say: Callable[[str], None],
+    step: Callable[[], tuple[int, int]],
+    watch: Callable[[], float],
+) -> SpanLog:
+    """Have every process record what it does, and look at them during every wait; the driver's own spans.
+
+    Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last;
+    `watch` looks at Ray itself.
+    """
+
+    def actors() -> dict[str, Any]:
+        return {
+            process.numbered(rank): actor
+            for name, process in PROCESS_OF_GROUP.items()
+            for rank, actor in enumerate(fleet.actors(name))
+        }
+
+    joining = [
+        actor.join_run.remote(name, str(records.path), clock=coordinator) for name, actor in actors().items()
+    ]
+    fleet.wait(joining, "all processes to join the run")
+    spans = SpanLog(records.trace, process=Process.DRIVER)
+    answer_for_stacks(records.path, Process.DRIVER)
+    revivals.join(spans)
+    poller = StatusPoller(
+        actors,
+        records,
+        stall_s=settings.asynchrony.advanced.stall_s,
+        silent_s=settings.asynchrony.advanced.silent_s,
+        guard=revivals,
+        say=say,
+        step=step,
+    )
+    fleet.while_waiting = lambda: min(TERMINATION.check(), watch(), poller.poll())
+    return spans
+
+
+def title_of(settings: RunSettings) -> str:
+    """Return the description of a run, in a line."""
+    plan, levels = settings.plan, words(settings.asynchrony.levels)
+    return (
+        f"rlinf-async {__version__}: levels {levels}; {plan.shards} shards of "
+        f"{plan.envs_per_shard} environments; inference ranks {plan.inference_ranks}, learner ranks "
+        f"{plan.learner_ranks}; staleness at most {settings.asynchrony.max_staleness}"
+    )

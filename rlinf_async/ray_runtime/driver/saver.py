@@ -1,0 +1,179 @@
+"""Writing checkpoints during a run: whole or not at all, and not at the price of the run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import ray
+
+from rlinf_async import __version__
+from rlinf_async.core.restarts import MAX_FAILED_SAVES
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.failures import record_failure
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+
+TOGETHER_S = 60.0
+"""After one learner rank has failed to write, the others have ended by then, or wait for it."""
+
+
+class SaveError(RuntimeError):
+    """A checkpoint could not be written; the message names the process and the reason."""
+
+
+class SaveHooks(Protocol):
+    """A framework's part of a checkpoint."""
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint after `step`: `.../global_step_N`."""
+
+    def save(self, step: int, folder: Path) -> None:
+        """Write the framework's own files into `folder`, which will be renamed.
+
+        Raises:
+            SaveError, OSError: they cannot be written.
+        """
+
+    def saved(self, step: int, folder: Path) -> None:
+        """The checkpoint after `step` is whole, and in its place."""
+
+
+class Saver:
+    """Writes checkpoints, removes old ones, and lets some of them fail."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: RunSettings,
+        hooks: SaveHooks,
+        run_dir: Path,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
+        self._settings, self._kept = settings, settings.asynchrony.advanced.keep_checkpoints
+        self._facts = {
+            "rlinf_async": __version__,
+            "plan": asdict(settings.plan),
+            "max_staleness": settings.asynchrony.max_staleness,
+        }
+        self._bytes = 0
+        self._written: set[Path] = set()
+        """Checkpoints of this process, which it need not read again before an older one is removed."""
+        self.saved: int | None = None
+        """The step of the checkpoint that was written last."""
+        self.failed = 0
+        """The number of checkpoints that have failed since."""
+
+    def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
+        """Write the checkpoint after `step`; whether it is there now.
+
+        `before` is called once all of it is written, and it has not got its name.
+
+        Raises:
+            SaveError: it is not, and was the `last` one of the run or one too many in a row.
+        """
+        folder = self._hooks.checkpoint(step)
+        try:
+            self._write(step, folder, before)
+            self._hooks.saved(step, folder)
+        except (OSError, SaveError) as error:
+            self._failed(step, error, last=last)
+            return False
+        self.saved, self.failed = step, 0
+        self._written.add(folder)
+        self._prune(folder.parent)
+        return True
+
+    def _prune(self, parent: Path) -> None:
+        """A disk that does not remove an old checkpoint is no reason to end a run that has a new one."""
+        try:
+            removed = prune(parent, self._kept, written=self._written)
+        except OSError as error:
+            why = error.strerror or error
+            self._say(f"an old checkpoint in {parent} cannot be removed: {why}; it is tried again later")
+            return
+        for old in removed:
+            self._written.discard(old)
+            self._say(f"removed {old}: async.advanced.keep_checkpoints={self._kept}")
+
+    def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
+        with written_aside(folder, self._facts, before=before) as aside:
+            # The learner ranks write together, and cannot be asked to go on when one of them has failed.
+            self._check_room(aside)
+            self._hooks.save(step, aside)
+            self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
+            self._known(step).write(aside)
+            self._bytes = _bytes_of(aside)
+
+    def resume_known(self, folder: Path, rollouts: frozenset[tuple[int, str]]) -> None:
+        """Tell processes what those of the interrupted run knew at this checkpoint.
+
+        `rollouts` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
+        """
+        record = ProcessKnowledge.read(folder)
+        self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
+        self._fleet.run("learner", "resume_premise", record.premise)
+
+    def _known(self, step: int) -> ProcessKnowledge:
+        collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
+        rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
+        premise = self._fleet.run("learner", "known_premise")[0]
+        return ProcessKnowledge([rollout or {} for rollout in rollouts], premise)
+
+    def save_learners(self, *arguments: object) -> None:
+        """Have every learner rank write its part, by the framework's own `save_checkpoint`.
+
+        Raises:
+            SaveError: some could not.
+        """
+        calls = self._fleet.call("learner", "try_to_save", *arguments)
+        what = "save_checkpoint on the learner workers"
+        pending = list(calls)
+        while pending:
+            self._fleet.first(pending, what)
+            ready = [call for call in pending if self._fleet.ended([call], 0)]
+            pending = [call for call in pending if call not in ready]
+            failed = any(error is not None for error in self._fleet.wait(ready, what))
+            if failed and pending and not self._fleet.ended(pending, TOGETHER_S):
+                # The one that failed would go on with the next batch, and the others wait for it in this one.
+                raise RuntimeError(f"{_said('learner', ray.get(ready))}, and the other ranks wait for it")
+        self._raise_errors("learner", self._fleet.wait(calls, what))
+
+    @staticmethod
+    def _raise_errors(group: str, errors: Sequence[str | None]) -> None:
+        if any(error is not None for error in errors):
+            raise SaveError(_said(group, errors))
+
+    def _check_room(self, aside: Path) -> None:
+        need = self._bytes or _bytes_of(find_newest(aside.parent, digests=False).folder)
+        free = shutil.disk_usage(aside).free
+        if free < need:
+            raise SaveError(
+                f"{aside.parent} has {free / 1e9:.3g} GB left, and the checkpoint before took "
+                f"{need / 1e9:.3g} GB"
+            )
+
+    def _failed(self, step: int, error: BaseException, *, last: bool) -> None:
+        self.failed += 1
+        ends = last or self.failed >= MAX_FAILED_SAVES
+        action = "the run ends" if ends else "the run goes on, and saves when it is due again"
+        message = f"the checkpoint after step {step} could not be written: {error}"
+        record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
+        if ends:
+            often = f" ({self.failed} in a row)" if not last else ""
+            raise SaveError(message + often) from error
+        self._say(f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} in a row that end it)")
+
+
+def _said(group: str, errors: Sequence[str | None]) -> str:
+    return "; ".join(f"{group} {rank}: {error}" for rank, error in enumerate(errors) if error is not None)
+
+
+def _bytes_of(folder: Path | None) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder else 0

@@ -1,0 +1,139 @@
+"""The view of a run that its driver has while it waits: written down, and told when nothing moves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import ray
+
+from rlinf_async.observe.activity import progress_of, seconds, who_does_what
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.wire.memory import machine
+
+EVERY_S = 5.0
+"""Between two looks at the workers, at most."""
+PATIENCE_S = 2.0
+"""After which a worker that has not answered is one that does not answer."""
+
+Answers = Mapping[str, Mapping[str, Any] | None]
+
+
+class Guard(Protocol):
+    """Answers for workers that fall silent."""
+
+    def watches(self, process: str) -> bool:
+        """Return True if the process of that name has to answer calls now."""
+
+    def silence(self, process: str) -> None:
+        """Do what has to be done about a process that has not answered in time."""
+
+
+class StatusPoller:
+    """Asks all workers what they do, without ever waiting for them, and writes `status.json`.
+
+    When nothing has ended anywhere for `stall_s`, it says who waits for what: once, and again whenever
+    the silence has doubled. Of a worker for which `guard` answers, and which does not answer for `silent_s`,
+    `guard` is told.
+    """
+
+    def __init__(
+        self,
+        actors: Callable[[], Mapping[str, Any]],
+        run_dir: RunDir,
+        *,
+        stall_s: float,
+        silent_s: float,
+        guard: Guard,
+        say: Callable[[str], None],
+        step: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`actors` are the present ones, by the names of their processes; `step` tells the present step, and
+        the last.
+        """
+        self._actors = actors
+        self._run_dir = run_dir
+        self._stall_s = stall_s
+        self._silent_s, self._guard = silent_s, guard
+        self._unheard: dict[str, tuple[Any, float]] = {}
+        """Workers that do not answer: the question that each of them owes, and when it was asked."""
+        self._every_s = min(EVERY_S, stall_s / 2, silent_s / 2)
+        self._say = say
+        self._step = step
+        self._asked: dict[Any, str] = {}
+        self._asked_at = 0.0
+        self._progress: dict[str, int] = {}
+        self._moved_at = time.monotonic()
+        self._next_notice_s = stall_s
+
+    def poll(self) -> float:
+        """Ask, or collect answers, if it is time for that; the seconds until there is something to do."""
+        now = time.monotonic()
+        if self._asked:
+            # `timeout=0`: the driver's wait calls this, and must not be held up by a worker that is silent.
+            answered, late = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+            if late and now - self._asked_at < PATIENCE_S:
+                return 0.2
+            self._notice_silence(late, now)
+            self._look(self._answers(answered))
+        if now - self._asked_at >= self._every_s:
+            # Answered on the event loop of a worker, so that a worker whose loop is blocked counts as silent.
+            self._asked = {actor.doing.remote(): name for name, actor in self._actors().items()}
+            self._asked_at = now
+            return 0.2
+        return self._every_s - (now - self._asked_at)
+
+    def _answers(self, references: list[Any]) -> Answers:
+        answers: dict[str, Any] = dict.fromkeys(self._asked.values())
+        for reference in references:
+            # Of a process that died: whoever waits for its work raises that.
+            with suppress(ray.exceptions.RayError):
+                answers[self._asked[reference]] = ray.get(reference)
+        self._asked = {}
+        return answers
+
+    def _look(self, answers: Answers) -> None:
+        now, progress = time.monotonic(), progress_of(answers)
+        if any(self._progress.get(name) != end for name, end in progress.items()):
+            self._moved_at, self._next_notice_s = now, self._stall_s
+        self._progress |= progress
+        still = now - self._moved_at
+        self._write(answers, still)
+        if still >= self._next_notice_s:
+            self._next_notice_s = 2 * still
+            lines = [f"  {name}: {line}" for name, line in who_does_what(answers)]
+            self._say("\n".join([f"nothing has ended for {seconds(still)}:", *lines]))
+
+    def _notice_silence(self, late: list[Any], now: float) -> None:
+        """Tell the guard of workers that owe an answer for too long; a late one is an answer, too."""
+        unheard = {}
+        for name, question in ((self._asked[question], question) for question in late):
+            if not self._guard.watches(name):
+                continue
+            owed, since = self._unheard.get(name, (question, self._asked_at))
+            # The old question is kept until it is answered: each round asks a new one, and a slow worker may
+            # always answer one round late.
+            if ray.wait([owed], num_returns=1, timeout=0)[0]:
+                owed, since = question, self._asked_at
+            unheard[name] = owed, since
+            if now - since >= self._silent_s:
+                del unheard[name]
+                self._guard.silence(name)
+        self._unheard = unheard
+
+    def _write(self, answers: Answers, still: float) -> None:
+        step, total = self._step()
+        self._run_dir.write_status(
+            {
+                "time": time.time(),
+                "machine": machine(),
+                "driver": os.getpid(),
+                "step": step,
+                "total": total,
+                "still_s": round(still, 3),
+                "processes": answers,
+            }
+        )

@@ -1,0 +1,151 @@
+"""The report of a step, collected from all workers while the next one is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
+from rlinf_async.observe.meters import Shares, StepReport
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.ray_runtime.driver.fleet import Fleet
+
+MODEL_REWARDS = "reward_model_output"
+"""The statistic of rollouts with an item for every reward of a reward model, and not for every episode."""
+LEARN_KEYS = ("busy", "publication_seconds")
+"""Keys that `learn` returns besides the framework's metrics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedStep:
+    """A step of the learner; it can be reported once its version is published."""
+
+    step: int
+    seconds: float
+    """From the end of the step before to where the learner could begin the next."""
+    publication_seconds: float
+    """The part of `seconds` in which publication kept the learner from training."""
+    learners: list[dict[str, float]]
+    """The result of `learn` on every rank."""
+    evaluation: dict[str, float]
+    published: list[Any]
+    """Calls that end when every inference rank acts by the version of this step."""
+
+    @property
+    def batch(self) -> int:
+        """The global batch that was trained."""
+        return self.step - 1
+
+    def metrics(self, lag_seconds: float | None) -> dict[str, float]:
+        """Metrics of the learner, of publication and of evaluation, by the names they are logged under."""
+        training = {name: value for name, value in self.learners[0].items() if name not in LEARN_KEYS}
+        publication = {"async/publication_seconds": self.publication_seconds}
+        if lag_seconds is not None:
+            publication["async/publication/lag_seconds"] = lag_seconds
+        return {**training, **publication, **self.evaluation}
+
+
+class StepReporter:
+    """Asks every worker what it did in a step, and writes it down."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        log: Callable[[int, Mapping[str, float]], None],
+        run_dir: Path,
+        *,
+        total: int,
+        settings: RunSettings,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks."""
+        self._fleet = fleet
+        self._log = log
+        self._run_dir = RunDir(run_dir)
+        self._faults = FailureReader(run_dir)
+        self._say = say
+        self._total = total
+
+    def collect(self, trained: TrainedStep) -> tuple[StepReport, dict[str, float]]:
+        """The report of a step, and what else is known of it; shares are of the time since the last.
+
+        What a process knew that has died is left out.
+        """
+        env = _known(self._fleet.run_on_living("env", "pop_metrics", trained.batch))
+        inference = _known(self._fleet.run_on_living("inference", "pop_busy"))
+        requests = self._fleet.run("requests", "pop_batches")[0]
+        trajectories = self._fleet.run("coordinator", "pop_trained", trained.batch)[0]
+        episodes = mean_of_episodes([result for result, _ in env])
+        report = StepReport(
+            step=trained.step,
+            total=self._total,
+            seconds=trained.seconds,
+            env_steps=trajectories.env_steps,
+            episode_return=_optional(episodes.get("return")),
+            success=_optional(episodes.get("success_once")),
+            busy={
+                "env": Shares.of([share for _, shards in env for share in shards]),
+                "inference": Shares.of([share for rank in inference for share in rank]),
+                "learner": Shares.of([rank["busy"] for rank in trained.learners]),
+            },
+            publication=min(1.0, trained.publication_seconds / trained.seconds) if trained.seconds else 0.0,
+            staleness=trajectories.staleness,
+            batch_size=requests["size"],
+            batch_wait=requests["wait"],
+            restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
+        )
+        if skipped := trained.learners[0].get("async/steps_skipped"):
+            self._say(f"step {trained.step}: {skipped:.0f} optimizer steps left out: gradients not finite")
+        again = {"async/requests_again": float(requests["again"])}
+        return report, {**prefixed("env", episodes), **again}
+
+    def _failed_envs(self) -> list[dict[str, Any]]:
+        """Faults of environments since the last step, which are said."""
+        faults = [fault for fault in self._faults.new() if is_env_fault(fault)]
+        for fault in faults:
+            self._say(sentence(fault))
+        return faults
+
+    def log(self, trained: TrainedStep, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step to `metrics.jsonl` and to the framework's loggers."""
+        self._log(trained.batch, metrics)
+        self._run_dir.log(trained.step, metrics)
+
+
+def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """The mean of each statistic over the episodes of all workers, and how many there were.
+
+    Each of `results` has the episodes of one worker in the first dimension; where there are none at all,
+    nothing is said. These are RLinf's numbers.
+    """
+    nonempty = [result for result in results if result]
+    names = dict.fromkeys(name for result in nonempty for name in result)
+    means = {}
+    for name in names:
+        episodes = torch.cat([result[name].reshape(-1).float() for result in nonempty if name in result])
+        means[name] = float(episodes.mean()) if episodes.numel() else 0.0
+    if nonempty:
+        means["num_trajectories"] = float(sum(map(_episodes, nonempty)))
+    return means
+
+
+def _episodes(result: Mapping[str, torch.Tensor]) -> int:
+    return max((len(values) for name, values in result.items() if name != MODEL_REWARDS), default=0)
+
+
+def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """`{prefix/name: value}`, as plain numbers."""
+    return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
+
+
+def _known(values: Sequence[Any]) -> list[Any]:
+    return [one for one in values if one is not None]
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)

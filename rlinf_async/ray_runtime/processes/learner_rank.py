@@ -1,0 +1,173 @@
+"""The learner side of a run in one process: one rank, batch by batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from rlinf_async.core.premise import Premise
+from rlinf_async.core.tensors import Tree
+from rlinf_async.loops.foreign import contained, harmless
+from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.prefetching import PrefetchedPieces
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.skipped_steps import SkippedSteps
+from rlinf_async.observe.failures import in_words
+from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.processes.coordinator import HeldPieces, PieceClient
+from rlinf_async.ray_runtime.processes.request_channel import RequestClient
+from rlinf_async.ray_runtime.processes.run_process import RunProcess, seed_version
+from rlinf_async.ray_runtime.publication.weights import WeightSender
+from rlinf_async.wire.connection import Address
+
+
+class LearnerRank(RunProcess):
+    """One learner rank; a host gives the learner and the copies of its weights.
+
+    A batch is computed in the one thread of learning, so that the process answers meanwhile.
+    """
+
+    save_checkpoint: Callable[..., Any]
+    """The framework's own."""
+    premise: Premise | None = None
+    """The result of the first batch of the run; a host notes it, and examines no batch where it is known."""
+
+    def start_learning(
+        self, *, rank: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
+    ) -> None:
+        """Begin as this rank; `initializer` is called first in the thread of learning."""
+        self._learner_rank = rank
+        self._busy = BusyMeter()
+        self.skipped = SkippedSteps()
+        self._learner: Learner | None = None
+        self._pieces: PiecePort | None = None
+        self._held = HeldPieces()
+        self._asks = False
+        self._weight_sender: WeightSender | None = None
+        self._learning_thread = ThreadPoolExecutor(
+            1, thread_name_prefix="learner", initializer=initializer, initargs=initargs
+        )
+
+    async def piece_address(self) -> Address:
+        """The address at which this rank is given the data of its pieces."""
+        return self._held.address()
+
+    def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
+        """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
+        raise NotImplementedError
+
+    def make_sender(self) -> WeightSender:
+        """Return the object that copies and sends the weights of this rank. A host gives it."""
+        raise NotImplementedError
+
+    async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """Do `work` in the thread of learning. What it raises is an error here, whatever it is elsewhere."""
+        done = partial(work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._learning_thread, contained, done, harmless
+        )
+
+    def scoring_inputs(self, payload: Any) -> Tree:
+        """Return the tensors by which inference scores a piece; see `loops.scoring.Inputs`. A host gives
+        it.
+        """
+        raise NotImplementedError
+
+    def wants_values(self, settings: Any) -> bool:
+        """Return True if there is a critic whose values inference is to score, too. A host knows."""
+        raise NotImplementedError
+
+    async def learn(
+        self, batch: int, settings: Any, requests: Handle, coordinator: Handle
+    ) -> dict[str, float]:
+        """Train global batch `batch`, offer the weights that come of it, and return its metrics.
+
+        `settings` are a `RunSettings`; inference is reached through `requests`.
+        """
+        if self._learner is None or self._pieces is None:
+            self._learner = self.make_learner(settings, self._busy)
+            self._pieces = PrefetchedPieces(
+                PieceClient(coordinator, self._held, rank=self._learner_rank),
+                until=settings.batches,
+                together=settings.pieces_taken_together,
+            )
+        # The first batch has shown whether inference computes what the learner does.
+        if settings.scored_by_inference and not self._asks and self.premise and self.premise.alike:
+            self._asks = True
+            self._pieces = self._scored(self._pieces, settings, requests, coordinator)
+        self.skipped.begin(batch, settings.asynchrony.advanced)
+        if settings.asynchrony.deterministic:
+            await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
+        metrics = await learn_batch(
+            batch=batch,
+            pieces=self._pieces,
+            learner=self._learner,
+            streaming=settings.asynchrony.streamer.enabled,
+            compute=self.compute,
+            spans=self.spans,
+        )
+        metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
+        return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
+
+    def _scored(
+        self, pieces: PiecePort, settings: RunSettings, requests: Handle, coordinator: Handle
+    ) -> PiecePort:
+        return ScoredPieces(
+            pieces,
+            RequestClient(requests),
+            settings,
+            rank=self._learner_rank,
+            published=coordinator.weights_published.remote,
+            inputs=self.scoring_inputs,
+            values=self.wants_values(settings),
+        )
+
+    async def try_to_save(self, *arguments: object) -> str | None:
+        """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
+        try:
+            await self.compute(self.save_checkpoint, *arguments)
+        except Exception as error:  # noqa: BLE001 - whoever asked says what it means
+            return in_words(error)
+        return None
+
+    async def known_premise(self) -> dict[str, Any] | None:
+        """The premise of the run as plain data, for a checkpoint."""
+        return asdict(self.premise) if self.premise else None
+
+    async def resume_premise(self, premise: dict[str, Any] | None) -> None:
+        """Go on with what `known_premise` has given."""
+        self.premise = Premise(**premise) if premise else None
+
+    async def expect_receivers(self, types: dict[str, torch.dtype], keeps: bool) -> None:
+        """Take the types of the tensors that inference ranks hold, by name: others are not sent, nor wider
+        types.
+
+        `keeps`: True if ranks may be started again, and need all weights then.
+        """
+        self.sender.expect(types, keeps=keeps)
+
+    async def offer_weights(self, version: int, coordinator: Handle) -> float:
+        """Copy the weights, to be sent as those of `version` during later work, and return the seconds
+        taken.
+        """
+        return await self.sender.offer(version, coordinator, self.spans)
+
+    async def weights_sent(self) -> None:
+        """Wait until the weights offered last have left; raises what has prevented it."""
+        await self.sender.sent()
+
+    @property
+    def sender(self) -> WeightSender:
+        """Made when it is first asked for: there are weights by then."""
+        if self._weight_sender is None:
+            self._weight_sender = self.make_sender()
+        return self._weight_sender

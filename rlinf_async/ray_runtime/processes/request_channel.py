@@ -1,0 +1,201 @@
+"""The channel of action requests, and the sides that talk to it.
+
+Theory of operation. The channel is a process with a broker inside, to which env workers, inference ranks and
+learner ranks that have pieces scored connect directly; Ray's calls only tell them where. It sees who asks for
+how much, and where: what is asked with stays with the asker, to be read by the rank that has taken the
+request (`wire`; what is small may come along on the channel's own node), and the answer goes from the rank
+straight to the asker.
+
+    asker -> channel   ask        settled: answers that have come since its last message; begin, end
+    rank  -> channel   take       failed: a forward pass, and whose requests it was for
+    rank  -> asker     the answer
+    channel -> asker   an error: it was too late, or failed; or its rank is lost, and it asks again
+
+The asker decides what counts, once: the first answer to a request, or error, and nothing after it. So an
+answer that is lost with its rank on the way is made by another, and of two that come the second is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from rlinf_async.core.types import ActionRequest, RequestKey
+from rlinf_async.loops.answering import answering, asked_until_answered
+from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
+from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
+from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.payloads import ShownMemory, opened, seal, sealed
+
+NEXT_BATCH = "next batch"
+"""The key under which an inference rank waits; numbers are those of requests."""
+
+
+class RequestChannel(RunProcess):
+    """The process in which env shards meet inference ranks."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._broker = settings.request_broker()
+        self._listener = Listener(Listening.REQUESTS, self._receive)
+        self._takes: set[asyncio.Task[None]] = set()
+
+    async def address(self, node: str) -> Address:
+        """The address to connect to, for a process of `node`."""
+        return self._listener.address(node)
+
+    async def rank_lost(self, rank: int, generation: int) -> None:
+        self._broker.rank_lost(rank, generation)
+
+    async def shards_lost(self, shards: Sequence[int], generation: int) -> None:
+        self._broker.shards_lost(frozenset(shards), generation)
+
+    async def close_requests(self) -> None:
+        self._broker.close()
+
+    async def pop_batches(self) -> dict[str, Any]:
+        """Since the last call: spreads of batch sizes (samples) and waits (seconds), and requests that were
+        asked again."""
+        broker = self._broker
+        size, wait, again = broker.batch_size, broker.batch_wait, broker.again
+        broker.batch_size, broker.batch_wait, broker.again = type(size)(), type(wait)(), 0
+        return {"size": size, "wait": wait, "again": again}
+
+    def _receive(self, connection: Connection, kind: str, *message: Any) -> None:
+        broker = self._broker
+        match kind, message:
+            case "ask", (request,):
+                asker = partial(connection.send, request.number)
+                try:
+                    broker.ask(request, asker)
+                except ValueError as error:
+                    asker(None, error)
+            case "settled", (keys,):
+                broker.settled(keys)
+            case "take", (rank, node, generation):
+                task = asyncio.create_task(self._give_batch(connection, rank, node, generation))
+                self._takes.add(task)
+                task.add_done_callback(self._takes.discard)
+            case "failed", (rank, generation, keys, why):
+                # By way of the book, as the failure of a rank that was lost must not end a request that
+                # another one answers.
+                if broker.serves(rank, generation):
+                    broker.fail(keys, why)
+            case "begin", (shard, generation):
+                broker.begin(shard, generation)
+            case "end", (shard, generation):
+                broker.end(shard, generation)
+            case _:
+                raise KeyError(kind)
+
+    async def _give_batch(self, connection: Connection, rank: int, node: str, generation: int) -> None:
+        """Send the next batch to a rank; None when closed and drained, or to an earlier generation."""
+        try:
+            batch = await self._broker.take(rank, node, generation)
+        except Exception as error:  # noqa: BLE001 it is raised in the rank, which waits for it
+            return connection.send(NEXT_BATCH, None, error)
+        if batch and any(pending.request.mode != "score" for pending in batch):
+            oldest = min(pending.arrived for pending in batch)
+            size = sum(pending.size for pending in batch)
+            self.spans.add("queued", oldest, requests=len(batch), size=size)
+        connection.send(NEXT_BATCH, batch, None)
+
+
+class RequestClient:
+    """The asking side of a request channel, for all that one process asks."""
+
+    def __init__(self, channel: Handle, *, generation: int = 0) -> None:
+        """`generation` is the life of this process."""
+        self._caller = _caller(channel)
+        self._answers = Listener(Listening.ANSWERS, self._caller.receive)
+        self._generation, self._node = generation, this_node()
+        self._memory = ShownMemory(Listening.ASKED_WITH)
+        self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
+        self._settled: list[RequestKey] = []
+        """Requests whose answers have come, which the channel does not know yet."""
+
+    @asynccontextmanager
+    async def rollout(self, shard: int) -> AsyncIterator[None]:
+        connection = await self._caller.connection()
+        connection.send("begin", shard, self._generation)
+        try:
+            yield
+        finally:
+            self._confirm(connection)
+            connection.send("end", shard, self._generation)
+
+    async def act(self, request: ActionRequest) -> Any:
+        return await asked_until_answered(request, self._act)
+
+    async def _act(self, request: ActionRequest) -> Any:
+        connection = await self._caller.connection()
+        # A late answer of a lost rank may settle what was asked again while another rank reads it: no other
+        # value may take its place.
+        memory = self._memory_again if request.again else self._memory
+        with sealed(request.payload, memory, inline=self._caller.near) as payload:
+            own = replace(
+                request,
+                payload=payload,
+                node=self._node,
+                generation=self._generation,
+                asker=self._address,
+            )
+            self._confirm(connection)
+            try:
+                answer = await self._caller.call(request.number, "ask", own)
+            except asyncio.CancelledError:
+                self._settled.append(request.key)
+                self._confirm(connection)  # at once: no rank makes a pass for what no one waits for
+                raise
+            self._settled.append(request.key)
+            return opened(answer)
+
+    @cached_property
+    def _address(self) -> Address:
+        return self._answers.address_for_all()
+
+    def _confirm(self, connection: Connection) -> None:
+        if self._settled:
+            connection.send("settled", self._settled)
+            self._settled = []
+
+
+class RequestServer:
+    """The inference side of a request channel, for one rank."""
+
+    def __init__(self, channel: Handle, *, rank: int, generation: int = 0) -> None:
+        """`generation` is the life of this process."""
+        self._caller = _caller(channel)
+        self._askers = Senders("who has asked")
+        self._rank, self._generation = rank, generation
+
+    async def take(self) -> list[Pending] | None:
+        batch: list[Pending] | None = await self._caller.call(
+            NEXT_BATCH, "take", self._rank, this_node(), self._generation
+        )
+        return batch
+
+    @asynccontextmanager
+    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
+        connection, requests = await self._caller.connection(), {one.key: one.request for one in batch}
+
+        def reply(keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
+            for key, answer in zip(keys, answers, strict=True):
+                self._askers.to(requests[key].asker).send(requests[key].number, seal(answer), None)
+
+        def fail(keys: Sequence[RequestKey]) -> None:
+            why = f"inference rank {self._rank} failed"
+            connection.send("failed", self._rank, self._generation, keys, why)
+
+        async with answering(batch, reply=reply, fail=fail) as answers:
+            yield answers
+
+
+def _caller(channel: Handle) -> Caller:
+    return Caller("the request channel", partial(channel.address.remote, this_node()))

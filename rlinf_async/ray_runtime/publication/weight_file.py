@@ -1,0 +1,236 @@
+"""Versions of weights in memory that other processes map: one process writes them, many read them.
+
+A lock of the kernel keeps a version whole: its writer has it alone, readers have it together. It ends with
+the process that has it, however that ends; and so does the memory, once nobody maps it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import mmap
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.wire.connection import Address
+from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, opened, starts_of
+
+UNFINISHED = -1
+"""In the place of a version: it is being written."""
+NUMBER_BYTES = 8
+FOR_ALL_DEVICES = 1
+"""cudaHostRegisterPortable."""
+
+Tensors = dict[str, torch.Tensor]
+Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
+"""Shapes and types of tensors, by name."""
+
+
+class WeightsGone(PeerError):
+    """The version gives way to a newer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Says where a version is, so that other processes find it there."""
+
+    machine: str
+    process: int
+    number: int
+    inode: int
+    """A process and its file descriptor; other machines have the same ones, and they are given again."""
+    size: int
+    """Bytes behind the version."""
+    changes: bool
+    """True for weights that training changes, of which there are newer versions later."""
+    version: int
+    address: Address
+    """Of the process, for those who cannot map its memory."""
+
+
+class WeightFile:
+    """Memory for one version of weights at a time."""
+
+    def __init__(self, size: int, *, device: torch.device | None = None) -> None:
+        """Its pages are locked if it is for tensors on a `device` of CUDA."""
+        self._file = os.memfd_create("rlinf-async-weights", os.MFD_CLOEXEC)
+        os.ftruncate(self._file, ALIGNMENT_BYTES + size)
+        self._memory = torch.frombuffer(mmap.mmap(self._file, 0), dtype=torch.uint8)
+        self._locked_by = device if device is not None and _lock_pages(self._memory, device) else None
+        self.body = self._memory[ALIGNMENT_BYTES:]
+        """All but the version."""
+
+    def begin(self) -> bool:
+        """Take it for writing; False if somebody reads it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._name(UNFINISHED)
+        return True
+
+    def finish(self, version: int) -> None:
+        """It holds `version` now, and can be read."""
+        self._name(version)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def place(self, *, changes: bool, version: int, address: Address) -> Place:
+        return Place(
+            machine=machine(),
+            process=os.getpid(),
+            number=self._file,
+            inode=os.fstat(self._file).st_ino,
+            size=len(self.body),
+            changes=changes,
+            version=version,
+            address=address,
+        )
+
+    def close(self) -> None:
+        """Give the memory back, once those who map it have done so too."""
+        if self._locked_by is not None:
+            with torch.cuda.device(self._locked_by):
+                torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
+        del self._memory, self.body
+        os.close(self._file)
+
+    def _name(self, version: int) -> None:
+        _number(self._memory).fill_(version)
+
+
+class WeightVersions:
+    """The newest version of some weights in this process, and the memory for the next one.
+
+    The newest stays as it is while the next is written. Who still reads the one before it keeps that.
+    """
+
+    def __init__(self, *, changes: bool) -> None:
+        self._changes = changes
+        self._newest: WeightFile | None = None
+        self._other: WeightFile | None = None
+        self._version = UNFINISHED
+        self._begun = False
+
+    def begin(self, size: int, *, device: torch.device | None = None) -> torch.Tensor:
+        """Return memory of `size` bytes to write the next version to, whose tensors are on a `device`."""
+        other = self._other
+        if other is None or len(other.body) != size or not other.begin():
+            if other is not None:
+                other.close()
+            self._other = other = WeightFile(size, device=device)
+            other.begin()
+        self._begun = True
+        return other.body
+
+    def publish(self, version: int) -> None:
+        """What was begun, if anything, is `version` and whole."""
+        if self._begun and self._other is not None:
+            self._other.finish(version)
+            self._newest, self._other = self._other, self._newest
+            self._version, self._begun = version, False
+
+    @property
+    def newest(self) -> torch.Tensor | None:
+        """The memory of the newest version."""
+        return None if self._newest is None else self._newest.body
+
+    def place(self, address: Address) -> Place | None:
+        """Say where the newest version is; None before the first."""
+        if self._newest is None:
+            return None
+        return self._newest.place(changes=self._changes, version=self._version, address=address)
+
+    def clear(self) -> None:
+        """Give all memory back."""
+        for file in (self._newest, self._other):
+            if file is not None:
+                file.close()
+        self._newest = self._other = None
+        self._begun = False
+
+
+class OpenedWeights(AbstractContextManager[Tensors]):
+    """A version in the memory of another process, which stays as it is until the block ends."""
+
+    def __init__(self, place: Place) -> None:
+        """
+        Raises:
+            WeightsGone: it is not there any more, and a newer one is, or is written.
+            PeerError: this process cannot map the memory.
+        """
+        self._file = opened(place.machine, place.process, place.number, place.inode)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Whoever writes to it writes to a copy.
+            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+            memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        except BlockingIOError:
+            self._file.close()
+            raise WeightsGone(f"version {place.version} of the weights is being overwritten") from None
+        if (found := int(_number(memory))) != place.version:
+            self.close()
+            raise WeightsGone(f"version {found} of the weights is where version {place.version} was")
+        self.body = memory[ALIGNMENT_BYTES:]
+
+    def __enter__(self) -> Tensors:
+        return tensors_in(self.body)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let its process write there again."""
+        # Closing the file would not do: the mapping has a descriptor of its own, of the same lock.
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._file.close()
+
+
+def bytes_of(kinds: Kinds) -> tuple[bytes, int]:
+    """Return the head of a version that holds such tensors, which says where they are, and its size."""
+    lengths = [shape.numel() * dtype.itemsize for shape, dtype in kinds.values()]
+    *starts, size = starts_of(lengths)
+    found = [
+        [name, list(shape), str(dtype).removeprefix("torch."), start]
+        for (name, (shape, dtype)), start in zip(kinds.items(), starts, strict=True)
+    ]
+    head = json.dumps(found).encode()
+    return head, _begin_of_data(head) + size
+
+
+def write_head(body: torch.Tensor, head: bytes) -> Tensors:
+    """Write `head`, and return the tensors that it names, in the memory that is theirs."""
+    _number(body).fill_(len(head))
+    body[NUMBER_BYTES : NUMBER_BYTES + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    return tensors_in(body)
+
+
+def tensors_in(body: torch.Tensor) -> Tensors:
+    """Return the tensors of a version, in its own memory."""
+    head = body[NUMBER_BYTES : NUMBER_BYTES + int(_number(body))].numpy().tobytes()
+    data = body[_begin_of_data(head) :]
+    tensors = {}
+    for name, shape, kind, start in json.loads(head):
+        dtype: torch.dtype = getattr(torch, kind)
+        tensors[name] = data[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+    return tensors
+
+
+def _begin_of_data(head: bytes) -> int:
+    return starts_of([NUMBER_BYTES + len(head)])[-1]
+
+
+def _number(memory: torch.Tensor) -> torch.Tensor:
+    return memory[:NUMBER_BYTES].view(torch.int64)
+
+
+def _lock_pages(memory: torch.Tensor, device: torch.device) -> bool:
+    """Have CUDA copy to `memory` without the CPU; False where it cannot, and copies as to any memory."""
+    with torch.cuda.device(device):
+        done = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, FOR_ALL_DEVICES)
+    return int(done) == 0

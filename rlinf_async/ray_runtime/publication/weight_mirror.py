@@ -1,0 +1,222 @@
+"""New weights on other machines than the learner's: one rank of a node fetches them, the others map its copy.
+
+They travel in parts: what has changed since the version that the node has, where that is shorter. Parts are
+bytes, whose meaning is not looked at, and each bears a checksum of all of its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, Place, WeightsGone, WeightVersions
+from rlinf_async.wire.connection import Address, Answers, Callers, this_node
+from rlinf_async.wire.listening import Listening
+
+PART_TIMEOUT_S = 60.0
+
+
+class WeightServer:
+    """Sends parts of the weights that this process holds to the machines that ask."""
+
+    def __init__(self) -> None:
+        self._answers = Answers(Listening.WEIGHTS, self._part)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
+        self._pair: tuple[Place, Place | None] | None = None
+        self._parts: dict[int, Part] = {}
+        """Those of `_pair` that are differences, as several machines ask for the same."""
+
+    @cached_property
+    def address(self) -> Address:
+        return self._answers.listener.address_for_all()
+
+    async def _part(self, place: Place, before: Place | None, index: int) -> Part:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._find, place, before, index)
+
+    def _find(self, place: Place, before: Place | None, index: int) -> Part:
+        if self._pair != (place, before):
+            self._pair, self._parts = (place, before), {}
+        part = self._parts.get(index) or packed_part(place, before, index)
+        if isinstance(part.content, Difference):
+            self._parts[index] = part
+        return part
+
+
+class WeightMirror:
+    """The weights of another machine in memory of this process, for all ranks of its node."""
+
+    def __init__(self) -> None:
+        self._answers = Answers(Listening.MIRRORED_WEIGHTS, self.hold)
+        self._callers = Callers("who holds the weights")
+        self._lock = asyncio.Lock()
+        self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}
+        self._origins: dict[bool, Place] = {}
+        """What is held, as it was asked for; by whether training changes it."""
+
+    @cached_property
+    def address(self) -> Address:
+        """For the ranks of this node, which ask it to `hold` what they need."""
+        return self._answers.listener.address(this_node())
+
+    async def ask(self, address: Address, *question: object, timeout_s: float | None = None) -> Any:
+        """Return the answer of a server or a mirror.
+
+        Raises:
+            PeerError: there is none.
+        """
+        try:
+            return await self._callers.ask(address, *question, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise PeerError(f"weights were not sent for {timeout_s:g} s") from error
+
+    async def hold(self, place: Place) -> Place:
+        """Return where the version at `place` is on this machine, once it is.
+
+        Raises:
+            PeerError: it cannot be fetched.
+        """
+        async with self._lock:
+            origin = self._origins.get(place.changes)
+            if origin is not None and origin.version > place.version:
+                raise WeightsGone(f"version {origin.version} of the weights is there, {place.version} not")
+            if origin != place:
+                await self._fetch(place)
+            held = self._versions[place.changes].place(self.address)
+            assert held is not None
+            return held
+
+    async def _fetch(self, place: Place) -> None:
+        if place.changes and False in self._origins and place.version > self._origins[False].version:
+            # All ranks have had those since the first version; for a successor they are fetched again.
+            del self._origins[False]
+            self._versions[False].clear()
+        versions, before = self._versions[place.changes], self._origins.get(place.changes)
+        old, new = versions.newest, versions.begin(place.size).numpy()
+        if old is None or len(old) != len(new):
+            before = None
+
+        async def ask(index: int, before: Place | None) -> Part:
+            part: Part = await self.ask(place.address, place, before, index, timeout_s=PART_TIMEOUT_S)
+            return part
+
+        def write(index: int, part: Part) -> bool:
+            held = None if old is None or before is None else part_of(old.numpy(), index)
+            return unpack_part(part, part_of(new, index), held)
+
+        total = number_of_parts(place)
+        coming = asyncio.create_task(ask(0, before))
+        try:
+            for index in range(total):
+                part = await coming
+                if index + 1 < total:
+                    coming = asyncio.create_task(ask(index + 1, before))
+                if await asyncio.to_thread(write, index, part):
+                    continue
+                if not await asyncio.to_thread(write, index, await ask(index, None)):
+                    raise PeerError(f"part {index} of version {place.version} of the weights came damaged")
+        finally:
+            coming.cancel()
+        versions.publish(place.version)
+        self._origins[place.changes] = place
+
+
+PART_BYTES = 2**24
+WORD = np.dtype(np.uint16)
+"""What is compared: numbers of 16 bits. Where 2 % of them change, 8 % of words of 64 bits do."""
+NEAR_WORDS = 2**16
+"""Words are numbered among so many, so that their numbers have 16 bits, too."""
+
+
+class Difference(NamedTuple):
+    """The words of a part that have changed."""
+
+    counts: np.ndarray
+    """How many there are among each `NEAR_WORDS` words."""
+    numbers: np.ndarray
+    words: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return self.counts.nbytes + self.numbers.nbytes + self.words.nbytes
+
+
+class Part(NamedTuple):
+    """A part, for a receiver that has an earlier version or nothing."""
+
+    checksum: int
+    content: bytes | Difference
+
+
+def number_of_parts(place: Place) -> int:
+    """Return how many parts the version at `place` has."""
+    return -(-place.size // PART_BYTES)
+
+
+def part_of(body: np.ndarray, index: int) -> np.ndarray:
+    """Return part `index` of the bytes of a version, in their own memory."""
+    return body[index * PART_BYTES : (index + 1) * PART_BYTES]
+
+
+def packed_part(place: Place, before: Place | None, index: int) -> Part:
+    """Return part `index` of the version at `place`, for who has the one at `before`.
+
+    Raises:
+        WeightsGone: it is not there any more.
+    """
+    try:
+        opened = OpenedWeights(place)
+    except PeerError as error:
+        # Of this very process, which has closed it: there are newer ones.
+        raise WeightsGone(str(error)) from error
+    with closing(opened):
+        new = part_of(opened.body.numpy(), index)
+        changed = None if before is None else _since(before, new, index)
+        return Part(zlib.crc32(new.data), new.tobytes() if changed is None else changed)
+
+
+def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bool:
+    """Write a part to `target`; False if it is damaged. `before` is the part that the receiver has."""
+    if isinstance(part.content, bytes):
+        if len(part.content) != len(target):
+            return False
+        target[:] = np.frombuffer(part.content, np.uint8)
+    elif before is None:
+        return False
+    else:
+        target[:] = before
+        change(target, part.content)
+    return zlib.crc32(target.data) == part.checksum
+
+
+def difference(old: np.ndarray, new: np.ndarray) -> Difference | None:
+    """Return what makes the bytes `new` of as many bytes `old`; None if it is no shorter than `new`."""
+    words = new.view(WORD)
+    changed = np.flatnonzero(old.view(WORD) != words)
+    near, numbers = np.divmod(changed, NEAR_WORDS)
+    found = Difference(np.bincount(near), numbers.astype(np.uint16), words[changed])
+    return found if found.nbytes < new.nbytes else None
+
+
+def change(target: np.ndarray, by: Difference) -> None:
+    """Write the words that have changed into the bytes `target`."""
+    near = np.repeat(np.arange(len(by.counts)) * NEAR_WORDS, by.counts)
+    target.view(WORD)[near + by.numbers] = by.words
+
+
+def _since(before: Place, new: np.ndarray, index: int) -> Difference | None:
+    """Return the difference of a part from that of `before`; None if that is gone, or a difference no use."""
+    try:
+        earlier = OpenedWeights(before)
+    except PeerError:
+        return None  # its memory has been used again
+    with closing(earlier):
+        old = part_of(earlier.body.numpy(), index)
+        return difference(old, new) if len(old) == len(new) else None

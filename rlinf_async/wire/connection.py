@@ -1,0 +1,356 @@
+"""Connections between processes of a run, past Ray: a unix socket where both are on one node, else TCP.
+
+Whoever connects first sends the token of the listener, and is not heard before. Then both sides send frames:
+the length of a message, and the message, pickled. Frames of one turn of the event loop leave together. Each
+end learns at once when the other has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import secrets
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import ray
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.loops.answering import settle
+from rlinf_async.observe.failures import in_words
+from rlinf_async.wire.listening import Listening
+
+LENGTH = struct.Struct("!Q")
+LONGEST_MESSAGE_BYTES = 2**36
+"""More than any piece; of what is longer, the length itself is wrong."""
+TOKEN_BYTES = 32
+TOKEN_TIMEOUT_S = 10.0
+LOOK_S = 5.0
+"""Between two looks at Ray's nodes while somebody waits for an answer."""
+MAX_WAITING = 1024
+"""Processes that may connect while the event loop of a listener is busy. To one more, asyncio says that it is
+connected to a unix socket when it is not."""
+
+Address = tuple[str | tuple[str, int], bytes]
+"""The name of an abstract unix socket, or host and port; and the token that is asked for there."""
+Receive = Callable[..., None]
+"""Takes a connection, and the parts of a message that has come by it."""
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection."""
+
+    _transport: Any = None
+
+    def __init__(
+        self, token: bytes, receive: Receive, *, lost: Callable[[Exception | None], None] | None = None
+    ) -> None:
+        """The end that gives `lost`, to be called at the end, shows the token; the other asks for it."""
+        self._token, self._receive, self._lost = token, receive, lost
+        self._heard = lost is not None
+        self._arrived = bytearray()
+        self._unsent: list[bytes] = []
+
+    def send(self, *message: object) -> None:
+        """Send a message, once there is a peer; one to a peer that has gone is gone, too.
+
+        Raises:
+            ValueError: it is longer than the peer takes.
+        """
+        frame = pickle.dumps(message, protocol=5)
+        if len(frame) > LONGEST_MESSAGE_BYTES:
+            raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += (LENGTH.pack(len(frame)), frame)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._lost is not None:
+            self._transport.write(self._token)
+        else:
+            asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived += data
+        if not self._heard and len(self._arrived) >= TOKEN_BYTES:
+            self._heard = secrets.compare_digest(self._take(TOKEN_BYTES), self._token)
+            self._refuse_strangers()
+        while self._heard and len(self._arrived) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._arrived)
+            if length > LONGEST_MESSAGE_BYTES:
+                raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
+            if len(self._arrived) < LENGTH.size + length:
+                return
+            self._receive(self, *pickle.loads(self._take(LENGTH.size + length)[LENGTH.size :]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._lost is not None:
+            self._lost(error)
+
+    def _refuse_strangers(self) -> None:
+        if not self._heard:
+            self._transport.abort()
+
+    def _take(self, size: int) -> memoryview:
+        taken = memoryview(self._arrived[:size])
+        del self._arrived[:size]
+        return taken
+
+    def _flush(self) -> None:
+        if self._transport is None:
+            return  # `connection_made` does it
+        frames, self._unsent = self._unsent, []
+        if frames and not self._transport.is_closing():
+            self._transport.writelines(frames)
+
+
+class Listener:
+    """The place where other processes of the run connect to this one; it listens once somebody asks where."""
+
+    def __init__(self, listening: Listening, receive: Receive) -> None:
+        self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
+        self._accepted = partial(Connection, self._token, receive)
+        self._sockets: dict[bool, socket.socket] = {}
+        self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
+
+    def address(self, node: str | None) -> Address:
+        """The address for a process of `node`, or for those of any node.
+
+        Raises:
+            ValueError: it is another node, and none may connect here.
+        """
+        near = node == this_node()
+        if not near and not self._listening.other_nodes:
+            raise ValueError(f"{self._listening} is for processes of the same node")
+        if near not in self._sockets:
+            listening = self._near() if near else socket.create_server((node_address(), 0))
+            self._sockets[near] = listening
+            loop = asyncio.get_running_loop()
+            start = loop.create_unix_server if near else loop.create_server
+            # Whoever connects before it has started waits in the backlog of the socket.
+            self._starts.add(loop.create_task(start(self._accepted, sock=listening, backlog=MAX_WAITING)))
+        place = self._sockets[near].getsockname()
+        return place.decode() if near else place, self._token
+
+    def address_for_all(self) -> Address:
+        """The address for every process of the run."""
+        return self.address(None if has_other_nodes() else this_node())
+
+    def _near(self) -> socket.socket:
+        near = socket.socket(socket.AF_UNIX)
+        # Of Linux's abstract names: no file, and gone with the process.
+        near.bind(f"\0{self._listening.socket_name}{secrets.token_hex(16)}")
+        near.listen(MAX_WAITING)
+        return near
+
+
+class Answers:
+    """Gives each question that comes by a connection to a function, and sends back what that returns."""
+
+    def __init__(
+        self,
+        listening: Listening,
+        answer: Callable[..., Awaitable[object]],
+        *,
+        as_raised: type[Exception] = PeerError,
+    ) -> None:
+        """Errors of `as_raised` are raised in who has asked as they are, others as a PeerError in words."""
+        self._answer, self._as_raised = answer, as_raised
+        self.listener = Listener(listening, self._receive)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _receive(self, connection: Connection, key: int, *question: Any) -> None:
+        task = asyncio.create_task(self._reply(connection, key, *question))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reply(self, connection: Connection, key: int, *question: Any) -> None:
+        try:
+            connection.send(key, await self._answer(*question), None)
+        except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
+            as_raised = isinstance(error, self._as_raised)
+            connection.send(key, None, error if as_raised else PeerError(in_words(error)))
+
+
+class Caller:
+    """The side that connects, when it is first needed; a message of it may ask for a result."""
+
+    def __init__(self, who: str, where: Callable[[], Awaitable[Address]]) -> None:
+        """`who` is at the other end, in words."""
+        self._who, self._where = who, where
+        self.near = False
+        """True once it is connected to a process of its own node."""
+        self._waits: dict[object, asyncio.Future[Any]] = {}
+        self._keys = count()
+        self._ended: PeerError | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
+
+    async def connection(self) -> Connection:
+        """
+        Raises:
+            PeerError: nobody is there, or this process cannot reach that place.
+        """
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        # Not with the first asker, who may be cancelled.
+        return await asyncio.shield(self._connecting)
+
+    async def ask(self, *question: object) -> Any:
+        """`call`, under a key of its own, of who has `Answers`."""
+        key = next(self._keys)
+        return await self.call(key, key, *question)
+
+    async def call(self, key: object, *message: object) -> Any:
+        """Send a message, and wait for the result that comes under `key`.
+
+        Raises:
+            PeerError: the other end has gone.
+            Exception: the other end has sent an error.
+        """
+        connection = await self.connection()
+        if self._ended is not None:
+            raise self._ended
+        result = self._waits[key] = asyncio.get_running_loop().create_future()
+        try:
+            connection.send(*message)
+            return await result
+        finally:
+            del self._waits[key]
+
+    async def _connect(self) -> Connection:
+        place, token = await self._where()
+        connection = Connection(token, self.receive, lost=self._lost)
+        await _connect(connection, place, self._who)
+        self.near = isinstance(place, str)
+        return connection
+
+    def receive(self, _: Connection, key: object, result: object, error: Exception | None) -> None:
+        """Take the result of a call; what nobody waits for, or not any more, is dropped."""
+        if (waiting := self._waits.get(key)) is not None:
+            settle(waiting, result, error)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._ended = PeerError(f"{self._who} has ended the connection" + (f": {error}" if error else ""))
+        for waiting in self._waits.values():
+            settle(waiting, None, self._ended)
+
+
+class Callers:
+    """Asks those who listen at known addresses, by one connection to each."""
+
+    def __init__(self, who: str) -> None:
+        """`who` they are, in words."""
+        self._who = who
+        self.by_address: dict[Address, Caller] = {}
+
+    async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
+        """Send a question, and wait for its answer.
+
+        A link that is cut tells nobody of an end. What Ray takes for lost is lost here, too, and nothing
+        sooner: until then the link may come back, and what was sent arrives.
+
+        Raises:
+            PeerError: nobody is there, or they have gone.
+            TimeoutError: they do not answer, or a forked process keeps the connection of the dead open.
+        """
+        if address not in self.by_address:
+            self.by_address[address] = Caller(self._who, partial(_itself, address))
+        answer = asyncio.create_task(self.by_address[address].ask(*question))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
+                    if await asyncio.to_thread(on_lost_node, address):
+                        raise PeerError(f"{self._who} was on a node that is lost")
+                return await answer
+        finally:
+            answer.cancel()
+
+
+class Senders:
+    """Sends to those who listen at known addresses, by one connection to each, and waits for nobody."""
+
+    def __init__(self, who: str) -> None:
+        """`who` they are, in words."""
+        self._who = who
+        self.by_address: dict[Address, Connection] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def to(self, address: Address) -> Connection:
+        """The connection to an address. What is sent where nobody can be reached is gone."""
+        if address not in self.by_address:
+            lost = partial(self._lost, address)
+            connection = self.by_address[address] = Connection(address[1], _unasked, lost=lost)
+            task = asyncio.create_task(self._reach(connection, address))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        return self.by_address[address]
+
+    async def _reach(self, connection: Connection, address: Address) -> None:
+        try:
+            await _connect(connection, address[0], self._who)
+        except PeerError as error:
+            self._lost(address, error)
+
+    def _lost(self, address: Address, _: Exception | None) -> None:
+        # The next message tries again: a link may have come back.
+        self.by_address.pop(address, None)
+
+
+async def _connect(connection: Connection, place: str | tuple[str, int], who: str) -> None:
+    near, loop = isinstance(place, str), asyncio.get_running_loop()
+    opened = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
+    opened.setblocking(False)
+    try:
+        await loop.sock_connect(opened, place)
+    except OSError as error:
+        opened.close()
+        raise PeerError(f"{who} cannot be reached at {place!r}: {error.strerror}") from error
+    create: Any = loop.create_unix_connection if near else loop.create_connection
+    await create(lambda: connection, sock=opened)
+
+
+def _unasked(*message: object) -> None:
+    raise ConnectionError("somebody was told something, and has answered")
+
+
+async def _itself(address: Address) -> Address:
+    return address
+
+
+def this_node() -> str:
+    """The node that this process runs on, as Ray names it; "" outside Ray."""
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+
+
+def has_other_nodes() -> bool:
+    """Return True if Ray's cluster has more than this node."""
+    return ray.is_initialized() and sum(node["Alive"] for node in ray.nodes()) > 1
+
+
+def on_lost_node(address: Address) -> bool:
+    """Return True if this is an address of a node that has left Ray's cluster."""
+    place, _ = address
+    if isinstance(place, str) or not ray.is_initialized():
+        return False
+    # A node that has come back is a second one to Ray, at the same address.
+    lives = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == place[0]]
+    return bool(lives) and not any(lives)
+
+
+def lost_nodes() -> str:
+    """The addresses of nodes that have left Ray's cluster, in words."""
+    return (
+        ", ".join(sorted({node["NodeManagerAddress"] for node in ray.nodes() if not node["Alive"]}))
+        or "unknown"
+    )
+
+
+def node_address() -> str:
+    """The address that Ray uses for this node; loopback where nothing else reaches it, and outside Ray."""
+    return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"

@@ -1,0 +1,186 @@
+"""Values on their way between processes: packed in a message, or left in memory that the reader maps.
+
+Tensors travel as numpy arrays. A small value goes within its message; a large one stays in the memory of the
+process that has it, where readers on its machine map it, and others have it sent.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.wire.connection import Address, Callers, Connection, Listener
+from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.memory import MemoryPool, read
+
+READ_TIMEOUT_S = 60.0
+
+
+class ShownMemory:
+    """The side of the process that has the values."""
+
+    def __init__(self, listening: Listening, *, reused: bool = True) -> None:
+        """`reused`: see `MemoryPool`."""
+        self._pool, self._listener = MemoryPool(reused=reused), Listener(listening, self._show)
+
+    @contextmanager
+    def holding(self, value: object) -> Iterator[list[Any]]:
+        """Yield what a message says of `value`, by which `Reader` finds it as long as the block lasts."""
+        with self._pool.holding(value) as place:
+            yield [place, self._address]
+
+    @cached_property
+    def _address(self) -> Address:
+        return self._listener.address_for_all()
+
+    def _show(self, connection: Connection, key: int, place: Sequence[Any]) -> None:
+        try:
+            connection.send(key, pickle.dumps(read(place), protocol=5), None)
+        except (PeerError, ValueError) as error:
+            connection.send(key, None, PeerError(str(error)))
+
+
+class Reader:
+    """The side that reads values of others."""
+
+    def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S) -> None:
+        self._callers, self._timeout_s = Callers("the memory of another process"), timeout_s
+
+    async def read(self, place: Sequence[Any], address: Address) -> Any:
+        """
+        Raises:
+            PeerError: the process that had it is gone, or does not hold it any more.
+        """
+        with suppress(PeerError):
+            return read(place)
+        try:
+            return pickle.loads(await self._callers.ask(address, place, timeout_s=self._timeout_s))
+        except TimeoutError as error:
+            raise PeerError(f"another process has not sent it for {self._timeout_s:g} s") from error
+
+
+INLINE_BYTES = 10_000
+"""Observations of up to this size travel within a message; larger ones stay where they are, to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array that was one before it was packed."""
+
+    data: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A tensor whose type numpy does not know, as bytes of the same width."""
+
+    data: np.ndarray
+    dtype: torch.dtype
+
+
+_SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NUMPY_TYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
+
+
+def seal(value: object) -> bytes:
+    """Return `value` as a message carries it: whoever passes it on touches no tensor."""
+    return pickle.dumps(pack(value), protocol=5)
+
+
+@contextmanager
+def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterator[bytes | list[Any]]:
+    """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`.
+
+    `inline`: small values may travel within the message; else they stay there, too.
+    """
+    packed = pack(value)
+    if inline and _size(packed) <= INLINE_BYTES:
+        yield pickle.dumps(packed, protocol=5)
+    else:
+        with memory.holding(packed) as place:
+            # Valid in this block only: afterwards the file holds another value, and the reader must have
+            # copied.
+            yield place
+
+
+def opened(payload: bytes) -> Any:
+    """The inverse of `seal`."""
+    return unpack(pickle.loads(payload))
+
+
+async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
+    """Return the value that was `sealed`, or a `PeerError` if the process that held it is gone."""
+    try:
+        return opened(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
+    except PeerError as error:
+        return PeerError(f"what was asked with cannot be read: {error}")
+
+
+def pack(value: Any) -> Any:
+    """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
+    if isinstance(value, torch.Tensor):
+        # On a CPU tensor that is contiguous neither call copies: the array shares the tensor's memory.
+        tensor = value.detach().cpu().contiguous()
+        if tensor.dtype in _NUMPY_TYPES:
+            return tensor.numpy()
+        return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)
+    if isinstance(value, np.ndarray):
+        return _Array(value)
+    if isinstance(value, dict):
+        return {name: pack(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(pack(item) for item in value)
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """The inverse of `pack`; tensors may share read-only memory, so copy before writing to one."""
+    if isinstance(value, np.ndarray):
+        return _as_tensor(value)
+    if isinstance(value, _Raw):
+        return _as_tensor(value.data).view(value.dtype)
+    if isinstance(value, _Array):
+        return value.data
+    if isinstance(value, dict):
+        return {name: unpack(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(unpack(item) for item in value)
+    return value
+
+
+def _size(packed: object) -> int:
+    """Bytes of the arrays and texts in `packed`."""
+    if isinstance(packed, np.ndarray):
+        return packed.nbytes
+    if isinstance(packed, _Array | _Raw):
+        return packed.data.nbytes
+    if isinstance(packed, dict):
+        return sum(_size(item) for item in packed.values())
+    if isinstance(packed, list | tuple):
+        return sum(_size(item) for item in packed)
+    return len(packed) if isinstance(packed, str | bytes) else 0
+
+
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    # torch warns about read-only memory; an array of a few kilobytes is cheaper to copy than to guard.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,139 @@
+"""Which Ray cluster a run is in, where its files are, and who may join."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from ray._private.utils import validate_socket_filepath
+
+from rlinf_async.doctor import machine
+from rlinf_async.ray_runtime.cluster import environment
+from rlinf_async.ray_runtime.cluster.environment import (
+    LONGEST_FOLDER,
+    MODE_VARIABLE,
+    TOKEN_PATH_VARIABLE,
+    TOKEN_VARIABLES,
+    choose_cluster,
+    misplaced_sockets,
+    require_token,
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "join", "before", "after"),
+    [
+        (True, False, None, "local"),
+        (True, False, "", "local"),
+        (True, False, "auto", "auto"),
+        (True, True, None, None),
+        (True, True, "auto", "auto"),
+        (False, False, None, None),
+        (False, False, "local", "local"),
+    ],
+)
+def test_a_run_has_a_cluster_of_its_own_where_it_can_unless_it_is_told_otherwise(own, join, before, after):
+    environ = {} if before is None else {"RAY_ADDRESS": before}
+    choose_cluster(own=own, join=join, environ=environ)
+    assert environ.get("RAY_ADDRESS") == after
+
+
+def test_a_cluster_that_is_named_has_to_answer():
+    with pytest.raises(ValueError, match=r"nothing answers at RAY_ADDRESS=127\.0\.0\.1:1 "):
+        choose_cluster(own=True, join=True, environ={"RAY_ADDRESS": "127.0.0.1:1"})
+
+
+def test_joining_and_a_cluster_of_its_own_exclude_each_other():
+    with pytest.raises(ValueError, match="unset RAY_ADDRESS"):
+        choose_cluster(own=True, join=True, environ={"RAY_ADDRESS": "local"})
+
+
+LONGEST_SESSION = "/ray/session_2026-11-27_02-21-43_123456_4194304/sockets/plasma_store"
+
+
+def test_the_limit_is_rays_own() -> None:
+    fits = "/" + "x" * (LONGEST_FOLDER - 1)
+    validate_socket_filepath(fits + LONGEST_SESSION)
+    assert misplaced_sockets({"TMPDIR": fits}) is None
+    with pytest.raises(OSError, match="AF_UNIX path length"):
+        validate_socket_filepath(f"{fits}x{LONGEST_SESSION}")
+    assert f"where Ray's sockets leave room for {LONGEST_FOLDER}" in str(
+        misplaced_sockets({"TMPDIR": fits + "x"})
+    )
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+@pytest.mark.parametrize("folder", ["/" + "x" * 130, "/tmp/caf\u00e9"])
+def test_a_run_that_would_start_ray_there_is_refused_with_what_to_set(variable: str, folder: str) -> None:
+    with pytest.raises(ValueError, match="export RAY_TMPDIR=/tmp") as refused:
+        choose_cluster(own=True, join=False, environ={variable: folder})
+    assert f"{variable}={folder}" in str(refused.value)
+    assert machine.check_sockets({variable: folder}).status == "fail"
+    choose_cluster(own=True, join=False, environ={variable: folder, "RAY_TMPDIR": "/tmp"})
+
+
+def test_a_run_that_joins_a_cluster_needs_no_folder() -> None:
+    choose_cluster(own=False, join=True, environ={"TMPDIR": "/" + "x" * 130})
+
+
+@pytest.fixture(autouse=True)
+def reread(monkeypatch):
+    """The Ray of this process stays as it is."""
+    monkeypatch.setattr(environment, "_reread", lambda: None)
+
+
+def test_a_token_is_fresh_and_lies_in_memory_that_only_its_owner_reads():
+    first, second = {}, {}
+    assert require_token(first)
+    assert require_token(second)
+    assert first[MODE_VARIABLE] == "token"
+    assert Path(first[TOKEN_PATH_VARIABLE]).read_text() != Path(second[TOKEN_PATH_VARIABLE]).read_text()
+    assert len(bytes.fromhex(Path(first[TOKEN_PATH_VARIABLE]).read_text())) == 32
+    assert stat.S_IMODE(os.stat(first[TOKEN_PATH_VARIABLE]).st_mode) == 0o600
+    assert os.readlink(first[TOKEN_PATH_VARIABLE]).startswith("/memfd:")
+    assert not any(Path(first[TOKEN_PATH_VARIABLE]).read_text() in value for value in first.values())
+
+
+@pytest.mark.parametrize("name", TOKEN_VARIABLES)
+@pytest.mark.parametrize("value", ["", "disabled", "token"])
+def test_what_the_user_has_chosen_stays(name, value):
+    environ = {name: value}
+    assert not require_token(environ)
+    assert environ == {name: value}
+
+
+def test_a_ray_without_tokens_is_started_as_ever(monkeypatch):
+    monkeypatch.setattr(environment, "AUTH_MODULE", "ray._private.no_such_module")
+    environ = {}
+    assert not require_token(environ)
+    assert environ == {}
+
+
+def test_with_a_dashboard_the_token_is_the_one_that_ray_shows():
+    environ = {}
+    assert require_token(environ, shared=True)
+    assert environ == {MODE_VARIABLE: "token"}
+
+
+def test_ray_asks_for_the_token_though_it_has_looked_for_one_before(tmp_path):
+    code = """
+import os
+from ray._raylet import AuthenticationMode, AuthenticationTokenLoader, get_authentication_mode
+assert get_authentication_mode() != AuthenticationMode.TOKEN
+loader = AuthenticationTokenLoader.instance()
+loader.has_token(ignore_auth_mode=True)
+from rlinf_async.ray_runtime.cluster.environment import require_token
+assert require_token(os.environ)
+assert get_authentication_mode() == AuthenticationMode.TOKEN
+token = open(os.environ["RAY_AUTH_TOKEN_PATH"]).read()
+assert token in str(loader.get_token_for_http_header())
+"""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
+    environ = {name: value for name, value in os.environ.items() if name not in TOKEN_VARIABLES}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**environ, "HOME": str(tmp_path)})

@@ -1,0 +1,111 @@
+"""What travels of new weights between machines."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rlinf_async.ray_runtime.publication import weight_mirror
+from rlinf_async.ray_runtime.publication.weight_file import WeightsGone, WeightVersions
+from rlinf_async.ray_runtime.publication.weight_mirror import (
+    Difference,
+    change,
+    difference,
+    number_of_parts,
+    packed_part,
+    part_of,
+    unpack_part,
+)
+
+ADDRESS = ("nobody", b"")
+
+
+def changed(old, share, draw):
+    """The same numbers of 16 bits, a share of them others."""
+    new = old.copy().view(np.uint16)
+    at = draw.random(len(new)) < share
+    new[at] ^= draw.integers(1, 2**16, at.sum(), dtype=np.uint16)
+    return new.view(np.uint8)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-5, 0.02, 0.4])
+@pytest.mark.parametrize("words", [1, 7, 2**16, 3 * 2**16 + 5])
+def test_a_difference_makes_of_the_old_bytes_the_new_ones(share, words):
+    draw = np.random.default_rng(words)
+    old = draw.integers(0, 256, 2 * words, dtype=np.uint8)
+    new = changed(old, share, draw)
+    found = difference(old, new)
+    if found is None:  # of few words
+        assert words < 8
+        return
+    again = old.copy()
+    change(again, found)
+    assert again.tobytes() == new.tobytes()
+
+
+def test_of_two_percent_of_changed_numbers_four_percent_of_the_bytes_travel():
+    draw = np.random.default_rng(0)
+    old = draw.integers(0, 256, 2**23, dtype=np.uint8)
+    found = difference(old, changed(old, 0.02, draw))
+    assert found.nbytes / len(old) == pytest.approx(0.04, abs=0.002)
+
+
+def test_where_most_has_changed_there_is_no_difference_worth_sending():
+    draw = np.random.default_rng(0)
+    old = draw.integers(0, 256, 2**20, dtype=np.uint8)
+    assert difference(old, changed(old, 0.6, draw)) is None
+
+
+def versions_of(*bodies):
+    """Two versions at most, and the places of all."""
+    versions, places = WeightVersions(changes=True), []
+    for version, body in enumerate(bodies):
+        versions.begin(len(body)).numpy()[:] = body
+        versions.publish(version)
+        places.append(versions.place(ADDRESS))
+    return versions, places
+
+
+def test_parts_are_differences_from_a_version_that_is_there_and_whole_for_all_others(monkeypatch):
+    monkeypatch.setattr(weight_mirror, "PART_BYTES", 3000)
+    draw = np.random.default_rng(0)
+    bodies = [draw.integers(0, 256, 8000, dtype=np.uint8)]
+    for _ in range(2):
+        bodies.append(changed(bodies[-1], 0.02, draw))
+    held, (gone, before, newest) = versions_of(*bodies)
+    assert number_of_parts(newest) == 3
+    elsewhere = dataclasses.replace(before, inode=before.inode + 1)
+    few, shorter = versions_of(bodies[0][:4000])
+    for other, kind in ((before, Difference), (gone, bytes), (elsewhere, bytes), (None, bytes)):
+        target = np.zeros(8000, np.uint8)
+        for index in range(3):
+            part = packed_part(newest, other, index)
+            assert isinstance(part.content, kind)
+            assert unpack_part(part, part_of(target, index), part_of(bodies[1], index))
+        assert target.tobytes() == bodies[2].tobytes()
+    assert isinstance(packed_part(newest, shorter[0], 1).content, bytes)
+    for missing in (gone, elsewhere):
+        with pytest.raises(WeightsGone):
+            packed_part(missing, None, 0)
+    for versions in (held, few):
+        versions.clear()
+
+
+def test_a_part_that_is_damaged_or_made_for_another_version_is_noticed():
+    draw = np.random.default_rng(0)
+    old = draw.integers(0, 256, 4000, dtype=np.uint8)
+    new, target = changed(old, 0.02, draw), np.zeros(4000, np.uint8)
+    held, (before, newest) = versions_of(old, new)
+    by, whole = packed_part(newest, before, 0), packed_part(newest, None, 0)
+    assert unpack_part(by, target, old)
+    assert not unpack_part(by, target, changed(old, 1e-3, draw))
+    assert not unpack_part(by, target, None)
+    assert not unpack_part(whole._replace(content=whole.content[:-1]), target, None)
+    torn = bytearray(whole.content)
+    torn[1234] ^= 1
+    assert not unpack_part(whole._replace(content=bytes(torn)), target, None)
+    words = by.content.words.copy()
+    words[3] ^= 1
+    assert not unpack_part(by._replace(content=by.content._replace(words=words)), target, old)
+    assert unpack_part(whole, target, None)
+    held.clear()

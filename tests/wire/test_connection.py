@@ -1,0 +1,419 @@
+"""What processes of a run say to each other past Ray, and what happens when one of them dies or lies."""
+
+import asyncio
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.nodes.machines import machines, unavailable
+from rlinf_async.core.failures import PeerError
+from rlinf_async.wire import connection
+from rlinf_async.wire.connection import (
+    LENGTH,
+    TOKEN_BYTES,
+    TOKEN_TIMEOUT_S,
+    Caller,
+    Callers,
+    Connection,
+    Listener,
+    Senders,
+    this_node,
+)
+from rlinf_async.wire.listening import Listening
+from tests.listening import listening
+from tests.loops.virtual import now, settle
+from tests.second_network import Wire
+
+TOKEN = bytes(range(TOKEN_BYTES))
+
+
+class Transport:
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.written = bytearray()
+
+    def write(self, data):
+        self.written += data
+
+    def writelines(self, parts):
+        self.written += b"".join(parts)
+
+    def is_closing(self):
+        return False
+
+
+def end(heard, *, lost=None):
+    """One end of a connection whose other end is the test."""
+    made = Connection(TOKEN, lambda _, *message: heard.append(message), lost=lost)
+    made.connection_made(Transport())
+    return made
+
+
+class Echo:
+    """A listener that sends everything back under its key, and a caller of it."""
+
+    def __init__(self):
+        self.heard = []
+        self.listener = Listener(Listening.REQUESTS, self._receive)
+
+    def _receive(self, connection, key, *message):
+        self.heard.append((key, *message))
+        connection.send(key, message, None)
+
+    def address(self, far):
+        return self.listener.address(None if far else this_node())
+
+    def caller(self, *, far=False):
+        async def where():
+            return self.address(far)
+
+        return Caller("the echo", where)
+
+    async def stranger(self, data, *, far=False):
+        """Somebody who connects by other means, and sends `data`; returns his socket."""
+        place, _ = self.address(far)
+        opened = socket.socket(socket.AF_INET if far else socket.AF_UNIX)
+        opened.connect(place)
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(opened, data)
+        return opened
+
+
+async def hung_up(opened):
+    """Wait until the other side has ended the connection without a word."""
+    with suppress(ConnectionResetError):  # it has left something unread
+        assert await asyncio.get_running_loop().sock_recv(opened, 1) == b""
+    opened.close()
+
+
+NEAR_AND_FAR = [False, pytest.param(True, marks=pytest.mark.real_time)]
+"""TCP takes real time."""
+
+
+MESSAGES = st.lists(st.tuples(st.integers(), st.binary(max_size=40)), max_size=8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(messages=MESSAGES, cuts=st.lists(st.integers(1, 60), max_size=30), turns=st.lists(st.booleans()))
+def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts, turns):
+    async def main():
+        heard = []
+        sender, receiver = end([], lost=print), end(heard)
+        for message, turn in zip(messages, turns + [False] * len(messages), strict=False):
+            sender.send(*message)
+            if turn:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rest = bytes(sender._transport.written)
+        for cut in cuts:
+            receiver.data_received(rest[:cut])
+            rest = rest[cut:]
+        receiver.data_received(rest)
+        assert heard == messages
+
+    asyncio.run(main())
+
+
+@pytest.mark.real_time
+async def test_messages_of_one_turn_leave_together():
+    sender, leaving = end([], lost=print), []
+    sender._transport.writelines = leaving.append
+    for number in range(3):
+        sender.send(number)
+    assert leaving == []
+    await asyncio.sleep(0)
+    assert len(leaving) == 1
+
+
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
+async def test_a_call_gets_the_result_under_its_key(far):
+    echo = Echo()
+    caller = echo.caller(far=far)
+    calls = [asyncio.create_task(caller.call(key, key, b"x" * 300_000, key)) for key in range(5)]
+    for key, call in enumerate(calls):
+        assert await call == (b"x" * 300_000, key)
+    assert [message[0] for message in echo.heard] == list(range(5))
+
+
+async def test_more_processes_than_a_hundred_may_connect_while_the_listener_is_busy():
+    echo = Echo()
+    place, _ = echo.address(False)
+    for _ in range(2):  # before it has started, and after
+        with ExitStack() as callers:
+            for _ in range(140):
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(place)
+        await settle()
+    assert await echo.caller().call(1, 1) == ()
+
+
+class Trap:
+    """Says so when it is unpickled."""
+
+    sprung = False
+
+    def __reduce__(self):
+        return (setattr, (Trap, "sprung", True))
+
+
+STRANGE = [bytes(TOKEN_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\xff" * 4096]
+
+
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
+@pytest.mark.parametrize("said", STRANGE, ids=len)
+async def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
+    echo = Echo()
+    trap = pickle.dumps((Trap(),))
+    await hung_up(await echo.stranger(said + LENGTH.pack(len(trap)) + trap, far=far))
+    assert echo.heard == []
+    assert not Trap.sprung
+    assert await echo.caller(far=far).call(1, 1) == ()
+    assert echo.heard == [(1,)]
+
+
+async def test_what_comes_with_the_token_is_read():
+    """The trap of the test above would spring."""
+    echo = Echo()
+    _, token = echo.address(False)
+    trap = pickle.dumps((Trap(),))
+    opened = await echo.stranger(token + LENGTH.pack(len(trap)) + trap)
+    await settle()
+    assert Trap.sprung
+    opened.close()
+    Trap.sprung = False
+
+
+@pytest.mark.parametrize("said", [b"", bytes(3)])
+async def test_who_does_not_show_a_token_in_time_is_let_go(said):
+    echo = Echo()
+    await hung_up(await echo.stranger(said))
+    assert now() == TOKEN_TIMEOUT_S
+
+
+async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
+    echo = Echo()
+    _, token = echo.address(False)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    await hung_up(await echo.stranger(token + LENGTH.pack(2**40)))
+    assert echo.heard == []
+    assert await echo.caller().call(1, 1) == ()
+
+
+async def test_a_caller_says_that_a_frame_was_too_long():
+    echo = Echo()
+    caller = echo.caller()
+    (await caller.connection())._arrived += LENGTH.pack(2**40)
+    with pytest.raises(PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"):
+        await caller.call(1, 1)
+
+
+async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
+    echo = Echo()
+    _, token = echo.address(False)
+    frame = pickle.dumps((1, bytes(1000)))
+    opened = await echo.stranger(token + LENGTH.pack(len(frame)) + frame[:500])
+    await settle()
+    opened.close()
+    await settle()
+    assert echo.heard == []
+    assert await echo.caller().call(1, 1) == ()
+
+
+LISTENING = """
+import asyncio
+from rlinf_async.wire.connection import Listener, this_node
+from rlinf_async.wire.listening import Listening
+
+async def main():
+    heard = lambda connection, key, *message: print("heard", flush=True)
+    print(Listener(Listening.REQUESTS, heard).address(this_node()), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+CALLING = """
+import asyncio
+from rlinf_async.wire.connection import Caller
+
+async def main():
+    async def where():
+        return {address!r}
+    print(await Caller("the test", where).call(1, 1))
+
+asyncio.run(main())
+"""
+
+
+def process(script, *, within=(), **options):
+    command = [*within, sys.executable, "-c", script]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.real_time
+async def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_whoever_asks_later():
+    listening = process(LISTENING)
+    address = eval(listening.stdout.readline())
+
+    async def where():
+        return address
+
+    caller = Caller("the other process", where)
+    calls = [asyncio.create_task(caller.call(key, key)) for key in range(3)]
+    assert await asyncio.to_thread(listening.stdout.readline) == "heard\n"
+    listening.kill()
+    for call in calls:
+        with pytest.raises(PeerError, match="the other process has ended the connection"):
+            await call
+    with pytest.raises(PeerError, match="the other process has ended the connection"):
+        await caller.call(9, 9)
+    listening.communicate()
+    with pytest.raises(PeerError, match=r"cannot be reached at .*Connection refused"):
+        await Caller("the other process", where).call(1, 1)
+
+
+@pytest.mark.real_time
+async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
+    heard = asyncio.Queue()
+    listener = Listener(
+        Listening.REQUESTS, lambda connection, *message: heard.put_nowait((connection, message))
+    )
+    address = listener.address(this_node())
+    calling = [process(CALLING.format(address=address)) for _ in range(2)]
+    first, second = [(await heard.get())[0] for _ in range(2)]
+    calling[0].kill()
+    calling[0].communicate()
+    for one in (first, second):
+        one.send(1, "to one of them", None)
+    assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
+
+
+@pytest.mark.parametrize("far", NEAR_AND_FAR)
+async def test_what_is_sent_before_there_is_a_connection_arrives_in_order(far):
+    heard = asyncio.Queue()
+    listener = Listener(Listening.REQUESTS, lambda _, number: heard.put_nowait(number))
+    address, senders = listener.address(None if far else this_node()), Senders("the listener")
+    for number in range(3):
+        senders.to(address).send(number)
+        await asyncio.sleep(0)
+    assert [await heard.get() for _ in range(3)] == [0, 1, 2]
+    assert len(senders.by_address) == 1
+
+
+async def test_what_is_sent_to_nobody_is_nothing_and_a_sender_connects_again():
+    heard, senders = [], Senders("the listener")
+    nobody = ("\0rlinf-async-nobody", TOKEN)
+    senders.to(nobody).send(1)
+    await settle()
+    assert senders.by_address == {}
+    listener = Listener(Listening.REQUESTS, lambda _, *message: heard.append(message))
+    address = listener.address(this_node())
+    for number in range(2):
+        senders.to(address).send(number)
+        await settle()
+        senders.to(address)._transport.abort()
+        await settle()
+        assert senders.by_address == {}
+    assert heard == [(0,), (1,)]
+
+
+async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
+    echo = Echo()
+    caller = echo.caller()
+    first, second = (asyncio.create_task(caller.call(key, key)) for key in (1, 2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == ()
+
+
+@pytest.mark.real_time
+async def test_nothing_listens_on_a_port_until_another_machine_asks_where():
+    echo = Echo()
+    before = set(listening(os.getpid()))
+    await echo.caller().call(1, 1)
+    assert set(listening(os.getpid())) == before
+    await echo.caller(far=True).call(2, 2)
+    assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
+
+
+def test_what_is_for_processes_of_one_node_tells_no_other_where_it_is():
+    listener = Listener(Listening.MIRRORED_WEIGHTS, print)
+    with pytest.raises(ValueError, match="MIRRORED_WEIGHTS is for processes of the same node"):
+        listener.address(None)
+
+
+FAR = """
+import asyncio
+from rlinf_async.wire import connection
+from rlinf_async.wire.listening import Listening
+
+async def main():
+    connection.node_address = lambda: "192.0.2.1"
+    answer = lambda connection, key, *message: connection.send(key, message, None)
+    listener = connection.Listener(Listening.REQUESTS, answer)
+    print([listener.address(connection.this_node()), listener.address(None)], flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen():
+    with machines(2) as (here, there):
+        assert here.address == "192.0.2.1"
+        listening = process(FAR, within=here.within())
+        near, far = eval(listening.stdout.readline())
+        told = process(CALLING.format(address=far), within=there.within())
+        assert told.communicate()[0] == "()\n"
+        told = process(CALLING.format(address=near), within=there.within(), stderr=subprocess.PIPE)
+        assert "PeerError: the test cannot be reached at" in told.communicate()[1]
+        assert process(CALLING.format(address=near), within=here.within()).communicate()[0] == "()\n"
+    listening.communicate(timeout=60)  # it has ended with its machine
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_missed_the_node(monkeypatch):
+    wire, looked = Wire(), asyncio.Queue()
+    node = {"NodeManagerAddress": wire.there, "Alive": True}
+
+    def nodes():
+        loop.call_soon_threadsafe(looked.put_nowait, None)
+        return [{"NodeManagerAddress": wire.here, "Alive": True}, node]
+
+    monkeypatch.setattr(connection.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(connection.ray, "nodes", nodes)
+    monkeypatch.setattr(connection, "this_node", lambda: "here")
+    monkeypatch.setattr(connection, "node_address", lambda: wire.there)
+    monkeypatch.setattr(connection, "LOOK_S", 0.01)
+
+    async def main():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        echo, callers = Echo(), Callers("the echo")
+        with wire.other_end():
+            address = echo.address(True)
+        assert await callers.ask(address, "first", timeout_s=60.0) == ("first",)
+        wire.cut()
+        asked = asyncio.create_task(callers.ask(address, "second", timeout_s=60.0))
+        for _ in range(3):
+            await looked.get()
+        assert not asked.done()
+        node["Alive"] = False
+        with pytest.raises(PeerError, match="the echo was on a node that is lost"):
+            await asked
+        assert [message for _, message in echo.heard] == ["first"]
+
+    loop = None
+    try:
+        asyncio.run(main())
+    finally:
+        wire.close()

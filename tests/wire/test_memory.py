@@ -1,0 +1,112 @@
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from rlinf_async.core.failures import PeerError
+from rlinf_async.wire.memory import MemoryFile, MemoryPool, read
+from tests.open_files import memory_files
+
+VALUES = st.recursive(
+    st.one_of(
+        st.text(max_size=5),
+        st.none(),
+        arrays.arrays(
+            st.sampled_from([np.uint8, np.float32, np.int64, np.bool_]),
+            arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def file():
+    file = MemoryFile()
+    yield file
+    file.close()
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(VALUES, min_size=1, max_size=3))
+def test_whatever_is_written_is_read_as_it_was_whatever_was_there_before(values):
+    file = MemoryFile()
+    for value in values:
+        place = pickle.loads(pickle.dumps(file.write(value)))
+        np.testing.assert_equal(read(place), value)
+    file.close()
+
+
+def test_a_message_holds_no_pixels(file):
+    assert len(pickle.dumps(file.write({"image": np.zeros((64, 64, 3), dtype=np.uint8)}))) < 1000
+
+
+def test_another_process_reads_it(file):
+    place = file.write([np.arange(10), np.ones((3, 4), dtype=np.float32)])
+    script = f"from rlinf_async.wire.memory import read; a, b = read({place!r}); print(a.sum() + b.sum())"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "57.0\n"
+
+
+def test_writing_to_what_was_read_changes_nothing_for_others(file):
+    place = file.write(np.zeros(4))
+    read(place)[:] = 1
+    assert read(place).tolist() == [0, 0, 0, 0]
+
+
+def test_what_was_read_outlives_the_file():
+    file = MemoryFile()
+    seen = read(file.write(np.arange(4)))
+    file.close()
+    assert seen.tolist() == [0, 1, 2, 3]
+
+
+def test_what_a_dead_process_held_is_gone():
+    script = "from rlinf_async.wire.memory import MemoryFile; print(MemoryFile().write(None))"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+    place = eval(told)
+    with pytest.raises(PeerError, match=f"process {place[1]}"):
+        read(place)
+
+
+def test_another_file_under_the_same_number_is_not_mistaken_for_it():
+    file = MemoryFile()
+    place = file.write(None)
+    file.close()
+    other = MemoryFile()
+    assert other.write(None)[2] == place[2], "the system gives the lowest free number"
+    with pytest.raises(PeerError, match="any more"):
+        read(place)
+    other.close()
+
+
+def test_what_another_machine_holds_under_the_same_numbers_is_not_mistaken_for_it(file):
+    _, *numbers = file.write(None)
+    with pytest.raises(PeerError, match="another machine"):
+        read(["another machine", *numbers])
+
+
+def test_a_pool_uses_its_files_again():
+    pool, opened = MemoryPool(), set()
+    for _ in range(5):
+        with pool.holding(np.zeros(9)) as one, pool.holding(np.ones(9)) as other:
+            assert read(one).sum() + read(other).sum() == 9
+        opened.add(memory_files())
+    assert len(opened) == 1
+
+
+def test_what_was_given_up_is_not_overwritten():
+    pool = MemoryPool()
+    before = memory_files()
+    with pytest.raises(KeyError), pool.holding(None) as place:
+        raise KeyError
+    with pytest.raises(PeerError):
+        read(place)
+    assert memory_files() == before
