@@ -2,7 +2,7 @@
 
     python docs/generate_keys.py
 
-It takes the rows of every host's `keys.py`. The prose of the page is left as it is.
+It takes the rows of every host. The prose of the page is left as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from generated import fill
 
 from rlinf_async.hosts.kit.keys import Key, Table
 from rlinf_async.hosts.kit.kinds import Anything
-from rlinf_async.hosts.local import keys as local
+from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
 from rlinf_async.hosts.verl import keys as verl
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import yaml
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
-from rlinf_async.config_files import check_file, check_not_empty
+from rlinf_async.config_files import FAST_LOADER, check_file, check_not_empty
 
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"
@@ -95,7 +96,8 @@ def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> Di
         warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
         # What is missing there is named by the error that follows, if anything is.
         warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
-        with _initialized(directory), _checked_files():
+        # OmegaConf takes this loader: reading veRL's config by Python's takes longer than all the rest.
+        with _initialized(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_LOADER):
             return compose(name, overrides=list(overrides))
 
 

@@ -51,7 +51,7 @@ class CudaClock:
 
 
 class Passes:
-    """Fills `hosts.local.device.Watch`. To be read when the run has ended: reading waits for the device."""
+    """Fills `hosts.local.policy.Watch`. To be read when the run has ended: reading waits for the device."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

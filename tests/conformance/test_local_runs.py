@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, declared
-from rlinf_async.hosts.local.chance import OwnChance
+from rlinf_async.hosts.local.declared import OwnChance
 from rlinf_async.hosts.local.learner import LocalTraining
 from tests.conformance.environments import (
     ACTION,

@@ -97,7 +97,7 @@ VALUES = (
 
 def table_of(host: str) -> Table:
     if host == "local":
-        from rlinf_async.hosts.local.keys import TABLE
+        from rlinf_async.hosts.local.config import TABLE
     elif host == "rlinf":
         from rlinf_async.hosts.rlinf.keys import TABLE
     else:

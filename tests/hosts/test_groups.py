@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.estimates import estimated
+from rlinf_async.hosts.local.learner import with_estimates
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from tests.loops.virtual import run
 from tests.making import plan
@@ -115,7 +115,7 @@ def test_groups_that_arrive_in_any_order_and_fail_in_part_have_the_advantages_of
     for piece in run(arrivals(layout, scores, chance, failing)):
         first = piece.ticket.shard * layout.envs_per_shard + piece.part * layout.piece_size
         # What a streaming learner does with a piece when it arrives, knowing no other.
-        advantages = estimated(piece.payload, SETTINGS)["advantages"]
+        advantages = with_estimates(piece.payload, SETTINGS)["advantages"]
         assert torch.equal(advantages, advantages[:1].expand_as(advantages))
         place = found[piece.ticket.epoch, first : first + piece.size]
         assert np.isnan(place).all()

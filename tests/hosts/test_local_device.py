@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from rlinf_async.hosts.local import LocalTrainer, point_reach
-from rlinf_async.hosts.local.device import DeviceQueue
-from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, GaussianPolicy
 from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(60)

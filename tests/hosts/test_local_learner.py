@@ -11,9 +11,8 @@ from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.kit.scoring import PROXIMAL
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.estimates import estimated
 from rlinf_async.hosts.local.inference import InferenceRank
-from rlinf_async.hosts.local.learner import LocalTraining, local_learner
+from rlinf_async.hosts.local.learner import LocalTraining, local_learner, with_estimates
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
@@ -228,8 +227,8 @@ def test_the_ratios_of_sampler_and_versions_are_measured_apart(cls):
 def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
     given = piece(policy(0))
     plain, ending = settings_of(), settings_of(horizon_ends=True)
-    cut = estimated(sampled(given), plain)["advantages"]
-    ended = estimated(sampled(given), ending)["advantages"]
+    cut = with_estimates(sampled(given), plain)["advantages"]
+    ended = with_estimates(sampled(given), ending)["advantages"]
     bootstrap = plain.gamma * given.payload["prev_values"][-1]
     # The first environment has ended its episode before.
     assert torch.allclose((cut - ended)[-1, 1:], bootstrap[1:], atol=1e-6)
@@ -239,7 +238,7 @@ def test_the_horizon_ends_an_episode_only_where_it_is_said_to():
 def test_every_episode_weighs_the_same_where_rlinfs_weighting_is_asked_for():
     given = piece(policy(0), ends_at=1)
     settings = settings_of(weighting="episode")
-    rollout = estimated(sampled(given), settings)
+    rollout = with_estimates(sampled(given), settings)
     assert rollout["share"].sum(dim=0).tolist() == pytest.approx([HORIZON] * ENVS)
     assert rollout["share"][:, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
     assert rollout["counted"].sum() == HORIZON * ENVS
@@ -282,7 +281,7 @@ def test_the_first_step_of_a_streamed_batch_is_normalised_by_the_batch_before_an
     sizes = {"global_batch_size": step, "micro_batch_size": step, "update_epoch": epochs}
     settings = settings_of({"mode": "streamer", "advanced": {"normalization": "running"}}, **sizes)
     learner = learner_of(settings, policy(0))
-    raw = [estimated(sampled(piece(policy(0), seed=seed)), settings) for seed in (1, 2)]
+    raw = [with_estimates(sampled(piece(policy(0), seed=seed)), settings) for seed in (1, 2)]
     moments = [
         (valid.mean(), valid.std(ddof=1))
         for valid in (each["advantages"][each["valid"]].double().numpy() for each in raw)

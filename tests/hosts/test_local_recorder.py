@@ -8,8 +8,7 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.local.recorder import RolloutRecorder
-from rlinf_async.hosts.local.shard import ShardOutput
+from rlinf_async.hosts.local.shard import RolloutRecorder, ShardOutput
 from tests.making import run_settings
 
 ENVS, STEPS = 4, 3

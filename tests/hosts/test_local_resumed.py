@@ -22,8 +22,7 @@ from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import LearnerThread
 from rlinf_async.hosts.local.policy import GaussianPolicy
-from rlinf_async.hosts.local.recorder import RolloutRecorder
-from rlinf_async.hosts.local.shard import Noise, Shard
+from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_loop import Renewal

@@ -9,9 +9,8 @@ import torch
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit.scoring import PROXIMAL
 from rlinf_async.hosts.local import LocalTrainer, point_reach
-from rlinf_async.hosts.local.estimates import scored
 from rlinf_async.hosts.local.inference import InferenceRank
-from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.spans import read_spans
 from tests.hosts.local_runs import small
@@ -38,7 +37,7 @@ class Comparing:
             begin(training, batch)
 
         def anchoring(training, rollout, scores=None):
-            expected = scored(rollout, self.first)
+            expected = score_rollout(rollout, self.first)
             anchor(training, rollout, scores)
             fields = {PROXIMAL: expected["logprobs"][:-1], "prev_values": expected["values"]}
             for name, value in fields.items():

@@ -97,10 +97,14 @@ class Table:
     def __init__(self, rows: Sequence[Key]) -> None:
         """The first row that matches a key is its row; rows without a pattern come before others."""
         self.rows = tuple(sorted(rows, key=lambda row: "*" in row.name or "?" in row.name))
+        self._row_of_key: dict[str, Key | None] = {}
 
     def find(self, key: str) -> Key | None:
         """Return the row of a dotted key; None if the table has none."""
-        return self._exact.get(key) or next((row for row in self._wide if row.matches(key)), None)
+        if key not in self._row_of_key:
+            wide = (row for row in self._wide if row.matches(key))
+            self._row_of_key[key] = self._exact.get(key) or next(wide, None)
+        return self._row_of_key[key]
 
     @cached_property
     def _wide(self) -> list[Key]:

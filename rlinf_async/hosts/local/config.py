@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from operator import attrgetter
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.names import nearest
 from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.kit.keys import Key, Table, shortened
+from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
 from rlinf_async.hosts.kit.models import MODELS_GROUP, unbuildable
-from rlinf_async.hosts.local.keys import TABLE, malformed, unread
-from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.kit.synonyms import counterparts
+from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.presence import unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.tasks import cannot_take_on, settled
@@ -25,6 +29,21 @@ UNSERVED_KEYS = {
     "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }
 """Keys of the `async` block that mean nothing where all loops are in one process."""
+TABLE = Table(
+    (
+        Key(name="run_dir", kind=Text("the place of the run's records"), required=True),
+        Key(name="env", kind=Block()),
+        Key(name="model", kind=Block()),
+        Key(name="settings", kind=Block()),
+        Key(name="env.env_class", kind=Text()),
+        Key(name="env.auto_reset", kind=Flag()),
+        Key(name="env.max_episode_steps", kind=Whole(1)),
+        Key(name="model.model_type", kind=Text()),
+        *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTING_KINDS.items()),
+        *(Key(name=name) for name in ("async*", "defaults", "env.*", "host", "hydra*", "model.*")),
+    )
+)
+"""Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 
 
 def settings_of(cfg: DictConfig) -> LocalSettings:
@@ -36,15 +55,44 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     """
     values = plain(cfg)
     refuse(TABLE.misshapen(values))
-    refuse([*malformed(values), *unread(values)])
+    refuse([*_wrong_values(values), *_unread_keys(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
-    refuse(list(unserved(asynchrony)))
+    refuse(list(_unserved(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
     return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
 
 
-def unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Every key that asks for what there is not here. None is refused that says what is done anyway."""
+def _wrong_values(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Return the reasons for values of `cfg` (plain data) that are not of their key's kind."""
+    block = cfg.get("settings")
+    settings = block if isinstance(block, Mapping) else {}
+    nulls = [
+        Reason(f"settings.{name}=null must be {SETTING_KINDS[name].words}", f"~settings.{name}")
+        for name, value in settings.items()
+        if value is None and name in SETTING_KINDS
+    ]
+    return [*TABLE.malformed(cfg), *nulls]
+
+
+def _unread_keys(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the keys of `cfg` (plain data) that nothing reads, with those that were meant."""
+    prepared_sections = entry_points(group="rlinf_async.preparations").names
+    for key, value in TABLE.unknown(cfg).items():
+        section, _, name = key.partition(".")
+        if section in prepared_sections:
+            continue
+        if section == "settings":
+            near = nearest(name, SETTING_KINDS)
+            hint = f"; did you mean settings.{near}?" if near else ""
+            yield Reason(f"unknown key {key}{hint}", f"~{key}")
+            continue
+        other = next((one for one in counterparts(key) if TABLE.find(one)), None) or TABLE.nearest(key)
+        hint = f"; use {other}" if other else "; remove it"
+        yield Reason(f"a run of the local host does not read {key}={shortened(value)}{hint}", f"~{key}")
+
+
+def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason for every key that is not served. A value that says what is done anyway is none."""
     usual = AsyncConfig()
     for key, why in UNSERVED_KEYS.items():
         value = attrgetter(key)(asynchrony)
@@ -82,7 +130,7 @@ def check_declared(cfg: DictConfig) -> None:
     """
     reasons = []
     for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
-        name, names = named(cfg, section, key), sorted(entry_points(group=group).names)
+        name, names = name_in(cfg, section, key), sorted(entry_points(group=group).names)
         if name not in names:
             reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))
     if cfg.env.get("auto_reset"):
@@ -95,7 +143,7 @@ def check_declared(cfg: DictConfig) -> None:
     refuse(reasons)
 
 
-def named(cfg: DictConfig, section: str, key: str) -> str:
+def name_in(cfg: DictConfig, section: str, key: str) -> str:
     name = OmegaConf.select(cfg, f"{section}.{key}")
     if not name:
         raise ValueError(

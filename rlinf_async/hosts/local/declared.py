@@ -7,13 +7,14 @@ docs/extending.md. What a policy wants to be scored by, its `forward_inputs`, ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import load_class
@@ -22,10 +23,9 @@ from rlinf_async.hosts.contract import Contract, check_resets
 from rlinf_async.hosts.decisions import decided
 from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
-from rlinf_async.hosts.local.chance import OwnChance
-from rlinf_async.hosts.local.config import ENVS_GROUP, named
+from rlinf_async.hosts.local.config import ENVS_GROUP, name_in
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
-from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Seen
+from rlinf_async.hosts.local.policy import ActorCritic, Observation, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge
@@ -33,6 +33,15 @@ from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.loops.foreign import blaming_the_policy, contained
+
+SEEDED_TAG = torch.Tag.nondeterministic_seeded
+"""The tag of torch's operations that draw."""
+ATEN_OPERATIONS = torch.ops.aten
+LIKE_OPERATIONS = {
+    ATEN_OPERATIONS.rand_like: ATEN_OPERATIONS.uniform_,
+    ATEN_OPERATIONS.randn_like: ATEN_OPERATIONS.normal_,
+}
+"""Draws that take no generator in every version of torch, and operations that fill an empty tensor alike."""
 
 
 def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
@@ -42,7 +51,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         ValueError: it names none, nobody provides it, its import changes what the whole process shares, or
             the environments are to take on tasks, which they cannot.
     """
-    name, process = named(cfg, "env", "env_class"), WholeProcess()
+    name, process = name_in(cfg, "env", "env_class"), WholeProcess()
     make = load_class(ENVS_GROUP, name)
     process.check(f"the environments of env.env_class={name}, when they are imported,")
     envs = plain(cfg.env)
@@ -81,7 +90,7 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     Raises:
         ValueError: it names none, or nobody provides it.
     """
-    name = named(cfg, "model", "model_type")
+    name = name_in(cfg, "model", "model_type")
     build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
@@ -100,21 +109,21 @@ class DeclaredEnvs:
         self._env = env
         self._size = size
         self._contract = contract.of(env)
-        self._started = False
+        self._has_begun = False
         self._ended, self._cut = (torch.zeros(size, dtype=torch.bool) for _ in range(2))
 
     def reset(self) -> dict[str, Any]:
-        if self._started:
+        if self._has_begun:
             self._env.update_reset_state_ids()
-        self._started = self._env.is_start = True
+        self._has_begun = self._env.is_start = True
         self._ended, self._cut = (torch.zeros(self._size, dtype=torch.bool) for _ in range(2))
         observation, _ = self._contract.reset(self._env.reset(), observes=False)
         return observation
 
     def step(self, actions: np.ndarray) -> Outcome:
         """Take one decision, actions [envs, chunk, action_dim]."""
-        given = self._env.chunk_step(torch.from_numpy(actions))
-        step = self._contract.step(given, steps=actions.shape[1], observes=False)
+        results = self._env.chunk_step(torch.from_numpy(actions))
+        step = self._contract.step(results, steps=actions.shape[1], observes=False)
         self._cut |= step.cut & ~self._ended
         self._ended |= step.dones.any(dim=1)
         rewards = step.rewards.float().sum(dim=1)
@@ -145,14 +154,16 @@ class DeclaredPolicy(ActorCritic):
         head: torch.nn.Module = getattr(self.policy, "value_head", torch.nn.Module())
         return head
 
-    def merged(self, states: Sequence[Seen]) -> Seen:
+    def merged(self, states: Sequence[Observation]) -> Observation:
         return merge(states)  # type: ignore[arg-type]
 
-    def act(self, states: Seen, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
+    def act(
+        self, states: Observation, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
         """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
-            given = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
-        actions, result = decided(given, len(noise))
+            decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
+        actions, result = decided(decision, len(noise))
         logprobs = at_ratio_level(result["prev_logprobs"].float(), "chunk", 1)
         return (
             actions.float(),
@@ -173,3 +184,70 @@ class DeclaredPolicy(ActorCritic):
 def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:
     """[B], or zeros where the policy has no critic."""
     return torch.zeros_like(logprobs) if values is None else values.float().flatten()
+
+
+class OwnChance(TorchDispatchMode):
+    """A block in which this thread draws by a seed of its own, whatever operations draw in it.
+
+    torch's default generators are of the whole process: seeding them for a moment would have environments,
+    which run in other threads meanwhile, draw the same numbers again and again. In this block each operation
+    that draws is given a generator for its device instead, which gives what the default one would after
+    `torch.manual_seed(seed)`. A few fused operations for CUDA take none, and draw from the default one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
+        if SEEDED_TAG not in func.tags or options.get("generator") is not None:
+            return func(*args, **options)
+        return self._draw(func, args, options)
+
+    def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        device = _device(args, kwargs)
+        if device.type not in ("cpu", "cuda"):
+            return func(*args, **kwargs)
+        own, packet = {**kwargs, "generator": self._generator(device)}, func.overloadpacket
+        if any(argument.name == "generator" for argument in func._schema.arguments):
+            return func(*args, **own)
+        if packet in LIKE_OPERATIONS:
+            return LIKE_OPERATIONS[packet](torch.empty_like(*args, **kwargs), generator=own["generator"])
+        if packet is ATEN_OPERATIONS.native_dropout:
+            return _dropout(*args, generator=own["generator"])
+        if "generator" in packet.overloads():
+            return packet(*args, **own)
+        return func(*args, **kwargs)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    """Return the device on which an operation draws: the one that it asks for, or that of its tensors."""
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"])
+    tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+    first = next(tensors, None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _dropout(
+    values: torch.Tensor, probability: float, train: bool | None, *, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`native_dropout` by a generator: the values that are kept, scaled, and which they are."""
+    if train is False:
+        return values, torch.ones_like(values, dtype=torch.bool)
+    mask = torch.empty_like(values, dtype=torch.bool).bernoulli_(1 - probability, generator=generator)
+    scale = 0.0 if probability == 1 else 1 / (1 - probability)
+    return values * mask * scale, mask

@@ -12,8 +12,7 @@ import torch
 
 from rlinf_async.core.tensors import leaf, map_tensors
 from rlinf_async.hosts.kit.answers import Answer, Answering
-from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
-from rlinf_async.hosts.local.policy import ActorCritic
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import storages
 from rlinf_async.loops.policy_thread import PolicyThread
@@ -83,19 +82,19 @@ class InferenceRank(Answering):
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        shown = self._model.merged([each["states"] for each in observations])
+        observation = self._model.merged([each["states"] for each in observations])
         noise = torch.cat([each["noise"] for each in observations]).to(self._queue.device)
         # Fields of observations are for the policy to move.
-        states = shown.to(self._queue.device) if isinstance(shown, torch.Tensor) else shown
+        states = observation.to(self._queue.device) if isinstance(observation, torch.Tensor) else observation
         with self._queue.watched():
-            acted = self._model.act(states, noise)
-        ours = storages(shown)  # the rest is copied: the policy may write its next answer there
-        said = map_tensors(
-            lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in ours),
-            dict(zip(ANSWER_FIELDS, acted, strict=False)),
+            outputs = self._model.act(states, noise)
+        own_storages = storages(observation)  # the rest is copied: the policy may write its next answer there
+        result = map_tensors(
+            lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in own_storages),
+            dict(zip(ANSWER_FIELDS, outputs, strict=False)),
         )
-        said.setdefault("forward_inputs", {"states": shown, "actions": said["actions"]})
-        return leaf(said, "actions"), said
+        result.setdefault("forward_inputs", {"states": observation, "actions": result["actions"]})
+        return leaf(result, "actions"), result
 
     @torch.no_grad()
     def _scores(self, payloads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,28 +1,30 @@
-"""Training in one process: the loss, its gradients and the optimizer."""
+"""Training in one process: advantages, the loss, its gradients and the optimizer."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from rlinf_async.core.objectives import (
+    gae,
+    group_relative,
     importance_weight,
     loglinear,
     ppo_loss,
     valid_steps,
     value_loss,
     without_masked,
+    without_signal,
 )
 from rlinf_async.core.scored import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scoring import PROXIMAL, samples_of
-from rlinf_async.hosts.local.device import DeviceQueue, Watch, unwatched
-from rlinf_async.hosts.local.estimates import as_inference, estimated, scored, silent_groups
-from rlinf_async.hosts.local.policy import ActorCritic
+from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
@@ -80,7 +82,7 @@ class LocalTraining:
         self._queue = DeviceQueue(model, "learner", watch=watch)
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
-        self._skipped = SkippedSteps()
+        self._skipped_steps = SkippedSteps()
 
     @property
     def scored(self) -> Scored:
@@ -96,36 +98,36 @@ class LocalTraining:
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
         self._silent = 0
-        self._skipped.begin(batch, self._settings.asynchrony.advanced)
+        self._skipped_steps.begin(batch, self._settings.asynchrony.advanced)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        collected = concatenate([piece.payload for piece in pieces], dim=1)
-        self._note_episodes(collected)
-        rollout = self._queue.put(collected)
+        fields = concatenate([piece.payload for piece in pieces], dim=1)
+        self._note_episodes(fields)
+        rollout = self._queue.put(fields)
         return {
             **rollout,
             PROXIMAL: rollout["prev_logprobs"],
             "staleness": self._batch - leaf(rollout, "versions"),
         }
 
-    def _note_episodes(self, collected: Tree) -> None:
+    def _note_episodes(self, fields: Tree) -> None:
         """Returns, and successes: ends that are no cuts. What is rewarded after the end counts nothing."""
-        ended, rewards = leaf(collected, "ended"), leaf(collected, "rewards")
-        cut = collected.pop("truncated", None)
-        succeeded = ended if cut is None else ended & ~cut  # type: ignore[operator]
-        self._metrics["env/success_once"] += map(float, succeeded.any(dim=0))
+        ended, rewards = leaf(fields, "ended"), leaf(fields, "rewards")
+        cut = fields.pop("truncated", None)
+        success = ended if cut is None else ended & ~cut  # type: ignore[operator]
+        self._metrics["env/success_once"] += map(float, success.any(dim=0))
         self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         if scores is None:
             with self._queue.watched():
-                scores = scored(rollout, self.model)
+                scores = score_rollout(rollout, self.model)
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
         rollout |= {PROXIMAL: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
-        rollout.update(estimated(rollout, self._settings))  # type: ignore[arg-type]
+        rollout.update(with_estimates(rollout, self._settings))  # type: ignore[arg-type]
         self._silent += silent_groups(rollout, self._settings)  # type: ignore[arg-type]
         return rollout["valid"]  # type: ignore[return-value]
 
@@ -156,7 +158,7 @@ class LocalTraining:
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
         if self._settings.algorithm == "grpo":
             means["train/groups_without_signal"] = float(self._silent)
-        return means | self._skipped.pop()
+        return means | self._skipped_steps.pop()
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         samples = samples_of(rollout)
@@ -226,7 +228,7 @@ class LocalTraining:
             if parameter.grad is not None:
                 parameter.grad.div_(max(1.0, self._count))
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip_grad)
-        if not self._skipped.step(float(norm)):
+        if not self._skipped_steps.step(float(norm)):
             self._optimizer.step()
         self._optimizer.zero_grad()
         self._count = 0.0
@@ -259,3 +261,70 @@ def _of_decisions(parts: torch.Tensor) -> torch.Tensor:
 
 def _mean(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     return (values * valid).sum() / valid.sum().clamp(min=1)
+
+
+@contextmanager
+def as_inference(model: ActorCritic) -> Iterator[None]:
+    """Do without dropout and the like, as inference does: a score is of the policy, not of a draw of it."""
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+@torch.no_grad()
+def score_rollout(rollout: Tree, model: ActorCritic) -> Tree:
+    """Return `logprobs` and `values` of all T + 1 observations, by the policy that is trained."""
+    inputs: list[Any] = [rollout[name] for name in ("forward_inputs", "bootstrap_inputs")]
+    with as_inference(model):
+        logprobs, values = model.score(flat(concatenate(inputs)))
+    width = leaf(rollout, "prev_logprobs").shape[1]
+    scores: Tree = {"logprobs": logprobs, "values": values}
+    return map_tensors(lambda tensor: tensor.unflatten(0, (-1, width)), scores)
+
+
+def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:
+    """Add `advantages` (not yet normalised over the batch), `returns`, and how samples are weighed.
+
+    The loss of an optimizer step is the sum of `share` times the loss of each sample, over the sum of
+    `counted`; both are 0 where a sample is not valid, except that RLinf counts all samples.
+    """
+    valid = valid_steps(rollout["ended"])
+    advantages, returns = _advantages(rollout, valid, settings)
+    share = count = valid.float()
+    if settings.weighting == "episode":
+        share, count = share * len(share) / share.sum(dim=0), torch.ones_like(share)
+    return {
+        **rollout,
+        "valid": valid,
+        "share": share,
+        "counted": count,
+        "advantages": advantages,
+        "returns": returns,
+    }
+
+
+def silent_groups(rollout: Tensors, settings: LocalSettings) -> int:
+    """Return the number of groups whose members scored the same; 0 where none are compared."""
+    if settings.algorithm != "grpo":
+        return 0
+    return int(without_signal(_scores(rollout), settings.group_size).sum())
+
+
+def _scores(rollout: Tensors) -> torch.Tensor:
+    """Return the reward sum of each first episode, [B]."""
+    valid = valid_steps(rollout["ended"])
+    return without_masked(valid, rollout["rewards"]).sum(dim=0)
+
+
+def _advantages(
+    rollout: Tensors, valid: torch.Tensor, settings: LocalSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rewards, dones = rollout["rewards"], rollout["ended"]
+    if settings.algorithm == "grpo":
+        relative = group_relative(_scores(rollout), settings.group_size)
+        return relative * valid, torch.zeros_like(rewards)
+    if settings.horizon_ends:
+        dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
+    return gae(rewards, rollout["prev_values"], dones, gamma=settings.gamma, lam=settings.lam)

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.local.keys import SETTING_KINDS, wrong_setting
+from rlinf_async.hosts.kit.keys import Key
+from rlinf_async.hosts.kit.kinds import Flag, Kind, Names, Real, Whole
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.simulators import divide
 from rlinf_async.loops.run_settings import RunSettings
+
+COUNT_KIND, POSITIVE_NUMBER, SHARE_KIND = Whole(1), Real(above=0), Real(least=0, most=1)
+SETTING_KINDS: Mapping[str, Kind] = {
+    "algorithm": Names(("ppo", "grpo")),
+    "total_envs": COUNT_KIND,
+    "env_workers": COUNT_KIND,
+    "inference_ranks": COUNT_KIND,
+    "horizon": COUNT_KIND,
+    "rollout_epochs": COUNT_KIND,
+    "group_size": COUNT_KIND,
+    "batches": COUNT_KIND,
+    "global_batch_size": COUNT_KIND,
+    "micro_batch_size": COUNT_KIND,
+    "update_epoch": COUNT_KIND,
+    "gamma": SHARE_KIND,
+    "lam": SHARE_KIND,
+    "clip": POSITIVE_NUMBER,
+    "value_clip": POSITIVE_NUMBER,
+    "lr": POSITIVE_NUMBER,
+    "value_lr": POSITIVE_NUMBER,
+    "clip_grad": POSITIVE_NUMBER,
+    "hidden": COUNT_KIND,
+    "seed": Whole(0, 2**32 - 1),
+    "horizon_ends": Flag(),
+    "weighting": Names(("sample", "episode")),
+}
+"""The fields of `LocalSettings` that a config may hold in its block `settings`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +82,9 @@ class LocalSettings:
     """The unit of equal weight in the loss: every valid sample, or every episode, as in RLinf."""
 
     def __post_init__(self) -> None:
-        wrong = (wrong_setting(name, getattr(self, name)) for name in SETTING_KINDS)
-        refuse([reason for reason in wrong if reason])
+        keys = (Key(name=name, kind=kind, required=True) for name, kind in SETTING_KINDS.items())
+        reasons = (key.wrong(key.name, getattr(self, key.name)) for key in keys)
+        refuse([reason for reason in reasons if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
         self._check_sizes()

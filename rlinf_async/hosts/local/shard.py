@@ -1,4 +1,4 @@
-"""One environment shard, as the env loop sees it."""
+"""One environment shard, as the env loop sees it, and the recorder of its rollouts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import numpy as np
 import torch
 
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.tensors import Tree
+from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Contract, Place, shown
+from rlinf_async.hosts.kit.recorder import SampleRecorder
 from rlinf_async.hosts.kit.shard import Shown, TrainShard
 from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
-from rlinf_async.hosts.local.policy import Seen
+from rlinf_async.hosts.local.policy import Observation
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.whole_process import WholeProcess, kept
+from rlinf_async.hosts.local.whole_process import WholeProcess, call_in
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.foreign import let_go
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
 from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
@@ -31,7 +35,7 @@ T = TypeVar("T")
 class ShardOutput:
     """The outputs of the environments after a decision (or a reset), [B, ...] each."""
 
-    states: Seen
+    states: Observation
     rewards: torch.Tensor
     ended: torch.Tensor
     noise: torch.Tensor
@@ -101,10 +105,10 @@ class Shard(TrainShard[ShardOutput]):
         return {"obs": {"states": output.states, "noise": output.noise}}
 
     def begin(self) -> Shown[ShardOutput]:
-        return self._kept(self._begin)
+        return self._in_process(self._begin)
 
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
-        return self._kept(lambda: self._shown(self._envs.step(actions.numpy()), "step"))
+        return self._in_process(lambda: self._shown(self._envs.step(actions.numpy()), "step"))
 
     async def finish(self) -> None:
         """Every reset draws new initial states by itself."""
@@ -117,9 +121,9 @@ class Shard(TrainShard[ShardOutput]):
         await super().restart()
 
     def rebuild(self) -> None:
-        self._kept(self._make)
+        self._in_process(self._make)
         if callable(getattr(self._envs, "skip", None)):
-            self._kept(lambda: self._envs.skip(self._resets))  # type: ignore[attr-defined]
+            self._in_process(lambda: self._envs.skip(self._resets))  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Free the environments, once the step that may still be running has ended, if it ever does.
@@ -129,20 +133,20 @@ class Shard(TrainShard[ShardOutput]):
         """
         try:
             if not self._simulators.stuck:
-                self._simulators.close(partial(self._kept, self._envs.close))
+                self._simulators.close(partial(self._in_process, self._envs.close))
         finally:
             self._leave()
 
     def _leave(self) -> None:
         self._thread.shutdown(wait=not self._simulators.stuck)
 
-    def _kept(self, function: Callable[[], T]) -> T:
+    def _in_process(self, function: Callable[[], T]) -> T:
         """Return the result of `function` of the environments; called in their thread."""
-        return kept(self._process, lambda: self.contract.who, function)
+        return call_in(self._process, lambda: self.contract.who, function)
 
     def _make_first(self) -> None:
         try:
-            self._kept(self._make)
+            self._in_process(self._make)
         except BaseException:
             if hasattr(self, "_envs"):
                 let_go(self._envs.close)
@@ -176,9 +180,43 @@ class Shard(TrainShard[ShardOutput]):
         )
         return output, shown(output.states, output.rewards)
 
-    def _states(self, contract: Contract, given: Any, place: Place) -> Seen:
+    def _states(self, contract: Contract, given: Any, place: Place) -> Observation:
         """An observation, or states as numbers with fractions; pictures stay bytes."""
         if isinstance(given, Mapping) or hasattr(self._envs, "declared"):
             return contract.observation(given, place)
         states: torch.Tensor = contract.observation({"states": given}, place)["states"]
         return states if states.dtype is torch.uint8 else states.float()
+
+
+class RolloutRecorder(SampleRecorder[ShardOutput]):
+    """Records, where environments tell, which of the episodes that have `ended` were cut off: `truncated`."""
+
+    def __init__(self, ticket: Ticket, *, settings: RunSettings) -> None:
+        super().__init__(ticket, settings=settings, every_end=False, episodes=[])
+        self._cuts: list[torch.Tensor | None] = []
+        self._steps = 1
+
+    def observation_of(self, output: ShardOutput) -> dict[str, Any]:
+        return {"states": output.states}
+
+    def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
+        return {}
+
+    def steps_per_decision(self) -> int:
+        return self._steps
+
+    def see(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
+        super().see(output, answer)
+        self._cuts.append(output.truncated)
+
+    def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
+        super().decide(inputs, answer)
+        if answer["actions"].dim() == 3:  # [B, C, A] where a decision has C steps
+            self._steps = answer["actions"].shape[1]
+
+    def rollout(self) -> Tree:
+        rollout = super().rollout()
+        if self._cuts[-1] is not None:
+            none = torch.zeros_like(self._cuts[-1])
+            rollout["truncated"] = torch.stack([none if cut is None else cut for cut in self._cuts])
+        return rollout

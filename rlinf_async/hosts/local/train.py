@@ -104,7 +104,7 @@ def save_policy(
     content = io.BytesIO()
     torch.save(dict(weights), content)
     half = path.with_suffix(".half")
-    for again in range(tries - 1, -1, -1):
+    for tries_left in range(tries - 1, -1, -1):
         try:
             half.write_bytes(content.getbuffer())
             half.replace(path)
@@ -112,8 +112,8 @@ def save_policy(
         except OSError as error:
             half.unlink(missing_ok=True)
             why = error.strerror
-            if not again:
+            if not tries_left:
                 raise OSError(f"{path} cannot be written: {why}; what the run has learned is lost") from error
-            seconds = SAVE_WAIT_S * 2 ** (tries - 1 - again)
-            say(f"{path} cannot be written: {why}; it is tried again in {seconds:g} s ({again} more)")
+            seconds = SAVE_WAIT_S * 2 ** (tries - 1 - tries_left)
+            say(f"{path} cannot be written: {why}; it is tried again in {seconds:g} s ({tries_left} more)")
             wait(seconds)

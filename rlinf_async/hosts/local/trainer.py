@@ -16,15 +16,13 @@ import torch
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.hosts.kit.scoring import scoring_inputs
-from rlinf_async.hosts.local.device import Watch, unwatched
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces, LearnerThread
-from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory
-from rlinf_async.hosts.local.recorder import RolloutRecorder
+from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.shard import Shard
+from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.env import together
 from rlinf_async.loops.env_loop import env_loop

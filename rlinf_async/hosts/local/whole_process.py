@@ -38,7 +38,7 @@ class WholeProcess:
         self._lock = Lock()
         self._spares: dict[int, tuple[int, os.stat_result]] = {}
         """By descriptor: a copy of it, and the file that is open there."""
-        self._reopened: list[int] = []
+        self._reopened_descriptors: list[int] = []
         """Descriptors that were put back before it was known who had closed them."""
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -53,15 +53,15 @@ class WholeProcess:
         torch.set_num_threads(self._threads)
         torch.get_num_threads()  # the first use in a thread takes on what any thread has been told last
 
-    def check(self, who: str) -> None:
+    def check(self, culprit: str) -> None:
         """Put back what is not as it was.
 
         Raises:
-            ValueError: there was something; `who` is said to have done it.
+            ValueError: there was something; `culprit` is said to have done it.
         """
         changes = list(self._changes())
         if changes:
-            raise ValueError(f"{who} have {' and '.join(changes)}; it is as it was again")
+            raise ValueError(f"{culprit} have {' and '.join(changes)}; it is as it was again")
 
     def hold(self, descriptors: list[int]) -> None:
         """Keep these open."""
@@ -82,10 +82,10 @@ class WholeProcess:
     def reopen(self) -> None:
         """Put back closed descriptors, for the loop that waits by them; the next `check` names them."""
         with self._lock:
-            self._reopened += self._put_back()
+            self._reopened_descriptors += self._put_back()
 
     def _put_back(self) -> list[int]:
-        closed = [each for each, (_, opened) in self._spares.items() if not _is_open(each, opened)]
+        closed = [each for each, (_, status) in self._spares.items() if not _is_open(each, status)]
         for each in closed:
             with suppress(OSError):  # the copy was closed, too: who uses it will say so
                 os.dup2(self._spares[each][0], each, inheritable=False)
@@ -99,13 +99,13 @@ class WholeProcess:
             sys.setrecursionlimit(self._recursion)
             yield f"lowered the recursion limit of the whole process to {limit}"
         with self._lock:
-            closed, self._reopened = {*self._reopened, *self._put_back()}, []
+            closed, self._reopened_descriptors = {*self._reopened_descriptors, *self._put_back()}, []
         if closed:
             yield f"closed descriptors of the run ({', '.join(map(str, sorted(closed)))})"
 
 
-def kept(process: WholeProcess, who: Callable[[], str], function: Callable[[], T]) -> T:
-    """Return the result of `function` of environments, which `who` names afterwards; see
+def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callable[[], T]) -> T:
+    """Return the result of `function` of environments, which `culprit` names afterwards; see
     `WholeProcess.check`.
     """
     try:
@@ -114,7 +114,7 @@ def kept(process: WholeProcess, who: Callable[[], str], function: Callable[[], T
         with suppress(ValueError):  # they have failed anyhow
             process.check("they")
         raise
-    process.check(who())
+    process.check(culprit())
     return result
 
 
@@ -149,8 +149,8 @@ class _Loop(asyncio.SelectorEventLoop):
         super().close()
 
 
-def _is_open(descriptor: int, opened: os.stat_result) -> bool:
+def _is_open(descriptor: int, status: os.stat_result) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), opened)
+        return os.path.samestat(os.fstat(descriptor), status)
     except OSError:
         return False

@@ -19,7 +19,12 @@ from verl.utils.torch_functional import masked_whiten
 
 from rlinf_async.core.objectives import gae, without_signal
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, WHITENED_ESTIMATORS, WITH_VALUES, streams
+from rlinf_async.hosts.verl.algorithms import (
+    COMPARING_ESTIMATORS,
+    VALUE_ESTIMATORS,
+    WHITENED_ESTIMATORS,
+    streams,
+)
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
@@ -40,7 +45,7 @@ def estimated(
     Raises:
         ValueError: the estimator needs the whole batch.
     """
-    if settings.estimator in WITH_VALUES:
+    if settings.estimator in VALUE_ESTIMATORS:
         return _bootstrapped(rollout, settings)
     if not streams(settings.estimator):
         raise ValueError(
@@ -59,14 +64,14 @@ def estimated_whole(
     Args:
         group: the process group of the learner ranks, all of which call this with parts of one size.
     """
-    if settings.estimator in WITH_VALUES and settings.auto_reset:
+    if settings.estimator in VALUE_ESTIMATORS and settings.auto_reset:
         advantages, returns = _bootstrapped(rollout, settings)
         valid = valid_decisions(rollout, settings).float()
         everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
         return _own(everyone, advantages, group), returns
     rewards, mask = (_everyone(tensor.T, group, dim=0) for tensor in _of_first_episode(rollout, settings))
     values = None
-    if settings.estimator in WITH_VALUES:
+    if settings.estimator in VALUE_ESTIMATORS:
         values = _everyone(rollout["prev_values"][:-1].T, group, dim=0)
     advantages, returns = _by_verl(rewards, mask, settings, algorithm, values=values)
     own_rewards = rollout["rewards"]
@@ -83,7 +88,7 @@ def _by_verl(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """veRL's estimator on sequences [B, T]; [T, B] again."""
     inputs: dict[str, Any] = {"token_level_rewards": rewards, "response_mask": mask}
-    if settings.estimator in WITH_VALUES:
+    if settings.estimator in VALUE_ESTIMATORS:
         inputs |= {"values": values, "gamma": settings.gamma, "lam": settings.lam}
     else:
         inputs |= {"index": np.arange(len(rewards)) // settings.plan.group_size, "config": algorithm}

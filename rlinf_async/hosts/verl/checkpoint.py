@@ -85,7 +85,7 @@ def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) 
         return _newest(folder_of(config), say)
     folder = Path(str(trainer.resume_from_path)).absolute()
     problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
-    if why := misnamed(trainer.resume_from_path) or (problem and _not_whole(folder, problem)):
+    if why := why_no_checkpoint(trainer.resume_from_path) or (problem and _not_whole(folder, problem)):
         raise ValueError(why)
     return folder, step_of(folder) or 0
 
@@ -103,7 +103,7 @@ def beginning(config: DictConfig) -> str:
     return f"after step {step}, from {folder}; trainer.resume_mode=disable begins anew"
 
 
-def misnamed(path: Any) -> str:
+def why_no_checkpoint(path: Any) -> str:
     """Why a run cannot go on from `path`, as far as its name and its folders tell; empty if it can."""
     if not isinstance(path, str):
         return (

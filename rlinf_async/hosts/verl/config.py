@@ -15,27 +15,29 @@ from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, 
 from rlinf_async.hosts.scorer import why_learner_scores
 from rlinf_async.hosts.sizes import fair_share
 from rlinf_async.hosts.tasks import settled
-from rlinf_async.hosts.verl.block import another_mode, whole
-from rlinf_async.hosts.verl.estimators import normalizes, streams
-from rlinf_async.hosts.verl.keys import TABLE, mistyped, unknown
-from rlinf_async.hosts.verl.refusals import changed, contradictory, not_added_up, refused, too_few_places
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import (
+from rlinf_async.hosts.verl.algorithms import normalizes, streams
+from rlinf_async.hosts.verl.keys import TABLE, unknown, wrong_types
+from rlinf_async.hosts.verl.recognition import another_mode
+from rlinf_async.hosts.verl.refusals import changes_of, contradictions, not_added_up, refusals, too_few_places
+from rlinf_async.hosts.verl.settings import (
     ACTOR_SECTION,
+    MODEL_SECTION,
+    VerlSettings,
     evaluation,
     group_size,
     horizon,
     make_plan,
     misfits,
     section,
+    whole,
 )
-from rlinf_async.hosts.workers.adapters import ALL_LINEAR, Adapters
+from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
-def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
+def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reason] = ()) -> VerlSettings:
     """Return the settings of a run of trainer mode `vla_async`.
 
-    `beside` are reasons against the run that were found elsewhere; they are told with those found here.
+    `more_reasons` against the run, found elsewhere, are told with those found here.
 
     Raises:
         RefusedError: settings that are not supported, and numbers that do not go together, all at once.
@@ -43,16 +45,16 @@ def read(config: DictConfig, *, beside: Sequence[Reason] = ()) -> VerlSettings:
     """
     if why := another_mode(config, needs_ours=True):
         raise ValueError(why)
-    cfg = plain(config)
+    cfg = plain(config) if isinstance(config, DictConfig) else config
     refuse(TABLE.misshapen(cfg))
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    malformed = [*TABLE.malformed(cfg), *mistyped(cfg)]
-    reasons = [*malformed, *refused(cfg), *unknown(cfg), *beside]
-    if malformed:
+    wrong_values = [*TABLE.malformed(cfg), *wrong_types(cfg)]
+    reasons = [*wrong_values, *refusals(cfg), *unknown(cfg), *more_reasons]
+    if wrong_values:
         refuse(reasons)
     try:
         asynchrony = settled(asynchrony, section(cfg, "train"))
-        reasons += contradictory(cfg, asynchrony)
+        reasons += contradictions(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
         reasons += misfits(cfg, settings)
         reasons += not_added_up(cfg, settings)
@@ -69,15 +71,15 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
     Returns:
         veRL's settings that have given way.
     """
-    changes = tuple(changed(plain(config)))
+    changes = tuple(changes_of(plain(config)))
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
-    resolved: dict[str, Any] = {"mode": settings.asynchrony.mode}
+    block: dict[str, Any] = {"mode": settings.asynchrony.mode}
     if rollout.enabled:
-        resolved |= resolved_rollout(settings)
+        block |= resolved_rollout(settings)
     if streamer.enabled:
-        resolved["streamer"] = {"micro_batch_size": settings.micro_batch_size}
+        block["streamer"] = {"micro_batch_size": settings.micro_batch_size}
     with open_dict(config):
-        config[BLOCK_KEY] = OmegaConf.merge(config.get(BLOCK_KEY) or {}, resolved)
+        config[BLOCK_KEY] = OmegaConf.merge(config.get(BLOCK_KEY) or {}, block)
         OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
         # As veRL's own trainers do, whatever the config says.
         OmegaConf.update(config, f"{ACTOR_SECTION}.optim.total_training_steps", settings.batches)
@@ -91,7 +93,7 @@ def environment_section(config: DictConfig, mode: str) -> DictConfig:
     return OmegaConf.create(section(plain(config), mode))
 
 
-def _advanced(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
+def _filled_in(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
     """Fill in by veRL's own keys, and by its estimator, what the block leaves to them."""
     if not streams(str(lookup(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
         advanced = replace(advanced, normalization="deferred")
@@ -110,13 +112,13 @@ def _adapters(model: Any) -> Adapters | None:
     return Adapters(
         rank=model["lora_rank"],
         alpha=model.get("lora_alpha") or 16,
-        targets=model.get("target_modules") or ALL_LINEAR,
+        targets=model.get("target_modules") or ALL_LAYERS,
         excluded=model.get("exclude_modules"),
     )
 
 
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
-    asynchrony = replace(asynchrony, advanced=_advanced(cfg, asynchrony.advanced))
+    asynchrony = replace(asynchrony, advanced=_filled_in(cfg, asynchrony.advanced))
     plan = make_plan(cfg, asynchrony)
     decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
     most = (
@@ -154,7 +156,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         norm_by_std=bool(lookup(cfg, "algorithm.norm_adv_by_std_in_grpo")),
         auto_reset=bool(section(cfg, "train")["auto_reset"]),
         value_clip=float(lookup(cfg, "critic.cliprange_value")),
-        adapters=_adapters(lookup(cfg, "actor_rollout_ref.model")),
+        adapters=_adapters(lookup(cfg, MODEL_SECTION)),
         seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,

@@ -1,9 +1,16 @@
-"""veRL's FSDP engine around a policy of the entry point group `rlinf_async.models`."""
+"""veRL's FSDP2 engine around a policy of the entry point group `rlinf_async.models`.
+
+veRL's engine reads facts of a Hugging Face model. `PolicyModelConfig` stands for its config, and
+`PolicyConfig` for that on its module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +25,66 @@ from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
-from rlinf_async.hosts.verl.model_config import MODEL_TYPE, dress
-from rlinf_async.hosts.workers.adapters import VALUE_HEAD
-from rlinf_async.hosts.workers.policy import make_policy
+from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
+from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.skipped_steps import SkippedSteps
+
+MODEL_TYPE = "vla_policy"
+"""The name of `PolicyEngine` in veRL's registry of engines."""
+FULL_PRECISIONS = (None, "fp32", "float32")
+"""Names of precisions with 24 significant bits, and no name, which leaves weights as the policy has them."""
+
+
+@dataclass(kw_only=True)
+class PolicyModelConfig:
+    """The config from which a learner rank builds its policy, with the names that veRL's engine looks for.
+
+    Not frozen: veRL's training worker writes `model_type`.
+    """
+
+    section: dict[str, Any]
+    """`vla.model` as plain data: what a builder of the group `rlinf_async.models` gets."""
+    ckpt_path: str | None = None
+    """A state dict to start from: `vla.ckpt_path`."""
+    value_lr: float | None = None
+    """The learning rate of `value_head`: veRL's `critic.optim.lr`. None: that of the policy."""
+    adapters: Adapters | None = None
+    """The policy's own, of which veRL's engine is not told."""
+    seed: int = 0
+    """Fresh weights are drawn by it, on every rank the same."""
+
+    model_type: str = MODEL_TYPE
+    use_remove_padding: bool = False
+    use_fused_kernels: bool = False
+    lora: dict[str, Any] = field(default_factory=dict)
+    lora_rank: int = 0
+    enable_gradient_checkpointing: bool = False
+    enable_activation_offload: bool = False
+    trust_remote_code: bool = False
+
+    def get(self, name: str, default: object = None) -> Any:
+        return getattr(self, name, default)
+
+    def get_processor(self) -> None:
+        """Return None: a policy has no tokenizer to be saved with it."""
+        return
+
+
+class PolicyConfig:
+    """The fields that veRL's wrapping and checkpoints read as `module.config`."""
+
+    # True keeps veRL from wrapping every embedding by itself: a policy may share one, or look into it.
+    tie_word_embeddings = True
+    name_or_path = ""
+
+    def __init__(self, section: dict[str, Any]) -> None:
+        self._section = section
+
+    def save_pretrained(self, directory: str) -> None:
+        """Write the section that the policy was built from, where a model's configuration would stand."""
+        Path(directory, "config.json").write_text(json.dumps(self._section, indent=2, default=str) + "\n")
 
 
 @EngineRegistry.register(model_type=MODEL_TYPE, backend=["fsdp2"], device=["cpu", "cuda", "npu"])
@@ -35,7 +97,7 @@ class PolicyEngine(FSDPEngine):
     module: nn.Module
 
     def _build_module(self) -> nn.Module:
-        """The policy, of one seed on every rank; what is drawn later is a rank's own."""
+        """Return the policy, of one seed on every rank; what is drawn later is a rank's own."""
         section = self.model_config.section
         build = partial(
             make_policy,
@@ -53,8 +115,8 @@ class PolicyEngine(FSDPEngine):
         return dress(policy, section)
 
     def _check_units(self, policy: nn.Module) -> None:
-        wrapped = (self.engine_config.wrap_policy or {}).get("transformer_layer_cls_to_wrap")
-        if not wrapped and not getattr(policy, "_no_split_modules", None):
+        units = (self.engine_config.wrap_policy or {}).get("transformer_layer_cls_to_wrap")
+        if not units and not getattr(policy, "_no_split_modules", None):
             classes = sorted({type(module).__name__ for module in policy.modules() if module is not policy})
             raise ValueError(
                 "actor_rollout_ref.actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap must name the "
@@ -100,16 +162,28 @@ class PolicyEngine(FSDPEngine):
         )
         return output
 
+    @torch.no_grad()
+    def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Score each of `parts`, [N, ...], of which sharded models require equally many on every rank."""
+        self.module.eval()
+        for part in parts:
+            inputs: Any = part["forward_inputs"]
+            on_device = map_tensors(lambda tensor: tensor.to(get_device_id()), inputs)
+            yield self.scores(on_device, values=values)
+        self.module.train()
+        # A pass without gradients leaves the outermost unit gathered, whatever is written to its shards next.
+        self.reshard()
+
     def get_per_tensor_param(
         self, *, names: Collection[str] | None = None, **_: object
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
-        """The tensors of the policy by name, or those of `names`, gathered one by one from their shards.
+        """Return the tensors of the policy by name, or those of `names`, gathered one by one from shards.
 
         Every rank has to exhaust the iterator, as gathering is collective.
         """
         state = self.module.state_dict()
         selection = state if names is None else {name: state[name] for name in state if name in names}
-        return ((name, gathered(tensor)) for name, tensor in selection.items()), None
+        return ((name, _gather(tensor)) for name, tensor in selection.items()), None
 
     def reshard(self) -> None:
         """Forget what forward passes have gathered, which would hide what is written to the shards next."""
@@ -121,17 +195,30 @@ class PolicyEngine(FSDPEngine):
     def trained_shards(self) -> list[torch.Tensor]:
         """This rank's parts of the parameters that are trained, always in one order, to read or write."""
         self.reshard()
-        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         # Views: a write to them changes the policy.
-        return [p.to_local() if isinstance(p, DTensor) else p.detach() for p in trained]
+        return [p.to_local() if isinstance(p, DTensor) else p.detach() for p in parameters]
 
-    skipped: SkippedSteps | None = None
+    @property
+    def model_name(self) -> str:
+        """The key that names the policy, and its value."""
+        return f"vla.model.model_type={self.model_config.section['model_type']!r}"
+
+    @property
+    def is_half(self) -> bool:
+        """True if a part of the forward pass is in 16 bits, to which veRL's FSDP2 casts by default."""
+        config = self.engine_config
+        cast = "bf16" if config.mixed_precision is None else config.mixed_precision.get("param_dtype", "bf16")
+        precisions = (cast, config.model_dtype, self.model_config.section.get("precision"))
+        return any(precision not in FULL_PRECISIONS for precision in precisions)
+
+    skipped_steps: SkippedSteps | None = None
     """Counts the optimizer steps that veRL leaves out, as their gradients are not finite."""
 
     def optimizer_step(self) -> float:
         norm = float(super().optimizer_step())
-        if self.skipped is not None:
-            self.skipped.step(norm, scaled=getattr(self, "scaler", None) is not None)
+        if self.skipped_steps is not None:
+            self.skipped_steps.step(norm, scaled=getattr(self, "scaler", None) is not None)
         return norm
 
     @torch.no_grad()
@@ -143,8 +230,8 @@ class PolicyEngine(FSDPEngine):
                 parameter.grad.div_(max(1.0, count))
 
 
-def gathered(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of `tensor`, of which every rank may hold a part."""
+def _gather(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole of `tensor`, of which every rank may hold a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -152,3 +239,22 @@ def _split(module: nn.Module) -> tuple[Sequence[nn.Parameter], Sequence[nn.Param
     parameters = list(module.named_parameters())
     value_head = [parameter for name, parameter in parameters if VALUE_HEAD in name.split(".")]
     return [parameter for name, parameter in parameters if VALUE_HEAD not in name.split(".")], value_head
+
+
+def dress(policy: Any, section: dict[str, Any]) -> Any:
+    """Give `policy` the two attributes that veRL's engine asks for, unless it has them.
+
+    Raises:
+        ValueError: its own `config` is not one that veRL can read.
+    """
+    if not hasattr(policy, "config"):
+        policy.config = PolicyConfig(section)
+    elif not (hasattr(policy.config, "save_pretrained") and hasattr(policy.config, "tie_word_embeddings")):
+        raise ValueError(
+            f"vla.model.model_type={section.get('model_type')!r}: {type(policy).__name__}.config is a "
+            f"{type(policy.config).__name__}, but veRL reads an attribute of that name as the configuration "
+            "of a Hugging Face model; give it another name, or `save_pretrained` and `tie_word_embeddings`"
+        )
+    if not hasattr(policy, "can_generate"):
+        policy.can_generate = lambda: False
+    return policy

@@ -6,25 +6,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
+from rlinf_async.core.footprint import LearnerFootprint
 from rlinf_async.core.nested import lookup
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation, workers
+from rlinf_async.hosts import footprints as memory
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.footprints import rows as memory_rows
+from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.verl.block import whole
+from rlinf_async.hosts.kit.models import is_declared, parameters
+from rlinf_async.hosts.model_size import ModelSize
+from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
-from rlinf_async.hosts.verl.exactness import exactness
-from rlinf_async.hosts.verl.footprints import footprints
-from rlinf_async.hosts.verl.keys import other_words, undecided, unread_sections, without_effect
+from rlinf_async.hosts.verl.keys import other_words, unread_sections, without_effect, without_fate
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.presence import checked
-from rlinf_async.hosts.verl.refusals import changed
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, beyond, evaluates, section
+from rlinf_async.hosts.verl.refusals import changes_of
+from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
+
+FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
+BYTES_OF_TYPE = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 
 
 def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -34,12 +38,11 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         ValueError: the config cannot run, with the remedy.
     """
     cfg = plain(config)
-    resolved = OmegaConf.create(cfg)  # whose keys are not resolved once more
-    settings = checked(resolved)
+    settings = checked(cfg)
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
-        "changes": [asdict(change) for change in changed(cfg)],
+        "changes": [asdict(change) for change in changes_of(cfg)],
         "classes": {
             f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value
             for name in ("env", "inference")
@@ -51,13 +54,13 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(cfg),
-        "begins": beginning(resolved),
+        "begins": beginning(config),
         "remarks": [*beyond(cfg, settings, cluster), *_remarks(cfg, settings)],
     }
 
 
 def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
-    """Where the number of shards comes from."""
+    """Return the source of the number of shards."""
     return explanation.why_so_many(
         section(cfg, "train"),
         settings.asynchrony.rollout,
@@ -80,7 +83,7 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from without_effect(cfg)
     yield from other_words(cfg)
-    yield from undecided(cfg)
+    yield from without_fate(cfg)
     yield from unread_sections(cfg)
     mode, path = lookup(cfg, "trainer.resume_mode"), lookup(cfg, "trainer.resume_from_path")
     if path and mode != "resume_path":
@@ -96,6 +99,101 @@ def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 
 
+def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
+    """`exact`, `approximate (why; what is exact)`, `not examined (why)` or `off`, for each level."""
+    mode = lookup(cfg, f"{ACTOR_SECTION}.policy_loss.loss_mode")
+    model = lookup(cfg, "vla.model.model_type")
+    selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
+    return {
+        "train": train_exactness(settings.asynchrony),
+        "rollout": rollout_exactness(settings.asynchrony, model=str(model), shares=own_chance(model)),
+        "streamer": streamer_exactness(
+            settings,
+            deferred="normalization is deferred" if streams(settings.estimator) else settings.estimator,
+            more=[selects] if mode in SELECTING_LOSSES else [],
+        ),
+    }
+
+
+def footprints(
+    cfg: Mapping[str, Any], settings: VerlSettings, *, gpu_memory: float | None = None
+) -> dict[str, Any]:
+    """Return the memory of a learner rank and an inference rank, which have accelerators of their own.
+
+    No policy is loaded for it.
+
+    Args:
+        cfg: veRL's config as plain data.
+        gpu_memory: gigabytes of one accelerator, where it is not one of this machine's.
+    """
+    model = _model_size(cfg)
+    learner = _learner(cfg, settings, model)
+    # Without a precision the builder decides, which may be as wide as what the learner steps.
+    inference = _bytes(cfg, "vla.model.precision", default=learner.stored)
+    plan = settings.plan
+    return memory.facts(
+        settings,
+        model=model,
+        learner=learner,
+        inference=model.parameters * inference,
+        places={(1, 0): plan.learner_ranks, (0, 1): plan.inference_ranks},
+        gpu_memory=gpu_memory,
+        leaves={"learner": False, "inference": False},
+        lora=settings.adapters is not None,
+    )
+
+
+def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
+    model = lookup(cfg, "vla.model")
+    if not is_declared(model):
+        return memory.UNKNOWN_SIZE
+    return ModelSize(parameters=parameters(model, key="vla.model"), source="counted")
+
+
+def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
+    """Return what veRL's FSDP2 keeps of a policy that is trained whole, or beside its adapters not at all."""
+    ranks, sharing = settings.plan.learner_ranks, int(lookup(cfg, f"{FSDP_SECTION}.fsdp_size") or -1)
+    return LearnerFootprint(
+        parameters=model.parameters,
+        trainable=0 if settings.adapters else model.parameters,
+        stored=_bytes(cfg, f"{FSDP_SECTION}.model_dtype", default=4),
+        computed=_bytes(cfg, f"{FSDP_SECTION}.mixed_precision.param_dtype", default=2),
+        ranks=min(ranks, sharing) if sharing > 0 else ranks,
+        strategy="shard_grad_op"
+        if lookup(cfg, f"{FSDP_SECTION}.reshard_after_forward") is False
+        else "full_shard",
+        accumulates=bool(lookup(cfg, f"{FSDP_SECTION}.use_no_sync_for_gradient_accumulation"))
+        and settings.micro_batches_per_step > 1,
+    )
+
+
+def _bytes(cfg: Mapping[str, Any], key: str, *, default: int) -> int:
+    return BYTES_OF_TYPE.get(str(lookup(cfg, key)), default)
+
+
+def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:
+    """Yield what a config asks for that a cluster of accelerators would not have."""
+    nodes, each = whole(cfg, "trainer.nnodes"), whole(cfg, "trainer.n_gpus_per_node")
+    if cluster.nodes is not None and nodes > cluster.nodes:
+        yield f"trainer.nnodes={nodes} is beyond a cluster of {cluster.nodes} nodes"
+    if cluster.gpus is None:
+        return
+    if each > cluster.gpus:
+        yield f"trainer.n_gpus_per_node={each} is beyond nodes with {cluster.gpus} GPUs each"
+    plan, total = settings.plan, cluster.gpus * (cluster.nodes or nodes)
+    if (needed := plan.learner_ranks + plan.inference_ranks) > total:
+        yield (
+            f"{plan.learner_ranks} learner and {plan.inference_ranks} inference ranks need {needed} GPUs, "
+            f"and such a cluster has {total}; use fewer trainer.n_gpus_per_node or vla.inference.ranks"
+        )
+    elif needed < total:
+        yield (
+            f"{needed} of the {total} GPUs of such a cluster are used, by {plan.learner_ranks} learner ranks "
+            f"(trainer.nnodes x trainer.n_gpus_per_node) and {plan.inference_ranks} inference ranks "
+            "(vla.inference.ranks)"
+        )
+
+
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
     lines = (
@@ -109,7 +207,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
         ("device", str(facts["device"])),
         *([("placement", facts["placement"])] if facts["placement"] else []),
         *_adapter_rows(facts),
-        *(memory_rows(facts["memory"]) if facts["memory"] else ()),
+        *(memory.rows(facts["memory"]) if facts["memory"] else ()),
         *explanation.size_rows(facts),
         *explanation.listening_rows(facts),
     )

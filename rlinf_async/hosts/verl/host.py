@@ -14,13 +14,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
-from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, is_verls
-from rlinf_async.hosts.verl.relatives import relative
-from rlinf_async.hosts.verl.versions import versions
+from rlinf_async.hosts.verl.installation import (
+    INSTALL_COMMAND,
+    PLATFORM_VARIABLE,
+    checks,
+    get_ready,
+    versions,
+)
+from rlinf_async.hosts.verl.recognition import is_verls, relative
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
-
-INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 
 
 class VerlHost(PackagedHost):
@@ -53,12 +56,11 @@ class VerlHost(PackagedHost):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.preparations import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resumed
-        from rlinf_async.hosts.verl.own_checks import validate
-        from rlinf_async.hosts.verl.presence import checked
+        from rlinf_async.hosts.verl.presence import checked, validate
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
-        settings = checked(cfg)
+        settings = checked(plain(cfg))
         _choose_device(cfg)
         validate(cfg)
         claim(cfg)
@@ -88,13 +90,11 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import checked
 
-        resolved = copy.deepcopy(cfg)
-        write_back(resolved, checked(resolved))
-        return plain(resolved)
+        result = copy.deepcopy(cfg)
+        write_back(result, checked(plain(result)))
+        return plain(result)
 
     def checks(self) -> Sequence[Check]:
-        from rlinf_async.hosts.verl.checks import checks
-
         return checks()
 
     def versions(self) -> dict[str, str]:
@@ -105,7 +105,6 @@ class VerlHost(PackagedHost):
 
 def _choose_device(cfg: DictConfig) -> None:
     """A run on a machine without an accelerator is one on its CPU, whatever the config says."""
-    from rlinf_async.hosts.verl.own_checks import get_ready
     from rlinf_async.observe.display import RunDisplay
 
     if not get_ready() and os.environ[PLATFORM_VARIABLE] == "cpu" and cfg.trainer.device != "cpu":

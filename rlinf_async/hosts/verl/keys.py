@@ -16,23 +16,22 @@ from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
 from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.verl.estimators import ESTIMATOR_NAMES as ESTIMATORS
-from rlinf_async.hosts.verl.placement import COMPONENTS
-from rlinf_async.hosts.verl.placement import KEY as PLACEMENT
-from rlinf_async.hosts.verl.policy_losses import AGGREGATION_MODES
-from rlinf_async.hosts.verl.refusals import ACTOR, CORRECTION, MODEL, OFFLOAD_KEYS, REFUSALS, ROLLOUT, STAYS
+from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
+from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
+from rlinf_async.hosts.verl.refusals import CORRECTION_REASON, NO_OFFLOAD_REASON, OFFLOAD_KEYS, REFUSED_KEYS
+from rlinf_async.hosts.verl.settings import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION
 from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 
-COUNT, EVERY, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(-1), Real(least=0), Real(above=0)
-SHARE = Real(least=0, most=1)
-SEED = Whole(0, 2**32 - 1)
+COUNT_KIND, INTERVAL_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Whole(-1), Real(least=0), Real(above=0)
+SHARE_KIND = Real(least=0, most=1)
+SEED_KIND = Whole(0, 2**32 - 1)
 """The seeds that numpy's generators take."""
-DTYPE = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
+DTYPE_KIND = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
 
 
-NUMBERS = (
+NUMBER_KEYS = (
     *rows(
-        COUNT,
+        COUNT_KIND,
         "data.train_batch_size",
         "env.train.total_num_envs",
         "trainer.n_gpus_per_node",
@@ -40,12 +39,12 @@ NUMBERS = (
         "trainer.total_training_steps",
         "vla.model.action_dim",
         "vla.model.num_action_chunks",
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu",
-        f"{ACTOR}.ppo_mini_batch_size",
+        f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu",
+        f"{ACTOR_SECTION}.ppo_mini_batch_size",
         required=True,
     ),
     *rows(
-        COUNT,
+        COUNT_KIND,
         "env.eval.max_episode_steps",
         "env.eval.max_steps_per_rollout_epoch",
         "env.eval.total_num_envs",
@@ -56,66 +55,73 @@ NUMBERS = (
         "ray_kwargs.ray_init.num_cpus",
         "trainer.max_actor_ckpt_to_keep",
         "vla.inference.ranks",
-        f"{ACTOR}.ppo_epochs",
-        f"{MODEL}.lora_alpha",
-        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-        f"{ROLLOUT}.n",
-        f"{ROLLOUT}.n_gpus_per_node",
+        f"{ACTOR_SECTION}.ppo_epochs",
+        f"{MODEL_SECTION}.lora_alpha",
+        f"{ROLLOUT_SECTION}.log_prob_micro_batch_size_per_gpu",
+        f"{ROLLOUT_SECTION}.n",
+        f"{ROLLOUT_SECTION}.n_gpus_per_node",
     ),
-    *rows(Whole(0), f"{MODEL}.lora_rank", f"{ROLLOUT}.nnodes"),
-    *rows(EVERY, f"{ACTOR}.fsdp_config.fsdp_size"),
-    *rows(EVERY, "trainer.save_freq", "trainer.test_freq", f"{ACTOR}.optim.lr_warmup_steps"),
-    *rows(SEED, f"{ACTOR}.data_loader_seed", "env.train.seed", "env.eval.seed"),
+    *rows(Whole(0), f"{MODEL_SECTION}.lora_rank", f"{ROLLOUT_SECTION}.nnodes"),
+    *rows(INTERVAL_KIND, f"{ACTOR_SECTION}.fsdp_config.fsdp_size"),
+    *rows(INTERVAL_KIND, "trainer.save_freq", "trainer.test_freq", f"{ACTOR_SECTION}.optim.lr_warmup_steps"),
+    *rows(SEED_KIND, f"{ACTOR_SECTION}.data_loader_seed", "env.train.seed", "env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
         "critic.optim.lr",
-        f"{ACTOR}.clip_ratio_high",
-        f"{ACTOR}.entropy_coeff",
-        f"{ACTOR}.optim.lr",
-        f"{ACTOR}.optim.weight_decay",
-        f"{ACTOR}.policy_loss.ppo_kl_coef",
+        f"{ACTOR_SECTION}.clip_ratio_high",
+        f"{ACTOR_SECTION}.entropy_coeff",
+        f"{ACTOR_SECTION}.optim.lr",
+        f"{ACTOR_SECTION}.optim.weight_decay",
+        f"{ACTOR_SECTION}.policy_loss.ppo_kl_coef",
     ),
     *rows(
-        POSITIVE,
+        POSITIVE_NUMBER,
         "critic.cliprange_value",
-        f"{ACTOR}.loss_scale_factor",
-        f"{ACTOR}.optim.clip_grad",
-        f"{ACTOR}.policy_loss.dro_beta",
-        f"{ACTOR}.tau_neg",
-        f"{ACTOR}.tau_pos",
+        f"{ACTOR_SECTION}.loss_scale_factor",
+        f"{ACTOR_SECTION}.optim.clip_grad",
+        f"{ACTOR_SECTION}.policy_loss.dro_beta",
+        f"{ACTOR_SECTION}.tau_neg",
+        f"{ACTOR_SECTION}.tau_pos",
     ),
-    *rows(Listed(SHARE), f"{ACTOR}.optim.betas"),
+    *rows(Listed(SHARE_KIND), f"{ACTOR_SECTION}.optim.betas"),
     *rows(
-        SHARE,
+        SHARE_KIND,
         "algorithm.gamma",
         "algorithm.lam",
-        f"{ACTOR}.clip_ratio",
-        f"{ACTOR}.clip_ratio_low",
-        f"{ACTOR}.optim.lr_warmup_steps_ratio",
-        f"{ACTOR}.optim.min_lr_ratio",
-        f"{ACTOR}.policy_loss.clip_cov_ratio",
-        f"{ACTOR}.policy_loss.kl_cov_ratio",
+        f"{ACTOR_SECTION}.clip_ratio",
+        f"{ACTOR_SECTION}.clip_ratio_low",
+        f"{ACTOR_SECTION}.optim.lr_warmup_steps_ratio",
+        f"{ACTOR_SECTION}.optim.min_lr_ratio",
+        f"{ACTOR_SECTION}.policy_loss.clip_cov_ratio",
+        f"{ACTOR_SECTION}.policy_loss.kl_cov_ratio",
     ),
-    *rows(Real(above=1), f"{ACTOR}.clip_ratio_c"),
+    *rows(Real(above=1), f"{ACTOR_SECTION}.clip_ratio_c"),
     *rows(
         Real(),
         "env.eval.reward_scale",
         "env.train.reward_scale",
-        f"{ACTOR}.optim.num_cycles",
-        f"{ACTOR}.policy_loss.clip_cov_lb",
-        f"{ACTOR}.policy_loss.clip_cov_ub",
+        f"{ACTOR_SECTION}.optim.num_cycles",
+        f"{ACTOR_SECTION}.policy_loss.clip_cov_lb",
+        f"{ACTOR_SECTION}.policy_loss.clip_cov_ub",
     ),
 )
-CHOICES = (
+CHOICE_KEYS = (
     *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
     *rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
-    *rows(Names(AGGREGATION_MODES), f"{ACTOR}.loss_agg_mode"),
-    *rows(Names(("constant", "cosine")), f"{ACTOR}.optim.lr_scheduler_type", f"{ACTOR}.optim.warmup_style"),
+    *rows(Names(AGGREGATION_MODES), f"{ACTOR_SECTION}.loss_agg_mode"),
+    *rows(
+        Names(("constant", "cosine")),
+        f"{ACTOR_SECTION}.optim.lr_scheduler_type",
+        f"{ACTOR_SECTION}.optim.warmup_style",
+    ),
     *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
     *rows(
-        DTYPE,
-        f"{ACTOR}.fsdp_config.model_dtype",
-        *(f"{ACTOR}.fsdp_config.mixed_precision.{what}_dtype" for what in ("param", "reduce", "buffer")),
+        DTYPE_KIND,
+        f"{ACTOR_SECTION}.fsdp_config.model_dtype",
+        *(
+            f"{ACTOR_SECTION}.fsdp_config.mixed_precision.{use}_dtype"
+            for use in ("param", "reduce", "buffer")
+        ),
     ),
     *rows(
         Flag(),
@@ -128,10 +134,10 @@ CHOICES = (
         "trainer.remove_previous_ckpt_in_save",
         "trainer.val_before_train",
         "vla.model.add_value_head",
-        f"{ACTOR}.checkpoint.strict",
-        f"{ACTOR}.optim.zero_indexed_step",
-        f"{ACTOR}.shuffle",
-        f"{ACTOR}.use_torch_compile",
+        f"{ACTOR_SECTION}.checkpoint.strict",
+        f"{ACTOR_SECTION}.optim.zero_indexed_step",
+        f"{ACTOR_SECTION}.shuffle",
+        f"{ACTOR_SECTION}.use_torch_compile",
     ),
     *rows(
         Text(),
@@ -146,33 +152,42 @@ CHOICES = (
         "trainer.project_name",
         "trainer.resume_from_path",
         "vla.ckpt_path",
-        f"{ACTOR}.optim.optimizer",
-        f"{ACTOR}.optim.optimizer_impl",
-        f"{ACTOR}.policy_loss.loss_mode",
+        f"{ACTOR_SECTION}.optim.optimizer",
+        f"{ACTOR_SECTION}.optim.optimizer_impl",
+        f"{ACTOR_SECTION}.policy_loss.loss_mode",
     ),
-    *rows(Text("a resource that nodes of Ray have"), *(f"{PLACEMENT}.{each}" for each in COMPONENTS)),
+    *rows(
+        Text("a resource that nodes of Ray have"),
+        *(f"{PLACEMENT}.{each}" for each in PLACED_PROCESSES),
+    ),
     *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
-    *rows(Text(f"an estimator, such as {ESTIMATORS[0]}"), "algorithm.adv_estimator", required=True),
+    *rows(Text(f"an estimator, such as {ESTIMATOR_NAMES[0]}"), "algorithm.adv_estimator", required=True),
     *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "trainer.logger"),
-    *rows(Listed(Text("the name of a layer")), f"{MODEL}.exclude_modules", f"{MODEL}.target_modules"),
+    *rows(
+        Listed(Text("the name of a layer")),
+        f"{MODEL_SECTION}.exclude_modules",
+        f"{MODEL_SECTION}.target_modules",
+    ),
     *rows(
         Listed(Names(("model", "optimizer", "extra"))),
-        f"{ACTOR}.checkpoint.load_contents",
-        f"{ACTOR}.checkpoint.save_contents",
+        f"{ACTOR_SECTION}.checkpoint.load_contents",
+        f"{ACTOR_SECTION}.checkpoint.save_contents",
     ),
     *rows(Block(), "vla.model", "env.train", required=True),
     *rows(
         Block(),
         "env.eval",
-        f"{ACTOR}.fsdp_config",
-        f"{ACTOR}.fsdp_config.wrap_policy",
-        f"{ACTOR}.optim",
-        f"{ACTOR}.optim.override_optimizer_config",
+        f"{ACTOR_SECTION}.fsdp_config",
+        f"{ACTOR_SECTION}.fsdp_config.wrap_policy",
+        f"{ACTOR_SECTION}.optim",
+        f"{ACTOR_SECTION}.optim.override_optimizer_config",
     ),
 )
-CHANGED = tuple(Key(name=name, kind=Flag(), fate="changed", why=STAYS) for name in OFFLOAD_KEYS)
-OURS = tuple(
+CHANGED_KEYS = tuple(
+    Key(name=name, kind=Flag(), fate="changed", why=NO_OFFLOAD_REASON) for name in OFFLOAD_KEYS
+)
+OPEN_KEYS = tuple(
     rows(
         Anything(),
         "async*",
@@ -183,25 +198,31 @@ OURS = tuple(
         "ray_kwargs*",
         "trainer.v1.trainer_mode",
         "transfer_queue*",
-        f"{ACTOR}.fsdp_config.*",
+        f"{ACTOR_SECTION}.fsdp_config.*",
     )
 )
 """Keys that are ours, or whose content is read elsewhere, whatever it is."""
-FREE = tuple(
-    rows(Anything(), f"{ACTOR}.fsdp_config.wrap_policy.*", f"{ACTOR}.optim.override_optimizer_config.*")
+FREE_KEYS = tuple(
+    rows(
+        Anything(),
+        f"{ACTOR_SECTION}.fsdp_config.wrap_policy.*",
+        f"{ACTOR_SECTION}.optim.override_optimizer_config.*",
+    )
 )
 """Blocks that veRL takes as they are."""
 
-DATA = "there is no data set: environments say where a trajectory starts"
-NO_REFERENCE = "there is no reference policy"
-SAMPLED = "policies sample their actions by themselves, as vla.model says"
-ONE_OPTIMIZER = "policy and value_head are trained together; critic.optim.lr and cliprange_value are read"
-STALENESS = "async.train takes the place of samplers, and async.train.max_staleness bounds the age"
-POLICY = "vla.model says what the policy is, vla.ckpt_path what it starts from"
-FROM_ENVIRONMENTS = "rewards come from the environments"
-TRACED = "rlinf-async trace takes its place"
-TOKENS_APART = "policies score their actions by themselves, and samples are not sequences of tokens"
-WITHOUT_EFFECT = tuple(
+NO_DATA_REASON = "there is no data set: environments say where a trajectory starts"
+NO_REFERENCE_REASON = "there is no reference policy"
+SAMPLING_REASON = "policies sample their actions by themselves, as vla.model says"
+ONE_OPTIMIZER_REASON = (
+    "policy and value_head are trained together; critic.optim.lr and cliprange_value are read"
+)
+STALENESS_REASON = "async.train takes the place of samplers, and async.train.max_staleness bounds the age"
+POLICY_REASON = "vla.model says what the policy is, vla.ckpt_path what it starts from"
+REWARDS_REASON = "rewards come from the environments"
+TRACE_REASON = "rlinf-async trace takes its place"
+NO_TOKENS_REASON = "policies score their actions by themselves, and samples are not sequences of tokens"
+INEFFECTIVE_KEYS = tuple(
     Key(name=name, fate="without effect", why=why, serves=lambda value: value == "vla")
     for name, why in {
         "trainer.total_epochs": "there is no data set: trainer.total_training_steps counts",
@@ -209,31 +230,31 @@ WITHOUT_EFFECT = tuple(
         "trainer.rollout_data_dir": "rollouts are not written down",
         "trainer.validation_data_dir": "evaluations are not written down",
         "trainer.log_val_generations": "evaluations are not written down",
-        "trainer.v1.sampler.*": STALENESS,
-        "trainer.v1.separate_async.*": STALENESS,
-        "trainer.v1.colocate_async.*": STALENESS,
+        "trainer.v1.sampler.*": STALENESS_REASON,
+        "trainer.v1.separate_async.*": STALENESS_REASON,
+        "trainer.v1.colocate_async.*": STALENESS_REASON,
         "trainer.esi_redundant_time": "SIGTERM and SIGUSR1 save first",
-        "trainer.max_critic_ckpt_to_keep": ONE_OPTIMIZER,
+        "trainer.max_critic_ckpt_to_keep": ONE_OPTIMIZER_REASON,
         "trainer.ray_wait_register_center_timeout": "learner ranks are not waited for by that way",
-        f"{MODEL}.*": POLICY,
-        "custom_reward_function.*": FROM_ENVIRONMENTS,
-        "reward.*": FROM_ENVIRONMENTS,
-        "reward_model.*": FROM_ENVIRONMENTS,
-        "sandbox_fusion.*": FROM_ENVIRONMENTS,
-        "algorithm.rollout_correction.*": CORRECTION,
+        f"{MODEL_SECTION}.*": POLICY_REASON,
+        "custom_reward_function.*": REWARDS_REASON,
+        "reward.*": REWARDS_REASON,
+        "reward_model.*": REWARDS_REASON,
+        "sandbox_fusion.*": REWARDS_REASON,
+        "algorithm.rollout_correction.*": CORRECTION_REASON,
         "algorithm.filter_groups.*": "every group is trained",
         "algorithm.pf_ppo.*": "every trajectory is trained as often as any other",
         "distillation.*": "there is no teacher",
-        "global_profiler.*": TRACED,
-        f"{ACTOR}.profiler.*": TRACED,
+        "global_profiler.*": TRACE_REASON,
+        f"{ACTOR_SECTION}.profiler.*": TRACE_REASON,
         "skip.*": "every rollout is collected",
         "actor_rollout_ref.hybrid_engine": "learner and inference are processes of their own",
         "actor_rollout_ref.nccl_timeout": "veRL's training worker does not read it",
-        f"{ACTOR}.freeze_vision_tower": "a policy freezes its own parameters",
-        f"{ACTOR}.grad_clip": f"veRL reads {ACTOR}.optim.clip_grad",
-        f"{ACTOR}.use_prefix_grouper": TOKENS_APART,
+        f"{ACTOR_SECTION}.freeze_vision_tower": "a policy freezes its own parameters",
+        f"{ACTOR_SECTION}.grad_clip": f"veRL reads {ACTOR_SECTION}.optim.clip_grad",
+        f"{ACTOR_SECTION}.use_prefix_grouper": NO_TOKENS_REASON,
         **{
-            f"{ACTOR}.{place}{name}": TOKENS_APART
+            f"{ACTOR_SECTION}.{place}{name}": NO_TOKENS_REASON
             for place in ("", "fsdp_config.")
             for name in (
                 "entropy_checkpointing",
@@ -243,34 +264,47 @@ WITHOUT_EFFECT = tuple(
                 "pad_to_length_bucket",
             )
         },
-        f"{ACTOR}.fsdp_config.use_orig_params": "it is for FSDP1",
-        "algorithm.kl_ctrl.*": NO_REFERENCE,
-        "algorithm.kl_penalty": NO_REFERENCE,
-        f"{ACTOR}.kl_loss_coef": NO_REFERENCE,
-        f"{ACTOR}.kl_loss_type": NO_REFERENCE,
-        f"{ACTOR}.ppo_max_token_len_per_gpu": "samples are decisions, not sequences of tokens",
-        "data.*": DATA,
-        "critic.*": ONE_OPTIMIZER,
-        f"{ROLLOUT}.*": SAMPLED,
-        "actor_rollout_ref.ref.*": NO_REFERENCE,
+        f"{ACTOR_SECTION}.fsdp_config.use_orig_params": "it is for FSDP1",
+        "algorithm.kl_ctrl.*": NO_REFERENCE_REASON,
+        "algorithm.kl_penalty": NO_REFERENCE_REASON,
+        f"{ACTOR_SECTION}.kl_loss_coef": NO_REFERENCE_REASON,
+        f"{ACTOR_SECTION}.kl_loss_type": NO_REFERENCE_REASON,
+        f"{ACTOR_SECTION}.ppo_max_token_len_per_gpu": "samples are decisions, not sequences of tokens",
+        "data.*": NO_DATA_REASON,
+        "critic.*": ONE_OPTIMIZER_REASON,
+        f"{ROLLOUT_SECTION}.*": SAMPLING_REASON,
+        "actor_rollout_ref.ref.*": NO_REFERENCE_REASON,
     }.items()
 )
 """Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
-DERIVED = tuple(rows(Anything(), f"{ROLLOUT}.log_prob_*", f"{ROLLOUT}.agent.*", "data.seed"))
+DERIVED_KEYS = tuple(
+    rows(Anything(), f"{ROLLOUT_SECTION}.log_prob_*", f"{ROLLOUT_SECTION}.agent.*", "data.seed")
+)
 """Keys that veRL's own check of a config asks for."""
-TABLE = Table((*REFUSALS, *NUMBERS, *CHOICES, *CHANGED, *FREE, *OURS, *DERIVED, *WITHOUT_EFFECT))
+TABLE = Table(
+    (
+        *REFUSED_KEYS,
+        *NUMBER_KEYS,
+        *CHOICE_KEYS,
+        *CHANGED_KEYS,
+        *FREE_KEYS,
+        *OPEN_KEYS,
+        *DERIVED_KEYS,
+        *INEFFECTIVE_KEYS,
+    )
+)
 """Every key that is ours, or that has a fate here."""
 
-ENGINE = ("actor_rollout_ref.", "trainer.")
-"""How keys begin that veRL's engine may read."""
-TARGET = "_target_"
-"""How Hydra's keys end that name a class, or anything else that can be called."""
+ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
+"""The beginnings of keys that veRL's engine may read."""
+CLASS_SUFFIX = "_target_"
+"""The end of Hydra's keys that name a class, or anything else that can be called."""
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
 
 
 def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A remark for each key that veRL acts on and that does nothing here, if it is not veRL's default."""
+    """Yield a remark for each key that veRL acts on and that has no effect here, if it is not the default."""
     for key, value in changes(cfg):
         row = TABLE.find(key)
         if row is not None and row.fate == "without effect" and not row.allows(value):
@@ -278,21 +312,21 @@ def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A remark for each key by which another framework says what a key here says otherwise."""
+    """Yield a remark for each key by which another framework says something else than a key here."""
     for key, value in dotted(cfg).items():
-        ours = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
+        names = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
         row = TABLE.find(key)
-        if value is None or not ours or (row is not None and row.name == key):
+        if value is None or not names or (row is not None and row.name == key):
             continue
-        if (here := lookup(cfg, ours[0])) != value:
+        if (counting := lookup(cfg, names[0])) != value:
             yield (
-                f"{key}={shortened(value)} is read by the environment alone: {ours[0]}={shortened(here)} "
-                "counts"
+                f"{key}={shortened(value)} is read by the environment alone: "
+                f"{names[0]}={shortened(counting)} counts"
             )
 
 
-def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A remark for each key of veRL's that nobody here has decided on, if it is not veRL's default."""
+def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each key of veRL's that is undecided here, if it is not veRL's default."""
     for key, value in changes(cfg):
         if TABLE.find(key) is None and _is_known(key, defaults()):
             yield (
@@ -302,34 +336,34 @@ def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_open(key: str) -> bool:
-    """Whether the table does not say what the value of a key may be."""
+    """Return True if the table does not say of which kind the value of a key is."""
     row = TABLE.find(key)
-    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE)
+    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE_KEYS)
 
 
-def mistyped(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """The keys of veRL's engine that the table has no kind for, whose values are none of their default's."""
+def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the keys of veRL's engine without a kind here whose values are not of their default's kind."""
     for key, value in changes(cfg):
-        if key.startswith(ENGINE) and TARGET in f"{key}={value}":
+        if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
             # veRL's check calls whatever it names, and so would `explain`.
             yield Reason(
                 f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
             )
             continue
-        kind = kind_of_default(key) if key.startswith(ENGINE) and is_open(key) else None
+        kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
         if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
             yield reason
 
 
 def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """The keys in sections of veRL's, or of ours, that neither of us has, with the nearest that is there."""
-    known = defaults()
-    if not known:
+    """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
+    verl_keys = defaults()
+    if not verl_keys:
         return
-    names = [*dotted(known), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
+    names = [*dotted(verl_keys), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
     for key, value in TABLE.unknown(cfg).items():
         section = key.partition(".")[0]
-        if _is_known(key, known) or section not in {*known, "vla", "env"}:
+        if _is_known(key, verl_keys) or section not in {*verl_keys, "vla", "env"}:
             continue
         near = next((one for one in counterparts(key) if TABLE.find(one)), None) or nearest(
             key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8
@@ -340,11 +374,10 @@ def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each section that no code reads."""
-    known = {*defaults(), *OUR_SECTIONS}
-    known |= entry_points(group="rlinf_async.preparations").names
+    sections = {*defaults(), *OUR_SECTIONS, *entry_points(group="rlinf_async.preparations").names}
     for section in cfg:
-        if defaults() and section not in known:
-            near = nearest(section, known)
+        if defaults() and section not in sections:
+            near = nearest(section, sections)
             yield f"nobody reads the section {section}" + (f"; did you mean {near}?" if near else "")
 
 

@@ -1,27 +1,35 @@
-"""veRL's training worker, trained from a buffer, batch by batch or micro-batch by micro-batch."""
+"""The learner ranks: veRL's training worker, trained from a buffer, and its start as a worker group."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
+import ray
 import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from ray.util import remove_placement_group
+from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.trainer.config import AlgoConfig
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
+from rlinf_async.core.host_memory import wait_for
 from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.scoring import scoring_inputs
-from rlinf_async.hosts.verl.engine import PolicyEngine
-from rlinf_async.hosts.verl.estimators import WITH_VALUES
+from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
+from rlinf_async.hosts.verl.engine import MODEL_TYPE, PolicyEngine, PolicyModelConfig
+from rlinf_async.hosts.verl.placement import resource_of
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import engine_learner
-from rlinf_async.hosts.verl.weights import EngineWeights
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.publication.weights import WeightSender
+from rlinf_async.ray_runtime.publication.weights import CopiedWeights, Taken, WeightSender
 
 
 class LearnerWorker(LearnerRank, TrainingWorker):
@@ -43,7 +51,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         )
 
     def make_learner(self, settings: VerlSettings, busy: BusyMeter) -> StreamingLearner:
-        self.engine.skipped = self.skipped
+        self.engine.skipped_steps = self.skipped
         return engine_learner(
             self, settings, actor=self._actor, algorithm=self._algorithm, busy=busy, spans=self.spans
         )
@@ -52,7 +60,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         return scoring_inputs(payload)
 
     def wants_values(self, settings: VerlSettings) -> bool:
-        return settings.estimator in WITH_VALUES
+        return settings.estimator in VALUE_ESTIMATORS
 
     def make_sender(self) -> WeightSender:
         return WeightSender(EngineWeights(self.engine, sends=self.rank == 0))
@@ -63,3 +71,104 @@ def join_group() -> None:
     if get_device_name() == "cpu" and not dist.is_initialized():
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         dist.init_process_group("cpu:gloo", rank=rank, world_size=ranks)
+
+
+class EngineWeights(CopiedWeights):
+    """Copies a policy's weights to memory that inference maps; fills `WeightCopy`.
+
+    One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
+    device.
+    """
+
+    def __init__(self, engine: PolicyEngine, *, sends: bool) -> None:
+        super().__init__()
+        self._engine = engine
+        self._sends = sends
+
+    def take(self) -> Taken | None:
+        self._engine.reshard()
+        module = self._engine.module
+        state = module.state_dict()
+        frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+        names = self.choose(state, changing=state.keys() - frozen)
+        places = self.places({name: state[name] for name in names}) if self._sends else {}
+        parameters, _ = self._engine.get_per_tensor_param(names=set(names))
+        for name, tensor in parameters:  # every rank takes part
+            if places:
+                self.write(places[name], tensor)
+                wait_for(tensor)  # before the gathered tensor is freed
+        return self.copied()
+
+
+@dataclass(frozen=True)
+class LearnerGroup:
+    """The learner ranks, and the places that veRL holds for them until they are given back."""
+
+    group: RayWorkerGroup
+    pool: RayResourcePool
+
+    @property
+    def workers(self) -> list[Any]:
+        """Ray's handles, by rank."""
+        workers: list[Any] = self.group.workers
+        return workers
+
+    def give_back(self) -> None:
+        """Let others have the places, with which ranks that still run would end.
+
+        veRL itself never does: for a process that starts one run it is the same.
+        """
+        for placement in self.pool.pgs or ():
+            remove_placement_group(placement)
+
+
+def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
+    """Ranks on `trainer.n_gpus_per_node` devices of each of `trainer.nnodes` nodes, their engines built."""
+    trainer = config.trainer
+    pool = RayResourcePool(
+        process_on_nodes=[trainer.n_gpus_per_node] * trainer.nnodes,
+        use_gpu=trainer.device != "cpu",
+        max_colocate_count=1,
+        accelerator_type=resource_of(plain(config), "learner"),
+    )
+    actor = actor_config(config, settings)
+    start = RayClassWithInitArgs(
+        cls=ray.remote(LearnerWorker),
+        config=worker_config(config, settings, actor),
+        actor=actor,
+        algorithm=omega_conf_to_dataclass(config.algorithm),
+    )
+    group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=start, device_name=trainer.device)
+    group.reset()
+    return LearnerGroup(group, pool)
+
+
+def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
+    """veRL's `actor_rollout_ref.actor`, with what a trainer fills in before the workers start."""
+    actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    if actor.optim.total_training_steps < 1:
+        actor.optim.total_training_steps = settings.batches
+    actor.engine.use_dynamic_bsz = False
+    actor.engine.use_remove_padding = False
+    actor.engine.micro_batch_size_per_gpu = settings.micro_batch_size
+    actor.engine.infer_micro_batch_size_per_gpu = settings.micro_batch_size
+    return actor
+
+
+def worker_config(config: DictConfig, settings: VerlSettings, actor: ActorConfig) -> TrainingWorkerConfig:
+    """Return the config from which veRL's training worker is built."""
+    model = PolicyModelConfig(
+        section=plain(config.vla.model),
+        ckpt_path=OmegaConf.select(config, "vla.ckpt_path"),
+        value_lr=OmegaConf.select(config, "critic.optim.lr"),
+        adapters=settings.adapters,
+        seed=settings.seed,
+    )
+    return TrainingWorkerConfig(
+        model_type=MODEL_TYPE,
+        model_config=model,
+        engine_config=actor.engine,
+        optimizer_config=actor.optim,
+        checkpoint_config=actor.checkpoint,
+        profiler_config=None,
+    )

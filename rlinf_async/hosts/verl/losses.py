@@ -15,7 +15,7 @@ from verl.workers.config import ActorConfig
 
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
-from rlinf_async.hosts.verl.policy_losses import TOKEN_MEAN
+from rlinf_async.hosts.verl.algorithms import TOKEN_MEAN_MODE
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 
@@ -39,7 +39,7 @@ class PolicyLoss:
     @property
     def divides_later(self) -> bool:
         """True if gradients are sums over valid tokens, to be divided by their number."""
-        return self.streamed and self.actor.loss_agg_mode == TOKEN_MEAN
+        return self.streamed and self.actor.loss_agg_mode == TOKEN_MEAN_MODE
 
     @property
     def loss_agg_mode(self) -> str:
@@ -120,7 +120,7 @@ class PolicyLoss:
         mask = data["response_mask"].bool()
         values = model_output["values"].float().reshape(len(mask), 1).expand_as(mask)
         values = without_masked(mask, values)  # veRL squares before it masks
-        loss, clipped = compute_value_loss(
+        loss, clip_fraction = compute_value_loss(
             vpreds=values,
             returns=without_masked(mask, data["returns"]),
             values=without_masked(mask, data["values"]),
@@ -130,7 +130,7 @@ class PolicyLoss:
             **self.actor.global_batch_info,
         )
         means = {
-            "critic/vf_clipfrac": clipped.detach().item(),
+            "critic/vf_clipfrac": clip_fraction.detach().item(),
             "critic/vpred_mean": masked_mean(values, mask).detach().item(),
         }
         measures = Metric.from_dict(means, aggregation=AggregationType.MEAN)

@@ -58,14 +58,14 @@ class StepMeasures:
         names = sorted(self._steps)
         means = {name: _mean(self._steps[name]) for name in names}
         ranks = float(dist.get_world_size(group))
-        return {name: total / ranks for name, total in summed(means, group).items()}
+        return {name: total / ranks for name, total in sum_over_ranks(means, group).items()}
 
 
 def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The same of what veRL's `train_mini_batch` has returned, which is over all ranks already."""
-    renamed = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
+    names = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
     return {
-        renamed.get(name, name): _mean(value)
+        names.get(name, name): _mean(value)
         for name, value in metrics.items()
         if not name.startswith(HIDDEN_PREFIXES)
     }
@@ -85,14 +85,14 @@ def of_rollouts(rollouts: Sequence[Tensors], group: ProcessGroup | None = None) 
         sums[name] = float(values.double().sum())
         if name != "rewards" and len(values):
             most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}
-    sums = summed(sums, group)
-    most = summed(most, group, dist.ReduceOp.MAX)
+    sums = sum_over_ranks(sums, group)
+    most = sum_over_ranks(most, group, dist.ReduceOp.MAX)
     count = max(1.0, sums.pop("count"))
     means = {name if name == "rewards" else f"{name}_mean": total / count for name, total in sums.items()}
     return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
 
 
-def summed(
+def sum_over_ranks(
     sums: Mapping[str, float], group: ProcessGroup | None = None, op: object = dist.ReduceOp.SUM
 ) -> dict[str, float]:
     """Each value, added over all learner ranks, which have the same names in the same order."""

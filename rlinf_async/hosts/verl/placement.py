@@ -13,24 +13,24 @@ from rlinf_async.core.nested import lookup
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.reasons import Reason
 
-KEY = "vla.placement"
-COMPONENTS = ("env", "inference", "learner")
-ASKED_SHARE = 1e-4
+PLACEMENT = "vla.placement"
+PLACED_PROCESSES = ("env", "inference", "learner")
+RESOURCE_SHARE = 1e-4
 """The part of its node's resource that a process asks for, as in veRL's pools: there is enough for all."""
-ONE_CLUSTER = "ray_kwargs.ray_init.resources"
+OWN_RESOURCES_KEY = "ray_kwargs.ray_init.resources"
 """The resources of a Ray that a run on one node starts by itself."""
 
 
 def resource_of(cfg: Mapping[str, Any], component: str) -> str | None:
     """Return the resource that the nodes of a component have; None: they may be any."""
-    name = lookup(cfg, f"{KEY}.{component}")
+    name = lookup(cfg, f"{PLACEMENT}.{component}")
     return None if name is None else str(name)
 
 
 def resources(cfg: Mapping[str, Any], component: str) -> dict[str, float]:
     """Return the resources that a process of a component asks Ray for besides CPUs and accelerators."""
     name = resource_of(cfg, component)
-    return {} if name is None else {name: ASKED_SHARE}
+    return {} if name is None else {name: RESOURCE_SHARE}
 
 
 def starts_ray(cfg: Mapping[str, Any]) -> bool:
@@ -38,24 +38,25 @@ def starts_ray(cfg: Mapping[str, Any]) -> bool:
     return not lookup(cfg, "ray_kwargs.ray_init.address") and lookup(cfg, "trainer.nnodes") == 1
 
 
-def misplaced(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield what stands against a placement, as far as it shows before Ray is there."""
     if resource_of(cfg, "learner") is not None and lookup(cfg, "trainer.device") == "cpu":
         yield Reason(
-            f"{KEY}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: veRL's pools "
-            "ask for it beside an accelerator; remove it",
-            f"~{KEY}.learner",
+            f"{PLACEMENT}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: "
+            "veRL's pools ask for it beside an accelerator; remove it",
+            f"~{PLACEMENT}.learner",
         )
     if not starts_ray(cfg):
         return
-    here = lookup(cfg, ONE_CLUSTER) or {}
-    for component in COMPONENTS:
+    own_resources = lookup(cfg, OWN_RESOURCES_KEY) or {}
+    for component in PLACED_PROCESSES:
         name = resource_of(cfg, component)
-        if name is not None and name not in here:
+        if name is not None and name not in own_resources:
             yield Reason(
-                f"{KEY}.{component}={name} names a resource that the Ray of this run, on one node, would not "
-                f"have; remove it, give {ONE_CLUSTER} some, or name a cluster by ray_kwargs.ray_init.address",
-                f"~{KEY}.{component}",
+                f"{PLACEMENT}.{component}={name} names a resource that the Ray of this run, on one node, "
+                f"would not have; remove it, give {OWN_RESOURCES_KEY} some, or name a cluster by "
+                "ray_kwargs.ray_init.address",
+                f"~{PLACEMENT}.{component}",
             )
 
 
@@ -68,23 +69,23 @@ def too_small(
         nodes: those of the cluster, as `ray.nodes` gives them.
     """
     numbers = {"env": plan.env_workers, "inference": plan.inference_ranks, "learner": plan.learner_ranks}
-    for name in dict.fromkeys(filter(None, (resource_of(cfg, each) for each in COMPONENTS))):
-        there = [each for each in COMPONENTS if resource_of(cfg, each) == name]
+    for name in dict.fromkeys(filter(None, (resource_of(cfg, each) for each in PLACED_PROCESSES))):
+        components = [each for each in PLACED_PROCESSES if resource_of(cfg, each) == name]
         have = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get(name)]
-        need = {"CPU": sum(numbers[each] for each in there)}
+        need = {"CPU": sum(numbers[each] for each in components)}
         if on_gpu:
-            need["GPU"] = sum(numbers[each] for each in there if each != "env")
+            need["GPU"] = sum(numbers[each] for each in components if each != "env")
         for kind, count in need.items():
             total = sum(resources.get(kind, 0) for resources in have)
             if total < count:
+                keys = " and ".join(f"{PLACEMENT}.{each}={name}" for each in components)
                 yield (
-                    f"{' and '.join(f'{KEY}.{each}={name}' for each in there)} needs {count} {kind}, and the "
-                    f"{len(have)} nodes with that resource have {total:g}; start nodes of Ray with "
-                    f"--resources='{{\"{name}\": 1}}', or remove the key"
+                    f"{keys} needs {count} {kind}, and the {len(have)} nodes with that resource have "
+                    f"{total:g}; start nodes of Ray with --resources='{{\"{name}\": 1}}', or remove the key"
                 )
 
 
 def in_words(cfg: Mapping[str, Any]) -> str:
     """Return where processes run that may not run anywhere; empty if all may."""
-    named = {each: resource_of(cfg, each) for each in COMPONENTS}
-    return ", ".join(f"{each} on nodes with {name}" for each, name in named.items() if name is not None)
+    names = {each: resource_of(cfg, each) for each in PLACED_PROCESSES}
+    return ", ".join(f"{each} on nodes with {name}" for each, name in names.items() if name is not None)

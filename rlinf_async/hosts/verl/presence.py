@@ -1,20 +1,24 @@
 """Checks that the names in a config exist: veRL finds out in its processes, after Ray has started.
 
-veRL's own names are known without importing it, which takes seconds. veRL is asked where a name is none of
-them, as a package of the user's may have registered it.
+veRL's own names are known without importing it, which takes seconds. veRL is asked where only it can tell: of
+names that a package of the user's may have registered with it, of keys that it checks and our table has no
+kind for, and before a run.
 """
 
 from __future__ import annotations
 
+import io
+import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from omegaconf import DictConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.nested import lookup
-from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.presence import (
     absent_files,
@@ -25,11 +29,13 @@ from rlinf_async.hosts.presence import (
     unwritable,
 )
 from rlinf_async.hosts.reasons import Reason, unknown
-from rlinf_async.hosts.verl import estimators, policy_losses
-from rlinf_async.hosts.verl.checkpoint import misnamed
+from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
+from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
-from rlinf_async.hosts.verl.own_checks import is_for_verl_to_judge, registered, validate
-from rlinf_async.hosts.verl.settings import VerlSettings
+from rlinf_async.hosts.verl.installation import get_ready
+from rlinf_async.hosts.verl.keys import is_open
+from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
+from rlinf_async.hosts.verl.values import changes, is_switch
 
 LOGGER_NAMES = (
     "clearml",
@@ -47,13 +53,19 @@ LOGGER_NAMES = (
 LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
 """Loggers of veRL that are packages of their own, by the same name."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
-LOSS_KEY = "actor_rollout_ref.actor.policy_loss.loss_mode"
+LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
 LOGGER_KEY = "trainer.logger"
-RUN_DIR = "vla.run_dir"
-CHECKPOINTS = "trainer.default_local_dir"
+RUN_DIR_KEY = "vla.run_dir"
+CHECKPOINTS_KEY = "trainer.default_local_dir"
 FILE_KEYS = ("vla.ckpt_path",)
-OPTIM = "actor_rollout_ref.actor.optim"
+OPTIM_SECTION = f"{ACTOR_SECTION}.optim"
 USUAL_OPTIMIZER = ("AdamW", "torch.optim")
+JUDGED_PREFIXES = (
+    f"{ACTOR_SECTION}.",
+    "actor_rollout_ref.rollout.log_prob_",
+    "actor_rollout_ref.rollout.val_kwargs.",
+)
+"""The beginnings of keys that veRL's own check of a config looks at."""
 
 
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -62,13 +74,13 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     models = sorted(entry_points(group="rlinf_async.models").names)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
-    if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in estimators.ESTIMATOR_NAMES:
-        registry = registered().ADV_ESTIMATOR_REGISTRY
+    if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in ESTIMATOR_NAMES:
+        registry = _algorithms_of_verl().ADV_ESTIMATOR_REGISTRY
         names = sorted(str(getattr(each, "value", each)) for each in registry)
         if name not in names:
             yield unknown(ESTIMATOR_KEY, name, names, "an estimator of veRL")
-    if (name := lookup(cfg, LOSS_KEY)) is not None and name not in policy_losses.LOSS_NAMES:
-        losses = sorted(registered().POLICY_LOSS_REGISTRY)
+    if (name := lookup(cfg, LOSS_KEY)) is not None and name not in LOSS_NAMES:
+        losses = sorted(_algorithms_of_verl().POLICY_LOSS_REGISTRY)
         if name not in losses:
             yield unknown(LOSS_KEY, name, losses, "a policy loss of veRL")
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
@@ -80,44 +92,81 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     yield from absent_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
         yield from absent_files(cfg, FILE_KEYS)
-        yield from unwritable(str(lookup(cfg, RUN_DIR)), key=RUN_DIR)
+        yield from unwritable(str(lookup(cfg, RUN_DIR_KEY)), key=RUN_DIR_KEY)
         if (lookup(cfg, "trainer.save_freq") or -1) != -1:
-            yield from unwritable(str(lookup(cfg, CHECKPOINTS)), key=CHECKPOINTS)
+            yield from unwritable(str(lookup(cfg, CHECKPOINTS_KEY)), key=CHECKPOINTS_KEY)
         yield from _checkpoint(cfg)
 
 
 def _optimizer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """That veRL would not find the optimizer; its package is imported, if it is not the usual one."""
-    name, package = (lookup(cfg, f"{OPTIM}.{key}") for key in ("optimizer", "optimizer_impl"))
+    """Yield a reason if veRL would not find the optimizer; an unusual package is imported."""
+    name, package = (lookup(cfg, f"{OPTIM_SECTION}.{key}") for key in ("optimizer", "optimizer_impl"))
     if not (isinstance(name, str) and isinstance(package, str)) or (name, package) == USUAL_OPTIMIZER:
         return
     try:
         module = import_module(package)
     except (ImportError, TypeError, ValueError) as error:  # an empty or a relative name
-        yield Reason(f"{OPTIM}.optimizer_impl={package} cannot be imported: {error}")
+        yield Reason(f"{OPTIM_SECTION}.optimizer_impl={package} cannot be imported: {error}")
         return
     if not hasattr(module, name):
         classes = [each for each, value in vars(module).items() if isinstance(value, type)]
-        yield unknown(f"{OPTIM}.optimizer", name, classes, f"an optimizer of {package}")
+        yield unknown(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
 
 
 def _checkpoint(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """That there is nothing to go on from where `trainer.resume_from_path` says."""
+    """Yield a reason if there is nothing to go on from where `trainer.resume_from_path` says."""
     if lookup(cfg, "trainer.resume_mode") != "resume_path":
         return
-    if why := misnamed(lookup(cfg, "trainer.resume_from_path")):
+    if why := why_no_checkpoint(lookup(cfg, "trainer.resume_from_path")):
         yield Reason(why, "trainer.resume_mode=disable")
 
 
-def checked(config: DictConfig) -> VerlSettings:
-    """The settings of a run that can begin on this machine.
+def _algorithms_of_verl() -> Any:
+    """Return the module with veRL's registries of estimators and losses."""
+    get_ready()
+    import verl.trainer.ppo.core_algos
+
+    return verl.trainer.ppo.core_algos
+
+
+def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
+    """Return True if `cfg` (plain data) sets a key that veRL checks and that our table has no kind for.
+
+    A key that is true or false by default is nothing to judge: both are served.
+    """
+    return any(
+        key.startswith(JUDGED_PREFIXES) and is_open(key) and not is_switch(key) for key, _ in changes(cfg)
+    )
+
+
+def validate(cfg: DictConfig) -> None:
+    """Make veRL's own checks of its keys.
+
+    Raises:
+        ValueError: one of them fails.
+    """
+    get_ready()
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    try:
+        with redirect_stdout(io.StringIO()):  # it praises what passes, where `explain --json` writes
+            reference, critic = need_reference_policy(cfg), need_critic(cfg)
+            validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
+    except (AssertionError, AttributeError, HydraException, TypeError, ValueError) as error:
+        cause = error.__cause__ or error  # Hydra wraps what veRL's own classes raise
+        why = " ".join(str(cause).split()) or traceback.extract_tb(cause.__traceback__)[-1].line
+        raise ValueError(f"veRL refuses this config: {why}") from error
+
+
+def checked(cfg: Mapping[str, Any]) -> VerlSettings:
+    """Return the settings of a run of `cfg` (plain data) that can begin on this machine.
 
     Raises:
         RefusedError: all that stands in the way.
         ValueError: as of `config.read`, and of veRL's own checks.
     """
-    cfg = plain(config)
-    settings = read(config, beside=list(absent(cfg)))
+    settings = read(cfg, more_reasons=list(absent(cfg)))
     if is_for_verl_to_judge(cfg):
-        validate(config)
+        validate(OmegaConf.create(dict(cfg)))
     return settings

@@ -14,8 +14,7 @@ from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.placement import resources, too_small
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import evaluates, horizon, process_count, section
+from rlinf_async.hosts.verl.settings import VerlSettings, evaluates, horizon, process_count, section
 from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
@@ -85,8 +84,8 @@ def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
 
 def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
     """The request channel and the coordinator, on this node; they wait more than they compute."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": here}
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": this_node}
     requests = ray.remote(RequestChannel).options(**options).remote(settings)
     coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)
     return requests, coordinator

@@ -11,15 +11,24 @@ from rlinf_async.hosts.kit.keys import Key, shortened
 from rlinf_async.hosts.kit.kinds import Flag, Whole
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.tasks import cannot_take_on
-from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, REFUSED_ESTIMATORS, WITH_VALUES, streams
-from rlinf_async.hosts.verl.placement import misplaced, starts_ray
-from rlinf_async.hosts.verl.policy_losses import override_for
-from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.hosts.verl.sizes import evaluates, group_size, process_count, section
-
-ACTOR = "actor_rollout_ref.actor"
-MODEL = "actor_rollout_ref.model"
-ROLLOUT = "actor_rollout_ref.rollout"
+from rlinf_async.hosts.verl.algorithms import (
+    COMPARING_ESTIMATORS,
+    REFUSED_ESTIMATORS,
+    VALUE_ESTIMATORS,
+    override_for,
+    streams,
+)
+from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
+from rlinf_async.hosts.verl.settings import (
+    ACTOR_SECTION,
+    MODEL_SECTION,
+    ROLLOUT_SECTION,
+    VerlSettings,
+    evaluates,
+    group_size,
+    process_count,
+    section,
+)
 
 
 def _use(name: str, use: str, why: str, **more: Any) -> Key:
@@ -34,16 +43,16 @@ def _null(name: str, why: str) -> Key:
     return _use(name, "null", why)
 
 
-TOKENS = "samples are decisions, not sequences of tokens"
-ONE_MODEL = "a run has one model, the policy"
-CORRECTION = "async.train.correction takes its place"
+NO_TOKENS_REASON = "samples are decisions, not sequences of tokens"
+ONE_MODEL_REASON = "a run has one model, the policy"
+CORRECTION_REASON = "async.train.correction takes its place"
 
 OFFLOAD_KEYS = tuple(
-    f"{ACTOR}.fsdp_config.{name}" for name in ("param_offload", "optimizer_offload", "offload_policy")
+    f"{ACTOR_SECTION}.fsdp_config.{name}" for name in ("param_offload", "optimizer_offload", "offload_policy")
 )
-STAYS = "the learner works while rollouts go on, and its weights stay where they are"
+NO_OFFLOAD_REASON = "the learner works while rollouts go on, and its weights stay where they are"
 
-REFUSALS = (
+REFUSED_KEYS = (
     _use(
         "trainer.use_v1",
         "true",
@@ -52,36 +61,38 @@ REFUSALS = (
         serves=lambda value: value is True,
     ),
     _use(
-        f"{ACTOR}.strategy",
+        f"{ACTOR_SECTION}.strategy",
         "fsdp2",
         "policies are wrapped by FSDP2",
         serves=lambda value: value == "fsdp2",
     ),
-    _false(f"{ACTOR}.use_dynamic_bsz", TOKENS),
-    _null(f"{ACTOR}.ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu takes its place"),
-    _null(f"{ROLLOUT}.log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu takes its place"),
-    _false(f"{MODEL}.use_remove_padding", TOKENS),
-    _false(f"{MODEL}.use_fused_kernels", TOKENS),
+    _false(f"{ACTOR_SECTION}.use_dynamic_bsz", NO_TOKENS_REASON),
+    _null(f"{ACTOR_SECTION}.ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu takes its place"),
+    _null(
+        f"{ROLLOUT_SECTION}.log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu takes its place"
+    ),
+    _false(f"{MODEL_SECTION}.use_remove_padding", NO_TOKENS_REASON),
+    _false(f"{MODEL_SECTION}.use_fused_kernels", NO_TOKENS_REASON),
     _use(
-        f"{ACTOR}.ulysses_sequence_parallel_size",
+        f"{ACTOR_SECTION}.ulysses_sequence_parallel_size",
         "1",
-        TOKENS,
+        NO_TOKENS_REASON,
         kind=Whole(1),
         serves=lambda value: value in (None, 1),
     ),
-    _false(f"{ACTOR}.calculate_sum_pi_squared", TOKENS),
+    _false(f"{ACTOR_SECTION}.calculate_sum_pi_squared", NO_TOKENS_REASON),
     _use(
-        f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+        f"{ACTOR_SECTION}.fsdp_config.ulysses_sequence_parallel_size",
         "1",
-        TOKENS,
+        NO_TOKENS_REASON,
         kind=Whole(1),
         serves=lambda value: value in (None, 1),
     ),
-    _false(f"{ACTOR}.fsdp_config.forward_only", "the learner trains"),
-    _false(f"{ACTOR}.qat.enable", "inference acts by the weights that are trained"),
-    _false(f"{ACTOR}.use_kl_loss", f"{ONE_MODEL}, and no reference"),
-    _false("algorithm.use_kl_in_reward", f"{ONE_MODEL}, and no reference"),
-    _false("distillation.enabled", f"{ONE_MODEL}, and no teacher"),
+    _false(f"{ACTOR_SECTION}.fsdp_config.forward_only", "the learner trains"),
+    _false(f"{ACTOR_SECTION}.qat.enable", "inference acts by the weights that are trained"),
+    _false(f"{ACTOR_SECTION}.use_kl_loss", f"{ONE_MODEL_REASON}, and no reference"),
+    _false("algorithm.use_kl_in_reward", f"{ONE_MODEL_REASON}, and no reference"),
+    _false("distillation.enabled", f"{ONE_MODEL_REASON}, and no teacher"),
     _false("reward.reward_model.enable", "rewards come from the environments"),
     _use(
         "critic.enable",
@@ -92,25 +103,25 @@ REFUSALS = (
     ),
     _use("trainer.critic_warmup", "0", "policy and value_head take their steps together", kind=Whole(0)),
     _use(
-        f"{MODEL}.lora.rank",
+        f"{MODEL_SECTION}.lora.rank",
         "0",
-        f"FSDP2 has adapters by {MODEL}.lora_rank",
+        f"FSDP2 has adapters by {MODEL_SECTION}.lora_rank",
         kind=Whole(),
         serves=lambda value: value is None or value <= 0,
     ),
-    _null(f"{MODEL}.lora_adapter_path", "adapters begin fresh; a checkpoint goes on with its own"),
-    _null("algorithm.rollout_correction.rollout_is", CORRECTION),
-    _null("algorithm.rollout_correction.rollout_rs", CORRECTION),
-    _false("algorithm.rollout_correction.bypass_mode", CORRECTION),
+    _null(f"{MODEL_SECTION}.lora_adapter_path", "adapters begin fresh; a checkpoint goes on with its own"),
+    _null("algorithm.rollout_correction.rollout_is", CORRECTION_REASON),
+    _null("algorithm.rollout_correction.rollout_rs", CORRECTION_REASON),
+    _false("algorithm.rollout_correction.bypass_mode", CORRECTION_REASON),
     _false("algorithm.filter_groups.enable", "every group is trained"),
     _false("algorithm.use_pf_ppo", "every trajectory is trained as often as any other"),
     _use(
-        f"{ACTOR}.policy_loss.loss_mode",
+        f"{ACTOR_SECTION}.policy_loss.loss_mode",
         "vanilla",
-        CORRECTION,
+        CORRECTION_REASON,
         serves=lambda value: value != "bypass_mode",
     ),
-    _false(f"{ACTOR}.checkpoint.async_save", "a checkpoint is there when its step ends"),
+    _false(f"{ACTOR_SECTION}.checkpoint.async_save", "a checkpoint is there when its step ends"),
     _false("trainer.val_only", "a run trains; total_training_steps=1 with val_before_train evaluates first"),
     _null("global_profiler.steps", "rlinf-async trace takes its place"),
     _false("env.train.video_cfg.save_video", "no video is recorded"),
@@ -118,73 +129,76 @@ REFUSALS = (
 )
 
 
-def refused(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Every key of a plain config that is not served."""
-    for refusal in REFUSALS:
-        value = lookup(cfg, refusal.name)
-        if not refusal.allows(value):
-            said = f"{refusal.name}={shortened(value)}"
-            yield Reason(
-                f"trainer_mode vla_async does not support {said}; {refusal.remedy}", refusal.override
-            )
+def refusals(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for every key of a plain config that is not served."""
+    for key in REFUSED_KEYS:
+        value = lookup(cfg, key.name)
+        if not key.allows(value):
+            setting = f"{key.name}={shortened(value)}"
+            yield Reason(f"trainer_mode vla_async does not support {setting}; {key.remedy}", key.override)
 
 
-def changed(cfg: Mapping[str, Any]) -> Iterator[Change]:
-    """Every setting of a plain config that gives way to the run."""
+def changes_of(cfg: Mapping[str, Any]) -> Iterator[Change]:
+    """Yield every setting of a plain config that gives way to the run."""
     for key in OFFLOAD_KEYS:
         if lookup(cfg, key):
-            yield Change(key, False, STAYS)
+            yield Change(key, False, NO_OFFLOAD_REASON)
 
 
-def contradictory(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield the settings of a plain config that do not go together."""
-    yield from _estimator(cfg, asynchrony)
-    yield from _contradictions(cfg, asynchrony)
-    yield from unsaved(cfg)
-    yield from misplaced(cfg)
+def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason for settings of a plain config that do not go together."""
+    yield from _estimator_contradictions(cfg, asynchrony)
+    yield from _other_contradictions(cfg, asynchrony)
+    yield from _unsaved_parts(cfg)
+    yield from placement_reasons(cfg)
 
 
 def not_added_up(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """A policy loss whose micro-batches do not add up to an optimizer step, where they are streamed."""
-    name, mode = (str(lookup(cfg, f"{ACTOR}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode"))
+    """Yield a reason if the streamed micro-batches of a policy loss do not add up to an optimizer step."""
+    name, mode = (
+        str(lookup(cfg, f"{ACTOR_SECTION}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode")
+    )
     override = override_for(name, mode) if settings.streams else ""
     if override:
         yield Reason(
-            f"async.streamer does not support {ACTOR}.policy_loss.loss_mode={name} with loss_agg_mode={mode}"
-            f": that loss is no mean over tokens, and its micro-batches do not add up to one; use {override}",
+            f"async.streamer does not support {ACTOR_SECTION}.policy_loss.loss_mode={name} with "
+            f"loss_agg_mode={mode}: that loss is no mean over tokens, and its micro-batches do "
+            f"not add up to one; use {override}",
             override,
         )
 
 
 def too_few_places(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """Ray, which a run on one node starts by itself, has no place for each of its processes."""
+    """Yield a reason if the Ray that a run on one node starts by itself has no place for each process."""
     key = "ray_kwargs.ray_init.num_cpus"
-    given, needed = lookup(cfg, key), process_count(settings.plan)
-    if given is not None and given < needed and starts_ray(cfg):
+    places, processes = lookup(cfg, key), process_count(settings.plan)
+    if places is not None and places < processes and starts_ray(cfg):
         yield Reason(
-            f"{key}={given} has no place for each of {needed} processes: learner ranks, env workers and "
-            f"inference ranks; set {key}={needed}, which places processes and may be more than there are "
+            f"{key}={places} has no place for each of {processes} processes: learner ranks, env workers and "
+            f"inference ranks; set {key}={processes}, which places processes and may be more than there are "
             "cores",
-            f"{key}={needed}",
+            f"{key}={processes}",
         )
 
 
-def unsaved(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Parts of a checkpoint that a run would go on from and that none has."""
-    load, save = (_listed(lookup(cfg, f"{ACTOR}.checkpoint.{key}_contents")) for key in ("load", "save"))
+def _unsaved_parts(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if a run would go on from parts of a checkpoint that none has."""
+    load, save = (
+        _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
+    )
     if missing := [name for name in load if name not in save]:
         yield Reason(
-            f"{ACTOR}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which save_contents="
-            f"{save} leaves out; use load_contents={save}",
-            f"{ACTOR}.checkpoint.load_contents=[{','.join(save)}]",
+            f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
+            f"save_contents={save} leaves out; use load_contents={save}",
+            f"{ACTOR_SECTION}.checkpoint.load_contents=[{','.join(save)}]",
         )
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+def _estimator_contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     name = str(lookup(cfg, "algorithm.adv_estimator"))
     if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
         yield Reason(
@@ -199,12 +213,12 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
             "gae or grpo",
             "algorithm.adv_estimator=grpo",
         )
-    elif name in WITH_VALUES and lookup(cfg, "vla.model.add_value_head") is False:
+    elif name in VALUE_ESTIMATORS and lookup(cfg, "vla.model.add_value_head") is False:
         yield Reason(
             f"algorithm.adv_estimator={name} needs values; set vla.model.add_value_head=true",
             "vla.model.add_value_head=true",
         )
-    elif name not in WITH_VALUES and section(cfg, "train")["auto_reset"]:
+    elif name not in VALUE_ESTIMATORS and section(cfg, "train")["auto_reset"]:
         yield Reason(
             f"algorithm.adv_estimator={name} compares whole episodes, which env.train.auto_reset=true cuts; "
             "use env.train.auto_reset=false",
@@ -218,19 +232,19 @@ def _estimator(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reas
         )
 
 
-def _contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+def _other_contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     if asynchrony.deterministic and evaluates(cfg):
         yield Reason(
             "async.deterministic does not support evaluation, which draws from the generator that samples "
             "rollouts; use trainer.test_freq=-1 and trainer.val_before_train=false",
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
-    precision = lookup(cfg, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
+    precision = lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype")
     if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
         yield Reason(
-            f"async.streamer does not support {ACTOR}.fsdp_config.mixed_precision.param_dtype={precision}: "
-            "its scaler may skip a step; use bf16",
-            f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16",
+            f"async.streamer does not support {ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype="
+            f"{precision}: its scaler may skip a step; use bf16",
+            f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype=bf16",
         )
     if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
         yield Reason(

@@ -1,16 +1,31 @@
-"""Settings of learner ranks under veRL, beyond those of env workers and inference ranks."""
+"""The settings of a run under veRL, and the division of its environments, from a config as plain data.
+
+Env workers and inference ranks import this, too: nothing here imports veRL, Ray or a command's interface.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.nested import lookup
+from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.core.types import RatioLevel
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.simulators import divide
+from rlinf_async.hosts.sizes import Evaluation, split_requests
 from rlinf_async.hosts.workers.settings import WorkerSettings
+
+ACTOR_SECTION = "actor_rollout_ref.actor"
+MODEL_SECTION = "actor_rollout_ref.model"
+ROLLOUT_SECTION = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings(WorkerSettings):
-    """A run of trainer mode `vla_async`; see `config` for what each of veRL's keys means here."""
+    """A run of trainer mode `vla_async`; see `config` for the meaning of each of veRL's keys here."""
 
     ratio_level: RatioLevel
     """The meaning of one entry of veRL's `response_mask`: `vla.ratio_level`."""
@@ -21,3 +36,174 @@ class VerlSettings(WorkerSettings):
     """veRL's `algorithm.norm_adv_by_std_in_grpo`."""
     value_clip: float
     """veRL's `critic.cliprange_value`."""
+
+
+def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
+    """Return the whole number of at least 1 at a dotted key.
+
+    Raises:
+        ValueError: the value is no such number.
+    """
+    value = lookup(cfg, key)
+    value = default if value is None else value
+    if value is None:
+        raise ValueError(f"{key} is missing; set it to a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key}={value!r} must be a whole number of at least 1; nearest: 1")
+    return value
+
+
+def group_size(cfg: Mapping[str, Any]) -> int:
+    """Trajectories that start alike: what veRL calls `rollout.n`."""
+    return whole(cfg, f"{ROLLOUT_SECTION}.n", default=1)
+
+
+def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """`env.train` or `env.eval` with what the other keys of the config say about it.
+
+    Raises:
+        ValueError: it is missing, or names no class.
+    """
+    block = lookup(cfg, f"env.{mode}")
+    if not isinstance(block, Mapping):
+        raise ValueError(f"env.{mode}={block!r} must be a block with env_class and total_num_envs")
+    if not block.get("env_class"):
+        raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
+    return {
+        "env_type": block.get("simulator_type") or block["env_class"],
+        "group_size": group_size(cfg) if mode == "train" else 1,
+        "seed": lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
+        "auto_reset": False,
+        "ignore_terminations": False,
+        "is_eval": mode == "eval",
+        **block,
+    }
+
+
+def horizon(cfg: Mapping[str, Any], mode: str) -> int:
+    """Decisions in one rollout.
+
+    Raises:
+        ValueError: a rollout is not made of whole decisions.
+    """
+    env, chunks = section(cfg, mode), whole(cfg, "vla.model.num_action_chunks")
+    key = "max_steps_per_rollout_epoch" if env.get("max_steps_per_rollout_epoch") else "max_episode_steps"
+    steps = whole(cfg, f"env.{mode}.{key}")
+    if steps % chunks:
+        nearest = max(1, round(steps / chunks)) * chunks
+        raise ValueError(
+            f"env.{mode}.{key}={steps} is not made of decisions of vla.model.num_action_chunks={chunks} "
+            f"steps; nearest: {nearest}"
+        )
+    return steps // chunks
+
+
+def learner_ranks(cfg: Mapping[str, Any]) -> int:
+    return whole(cfg, "trainer.nnodes") * whole(cfg, "trainer.n_gpus_per_node")
+
+
+def inference_ranks(cfg: Mapping[str, Any]) -> int:
+    """Return `vla.inference.ranks`, else the accelerators that veRL sets apart for rollouts, else one."""
+    nodes = lookup(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
+    rollout_gpus = nodes * whole(cfg, f"{ROLLOUT_SECTION}.n_gpus_per_node", default=1)
+    return whole(cfg, "vla.inference.ranks", default=rollout_gpus or 1)
+
+
+def process_count(plan: ShardPlan) -> int:
+    """Return the number of places that a run needs of Ray: one of each of its processes."""
+    return plan.learner_ranks + plan.env_workers + plan.inference_ranks
+
+
+def rollout_epochs(cfg: Mapping[str, Any]) -> int:
+    """Return the number of rollouts of every environment for a global batch.
+
+    Raises:
+        ValueError: the global batch is not a multiple of the environments.
+    """
+    prompts, members = whole(cfg, "data.train_batch_size"), group_size(cfg)
+    envs, trajectories = whole(cfg, "env.train.total_num_envs"), prompts * members
+    if trajectories % envs:
+        nearest = max(1, round(trajectories / envs)) * envs
+        advice = f"data.train_batch_size={nearest // members}" if nearest % members == 0 else "other numbers"
+        raise ValueError(
+            f"data.train_batch_size={prompts} x {ROLLOUT_SECTION}.n={members} are {trajectories} "
+            "trajectories, which "
+            f"must be a multiple of env.train.total_num_envs={envs}; nearest: {advice}"
+        )
+    return trajectories // envs
+
+
+def evaluates(cfg: Mapping[str, Any]) -> bool:
+    """Return True if the run has evaluations."""
+    return (lookup(cfg, "trainer.test_freq") or -1) > 0 or bool(lookup(cfg, "trainer.val_before_train"))
+
+
+def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
+    """Return the plan that assigns environments to workers, shards and ranks.
+
+    Raises:
+        ValueError: numbers that do not divide, with the nearest that do.
+    """
+    one_each = ShardPlan(
+        total_envs=whole(cfg, "env.train.total_num_envs"),
+        env_workers=whole(cfg, "env.workers", default=1),
+        inference_ranks=inference_ranks(cfg),
+        learner_ranks=learner_ranks(cfg),
+        shards_per_worker=1,
+        rollout_epochs=rollout_epochs(cfg),
+        group_size=group_size(cfg),
+    )
+    return divide(
+        one_each,
+        section(cfg, "train"),
+        asynchrony.rollout,
+        stages=whole(cfg, "env.stages", default=1),
+        evaluates=evaluation(cfg).fits,
+    )
+
+
+def evaluation(cfg: Mapping[str, Any]) -> Evaluation:
+    """The environments that a run is evaluated in.
+
+    Raises:
+        ValueError: the run is evaluated, and says not in how many.
+    """
+    if not evaluates(cfg):
+        return Evaluation(None)
+    return Evaluation({**section(cfg, "eval"), "total_num_envs": whole(cfg, "env.eval.total_num_envs")})
+
+
+def misfits(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Sizes of steps, batches and evaluation that do not go together, with the nearest that do."""
+    yield from split_requests(settings)
+    yield from _step_misfits(settings)
+    yield from evaluation(cfg).misfits(settings)
+
+
+def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
+    plan, micro = settings.plan, settings.micro_batch_size
+    per_pass = micro * plan.learner_ranks
+    samples = settings.samples_per_batch
+    step = (
+        f"{samples} samples per step ({plan.trajectories_per_batch} trajectories x {settings.horizon} "
+        "decisions)"
+    )
+    if samples % settings.global_batch_size:
+        per_trajectory = settings.horizon * plan.group_size
+        mini = settings.global_batch_size // per_trajectory
+        nearest = nearest_divisor(samples // per_trajectory, mini)
+        yield Reason(
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={mini} (x {plan.group_size} x {settings.horizon} "
+            "decisions = "
+            f"{settings.global_batch_size} samples) does not divide {step}; nearest: {nearest}",
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={nearest}",
+        )
+    elif settings.global_batch_size % per_pass:
+        each = max(1, settings.global_batch_size // plan.learner_ranks)
+        nearest = nearest_divisor(each, micro)
+        yield Reason(
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={micro} x {plan.learner_ranks} learner ranks "
+            "do not "
+            f"divide an optimizer step of {settings.global_batch_size} samples; nearest: {nearest}",
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={nearest}",
+        )

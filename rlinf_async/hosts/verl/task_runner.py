@@ -12,7 +12,7 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 from rlinf_async.hosts.verl import plugin
-from rlinf_async.hosts.verl.block import TRAINER_MODE
+from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 
@@ -54,11 +54,11 @@ def _run(config: DictConfig) -> None:
     """Do the work of veRL's task runner, without TransferQueue and agent loops."""
     OmegaConf.resolve(config)
     trainer = get_trainer_cls(TRAINER_MODE)(config=config)
-    succeeded = False
+    success = False
     try:
         trainer.init()
         trainer.fit(None)
-        succeeded = True
+        success = True
     finally:
         if trainer.logger is not None:
-            trainer.logger.finish(exit_code=0 if succeeded else 1)
+            trainer.logger.finish(exit_code=0 if success else 1)

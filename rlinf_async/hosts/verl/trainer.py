@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.preparations import make_ready
-from rlinf_async.hosts.verl.block import TRAINER_MODE
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
-from rlinf_async.hosts.verl.tracking import LastingTracking
-from rlinf_async.hosts.verl.versions import versions
+from rlinf_async.hosts.verl.installation import versions
+from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.metrics_outlet import MetricsOutlet
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
@@ -33,6 +33,27 @@ class NoAgentLoop:
     @classmethod
     def create(cls, **_: object) -> NoAgentLoop:
         return cls()
+
+
+class LastingTracking:
+    """Stands for the `Tracking` that `make` gives; what veRL does with a trainer's logger is `finish`."""
+
+    def __init__(self, make: Callable[[], Any], *, say: Callable[[str], None]) -> None:
+        self._outlet = MetricsOutlet(
+            make,
+            write=lambda tracking, batch, metrics: tracking.log(data=dict(metrics), step=batch + 1),
+            close=lambda tracking, exit_code: tracking.finish(exit_code=exit_code),
+            drop=lambda tracking: tracking.finish(exit_code=1),
+            say=say,
+        )
+
+    def log(self, batch: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a batch, which veRL counts from 1."""
+        self._outlet.log(batch, metrics)
+
+    def finish(self, exit_code: int = 0) -> None:
+        """Close the loggers, of a run that has failed with another code than 0; twice is once."""
+        self._outlet.close(exit_code=exit_code)
 
 
 @register_trainer(TRAINER_MODE)
@@ -53,7 +74,7 @@ class VLAAsyncTrainer(PPOTrainer):
     def _setup(self) -> None:
         """Check the config, and start every process."""
         # Imported here: veRL imports this module while it is being imported itself.
-        from rlinf_async.hosts.verl.learner_group import start_learners
+        from rlinf_async.hosts.verl.learner_worker import start_learners
         from rlinf_async.hosts.verl.processes import (
             check_places,
             start_channels,

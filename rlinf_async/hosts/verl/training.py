@@ -19,12 +19,10 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
 from rlinf_async.hosts.kit.training import ScoringTraining
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
+from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine
-from rlinf_async.hosts.verl.estimators import WITH_VALUES
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
-from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, summed
-from rlinf_async.hosts.verl.premise import is_half
-from rlinf_async.hosts.verl.scoring import forward, model_name
+from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -87,7 +85,7 @@ class EngineTraining(ScoringTraining):
         algorithm: AlgoConfig,
         spans: SpanLog = UNRECORDED,
     ) -> None:
-        critic, model = settings.estimator in WITH_VALUES, model_name(worker.engine)
+        critic, model = settings.estimator in VALUE_ESTIMATORS, worker.engine.model_name
         super().__init__(worker, settings, critic=critic, model=model)
         self._worker = worker
         self._engine = worker.engine
@@ -129,10 +127,10 @@ class EngineTraining(ScoringTraining):
         return rollout
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
-        return forward(self._engine, parts, values=values)
+        return self._engine.passes(parts, values=values)
 
     def is_half(self) -> bool:
-        return is_half(self._engine)
+        return self._engine.is_half
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         tensors: Tensors = rollout  # type: ignore[assignment]
@@ -216,27 +214,27 @@ class EngineTraining(ScoringTraining):
             dataloader_kwargs={"shuffle": self._actor.shuffle},
         )
         output = self._worker.train_mini_batch(data)
-        return self._named(of_verl(tu.get(output, "metrics")))
+        return self._metrics(of_verl(tu.get(output, "metrics")))
 
     def note(self, name: str, value: float) -> None:
         self._measures.note(name, value)
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Those of all ranks: veRL normalises a whole batch."""
+        """Return the sums of all ranks: veRL normalises a whole batch."""
         return self.summed(sums)
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         for report in self._reports:
             report["advantages"] = normalized(report["advantages"])
         self._measures.note("actor/lr", self._engine.lr_scheduler_step())
-        return self._named(self._measures.means(self._group))
+        return self._metrics(self._measures.means(self._group))
 
-    def _named(self, trained: Mapping[str, float]) -> dict[str, float]:
+    def _metrics(self, training: Mapping[str, float]) -> dict[str, float]:
         rollouts = of_rollouts(self._reports, self._group)
         if self._settings.plan.group_size > 1:
             silent = self.summed({"groups_without_signal": float(self._silent)})
-            trained = {**trained, **silent}
-        return prefixed("rollout", rollouts) | prefixed("train", {**trained, **self._examined})
+            training = {**training, **silent}
+        return prefixed("rollout", rollouts) | prefixed("train", {**training, **self._examined})
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         behaviour = self._ratios(rollout, "prev_logprobs")
@@ -248,7 +246,7 @@ class EngineTraining(ScoringTraining):
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        return summed(sums, self._group)
+        return sum_over_ranks(sums, self._group)
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:

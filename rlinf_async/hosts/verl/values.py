@@ -1,7 +1,8 @@
-"""The values of a config beside veRL's defaults, which say what there is and of which kind it is."""
+"""The values of a config beside veRL's defaults, which tell what keys there are and of which kind each is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -9,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.hosts.async_block import MISSING_VALUE
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
+
+POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
+"""A default of veRL's that points to another key, with the value that it has where that key is absent."""
+PART_POINTER = re.compile(r"\$\{[\w.]+\}")
+"""A pointer within a longer text."""
 
 
 @cache
@@ -27,25 +33,29 @@ def defaults() -> Mapping[str, Any]:
     return {}
 
 
+@cache
+def resolved_defaults() -> Mapping[str, Any]:
+    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
+    return dotted(_resolved(defaults(), defaults()))
+
+
 def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys of `cfg` (plain data) whose values are not veRL's defaults, with those; null is nobody's."""
-    raw = dotted(defaults())
-    pointing: Any = None
+    # A default may be written as it stands there, come to what it does alone, or to what it does in `cfg`.
+    # By hand, as OmegaConf would build all of it anew for each call.
+    alike = (dotted(defaults()), resolved_defaults(), dotted(_resolved(defaults(), cfg)))
     for key, value in dotted(cfg).items():
-        if value in (None, {}) or value == raw.get(key) or value == resolved_defaults().get(key):
-            continue
-        pointing = OmegaConf.create(dict(cfg)) if pointing is None else pointing
-        if value != _pointed_to(key, pointing, raw):
+        if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
             yield key, value
 
 
 def is_switch(key: str) -> bool:
-    """Whether veRL's default of a key is true or false."""
+    """Return True if veRL's default of a key is true or false."""
     return isinstance(resolved_defaults().get(key), bool)
 
 
 def kind_of_default(key: str) -> Kind | None:
-    """What a value of the kind of veRL's default is; None where there is no default, or it is null."""
+    """Return the kind of veRL's default; None where there is no default, or it is null."""
     default = resolved_defaults().get(key)
     if is_switch(key):
         return Flag()
@@ -56,19 +66,25 @@ def kind_of_default(key: str) -> Kind | None:
     return Text() if isinstance(default, str) else Block() if isinstance(default, Mapping) else None
 
 
-@cache
-def resolved_defaults() -> Mapping[str, Any]:
-    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
-    content: Any = OmegaConf.to_container(OmegaConf.create(dict(defaults())), resolve=True)
-    return dotted(content)
+def _resolved(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
+    """Return a tree of defaults that stands at `section`, with the values in `cfg` that it points to."""
+    if isinstance(tree, Mapping):
+        return {name: _resolved(value, cfg, f"{section}.{name}") for name, value in tree.items()}
+    if not isinstance(tree, str) or "${" not in tree:
+        return tree
+    if pointer := POINTER.fullmatch(tree):
+        return _pointed_to(pointer, cfg, section)
+    return PART_POINTER.sub(lambda part: str(_resolved(part[0], cfg, section)), tree)
 
 
-def _pointed_to(key: str, pointing: Any, raw: Mapping[str, Any]) -> Any:
-    """What a default that points to another key, or lies in one, comes to; written into `pointing`."""
-    names = key.split(".")
-    for depth in range(len(names), 0, -1):
-        place = ".".join(names[:depth])
-        if isinstance(raw.get(place), str) and "${" in raw[place]:
-            OmegaConf.update(pointing, place, raw[place])
-            return OmegaConf.select(pointing, key, throw_on_resolution_failure=False)
-    return None
+def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> Any:
+    key, fallback = pointer["key"], pointer["fallback"]
+    if key.startswith("."):  # a key of the same section
+        key = f"{place.rpartition('.')[0]}{key}".lstrip(".")
+    section, _, name = key.rpartition(".")
+    around = lookup(cfg, section) if section else cfg
+    if isinstance(around, Mapping) and around.get(name, MISSING_VALUE) != MISSING_VALUE:
+        return _resolved(around[name], cfg, f".{key}")
+    if fallback and "${" in fallback:
+        return _resolved(fallback, cfg, place)
+    return yaml.load(fallback, Loader=yaml.CSafeLoader) if fallback else None

@@ -6,8 +6,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.verl.block import whole
-from rlinf_async.hosts.verl.sizes import ACTOR_SECTION, section
+from rlinf_async.hosts.verl.settings import ACTOR_SECTION, section, whole
 from rlinf_async.hosts.workload import Workload
 
 OFF_NOTE = (

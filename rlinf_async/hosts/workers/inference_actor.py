@@ -16,8 +16,8 @@ from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
-SAID = ("prev_logprobs", "prev_values", "forward_inputs")
-"""What is read of all that a policy says of its actions."""
+RESULT_FIELDS = ("prev_logprobs", "prev_values", "forward_inputs")
+"""The fields that are read of a policy's result for its actions."""
 
 
 class InferenceActor(PolicyWorker):
@@ -51,10 +51,10 @@ class InferenceActor(PolicyWorker):
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         with torch.no_grad():
-            given = self._policy.predict_action_batch(env_obs=merge(observations), mode=mode)
-        actions, result = decided(given, size)
-        said = {name: result.get(name) for name in SAID} if mode == "train" else {}
-        return actions.cpu(), map_tensors(torch.Tensor.cpu, said)
+            decision = self._policy.predict_action_batch(env_obs=merge(observations), mode=mode)
+        actions, result = decided(decision, size)
+        fields = {name: result.get(name) for name in RESULT_FIELDS} if mode == "train" else {}
+        return actions.cpu(), map_tensors(torch.Tensor.cpu, fields)
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         inputs = map_tensors(lambda tensor: tensor.to(self._device), samples["forward_inputs"])

@@ -1,8 +1,9 @@
-"""The policy of an inference rank."""
+"""The policy that inference ranks act with and learner ranks train, and the adapters that it may be given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.workers.adapters import Adapters, add_adapters
+from rlinf_async.hosts.workers.settings import Adapters
 
 MODELS_GROUP = "rlinf_async.models"
+VALUE_HEAD = "value_head"
+"""The module of a policy that estimates values; adapters leave it alone, and it is trained whole."""
 PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Values of `vla.model.precision`; without one the builder decides."""
 
@@ -20,7 +23,7 @@ PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.
 def build_policy(
     section: Mapping[str, Any], *, ckpt_path: str | None, seed: int, adapters: Adapters | None = None
 ) -> torch.nn.Module:
-    """The policy of a `vla.model` section, with fresh weights drawn by `seed` or those of a state dict.
+    """Build the policy of a `vla.model` section, with fresh weights drawn by `seed` or those of a state dict.
 
     Raises:
         ValueError: no package provides `model_type`, or the state dict is another policy's.
@@ -42,7 +45,7 @@ def make_policy(
     seed: int,
     adapters: Adapters | None = None,
 ) -> torch.nn.Module:
-    """The same in a type that is given: what the learner and every inference rank begin with. `adapters` are
+    """Build the same in the type `dtype`: the learner and every inference rank begin with it. `adapters` are
     added to the weights that it starts from.
 
     Weights that no checkpoint gives and that are not trained are never sent: all draw them alike.
@@ -70,3 +73,44 @@ def load_weights(policy: torch.nn.Module, path: Path) -> None:
         policy.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except RuntimeError as error:
         raise ValueError(f"vla.ckpt_path={str(path)!r} does not fit vla.model: {error}") from error
+
+
+def add_adapters(policy: torch.nn.Module, adapters: Adapters) -> None:
+    """Give `policy` adapters, which change nothing until they are trained, and train nothing else of it but
+    its value head.
+
+    Raises:
+        ValueError: none of its layers is a target.
+    """
+    # A run without adapters does without this package.
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    targets = adapters.targets
+    config = LoraConfig(
+        r=adapters.rank,
+        lora_alpha=adapters.alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=[name for name, _ in policy.named_modules() if _is_exempt(name, adapters.excluded)],
+        bias="none",
+    )
+    inject_adapter_in_model(config, policy)
+    for module in policy.modules():
+        if isinstance(module, BaseTunerLayer):
+            # FSDP2 is told of its units by the names of classes, and peft's are those of the layers within.
+            module.__class__ = type(f"Adapted{type(module).__name__}", (type(module),), {})
+    frozen_type = next((p.dtype for p in policy.parameters() if not p.requires_grad), torch.float32)
+    for name, parameter in policy.named_parameters():
+        if VALUE_HEAD in name.split("."):
+            parameter.requires_grad_(True)
+        elif parameter.requires_grad:
+            parameter.data = parameter.data.to(frozen_type)  # FSDP2 shards what has one type
+
+
+def _is_exempt(name: str, excluded: str | Sequence[str] | None) -> bool:
+    """Return True if a module is in a value head, or excluded: by a pattern, or by the end of its name."""
+    if VALUE_HEAD in name.split("."):
+        return True
+    if isinstance(excluded, str):
+        return re.fullmatch(excluded, name) is not None
+    return any(name == each or name.endswith(f".{each}") for each in excluded or ())

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlinf_async.hosts.workers.adapters import Adapters
 from rlinf_async.loops.run_settings import RunSettings
+
+ALL_LAYERS = "all-linear"
+"""The word of peft for every linear layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Adapters of `rank` on the layers `targets`, in the words of peft, except on those `excluded`."""
+
+    rank: int
+    alpha: int
+    targets: str | Sequence[str] = ALL_LAYERS
+    excluded: str | Sequence[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Environments of one shard, as the env loop sees them."""
+"""Environments of one shard, as the env loop sees them, and the recorder of their rollouts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.tensors import Episodes
+from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Step, shown
 from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
 from rlinf_async.hosts.kit.shard import Shown
+from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
@@ -47,7 +51,7 @@ class Stage:
     """Environments that step together in a thread of their own, and how they were built."""
 
     env: Any
-    """Those that are there now."""
+    """The environments that are there now."""
     section: Mapping[str, Any]
     """The `env` section of the config that `env` was built from."""
     size: int
@@ -186,3 +190,39 @@ def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) ->
     """Statistics [B] of the environments `where` (None: of all)."""
     tensors = dict(statistics or {})
     return tensors if where is None else {name: value[where] for name, value in tensors.items()}
+
+
+class ShardRecorder(SampleRecorder[ShardOutput]):
+    """Records a rollout whose `prev_logprobs` are [T, B, chunks, action_dim].
+
+    Where episodes are reset, one that was cut off is continued by the value of its end, in the `rewards`.
+    """
+
+    def __init__(
+        self, ticket: Ticket, *, settings: WorkerSettings, every_end: bool, episodes: Episodes
+    ) -> None:
+        super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
+        self._worker_settings = settings
+
+    def observation_of(self, output: ShardOutput) -> dict[str, Any]:
+        return output.observation
+
+    def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
+        return output.episodes
+
+    def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
+        shape = (
+            len(answer["actions"]),
+            self._worker_settings.steps_per_decision,
+            self._worker_settings.action_dim,
+        )
+        logprobs: torch.Tensor = answer["prev_logprobs"].float().reshape(shape)
+        return logprobs
+
+    def rewards_of(self, output: ShardOutput, answer: Mapping[str, Any]) -> torch.Tensor:
+        bootstrap = answer.get("bootstrap_values")
+        if bootstrap is None or not self._worker_settings.auto_reset:
+            return output.rewards
+        return output.rewards + self._worker_settings.gamma * torch.where(
+            output.truncated, one_each(bootstrap), 0.0
+        )

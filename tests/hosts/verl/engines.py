@@ -11,17 +11,17 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.verl.learner_group import actor_config, worker_config
-from rlinf_async.hosts.verl.learner_worker import LearnerWorker, join_group
+from rlinf_async.hosts.verl.learner_worker import LearnerWorker, actor_config, join_group, worker_config
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import EngineTraining, engine_learner
 from rlinf_async.observe.meters import BusyMeter
+from tests.hosts.verl.configs import overridden
 from tests.making import piece, ticket
 
 OBSERVATION, CHUNKS, ACTION = 5, 2, 3
 STEPS, ENVS = 4, 8
 
-BASE = (
+BASE = [
     "critic.enable=false",
     "critic.optim.lr=3e-4",
     "algorithm.adv_estimator=gae",
@@ -40,14 +40,16 @@ BASE = (
     "trainer.n_gpus_per_node=1",
     "+vla.model={model_type:gaussian_mlp,obs_dim:5,num_action_chunks:2,action_dim:3,add_value_head:true}",
     "+vla.ckpt_path=null",
-)
+]
 
 
 @cache
 def config(*overrides):
     """veRL's own configuration, with `BASE` and `overrides`."""
+    if overrides:
+        return overridden(config(), overrides)
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=[*BASE, *overrides])
+        return compose("ppo_trainer", overrides=BASE)
 
 
 def settings(**changes):

@@ -9,8 +9,8 @@ import torch
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.host import AssumedCluster, VerlHost
-from rlinf_async.hosts.workers.adapters import Adapters, add_adapters
-from rlinf_async.hosts.workers.policy import make_policy
+from rlinf_async.hosts.workers.policy import add_adapters, make_policy
+from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.configs import composed
 from tests.hosts.verl.engines import config, learner, learner_of, pieces, rollout, settings, weights

@@ -10,7 +10,7 @@ import torch
 from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import concatenate
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
-from rlinf_async.hosts.verl.estimators import COMPARING_ESTIMATORS, WITHIN_GROUPS
+from rlinf_async.hosts.verl.algorithms import COMPARING_ESTIMATORS, GROUP_ESTIMATORS
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
 from verl.trainer.ppo import core_algos  # isort: skip
@@ -50,7 +50,7 @@ def test_streamed_gae_differs_from_verls_by_the_normalisation_alone():
 
 
 @pytest.mark.parametrize("norm_by_std", [True, False])
-@pytest.mark.parametrize("name", sorted(WITHIN_GROUPS))
+@pytest.mark.parametrize("name", sorted(GROUP_ESTIMATORS))
 def test_estimators_of_groups_say_the_same_piece_by_piece_as_over_the_batch(name, norm_by_std):
     of = settings(
         asynchrony={"mode": "streamer"},

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.verl.model_config import dress
-from rlinf_async.hosts.verl.scoring import forward
+from rlinf_async.hosts.verl.engine import PolicyEngine, dress
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, weights
 from tests.making import accept
@@ -127,7 +126,7 @@ def test_actions_are_scored_without_dropout_and_training_has_it():
         reshard=lambda: None,
     )
     part = {"states": torch.ones(4, 8)}
-    first, second = forward(engine, [{"forward_inputs": part}] * 2, values=False)
+    first, second = PolicyEngine.passes(engine, [{"forward_inputs": part}] * 2, values=False)
     assert torch.equal(first["logprobs"], part["states"])
     assert torch.equal(second["logprobs"], part["states"])
     assert dropout.training

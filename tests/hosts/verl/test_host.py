@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.hosts import host
-from rlinf_async.hosts.verl.block import another_mode
 from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
 from rlinf_async.hosts.verl.host import VerlHost
+from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.observe.ending import RunFailed, recorded
 from rlinf_async.observe.run_dir import RunDir
 

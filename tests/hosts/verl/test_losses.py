@@ -11,9 +11,9 @@ from tensordict import NonTensorData, TensorDict
 
 from rlinf_async.core.objectives import importance_weight, loglinear, ppo_loss, value_loss
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.verl.learner_group import actor_config
+from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, override_for
+from rlinf_async.hosts.verl.learner_worker import actor_config
 from rlinf_async.hosts.verl.losses import PolicyLoss
-from rlinf_async.hosts.verl.policy_losses import SELECTING_LOSSES, override_for
 from tests.hosts.verl.engines import ACTION, CHUNKS, config, settings
 
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY  # isort: skip

@@ -10,9 +10,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 from rlinf_async.hosts.reasons import RefusedError
-from rlinf_async.hosts.verl import learner_group, processes
+from rlinf_async.hosts.verl import learner_worker, processes
 from rlinf_async.hosts.verl.explain import explain
-from rlinf_async.hosts.verl.placement import ASKED_SHARE, too_small
+from rlinf_async.hosts.verl.placement import RESOURCE_SHARE, too_small
 from tests.hosts.verl.configs import composed
 from tests.hosts.verl.engines import settings
 
@@ -82,10 +82,10 @@ def test_learners_are_placed_by_verls_own_means(monkeypatch):
         pools.append(options)
         raise InterruptedError
 
-    monkeypatch.setattr(learner_group, "RayResourcePool", made)
+    monkeypatch.setattr(learner_worker, "RayResourcePool", made)
     config = composed("+vla.placement.learner=train")
     with pytest.raises(InterruptedError):
-        learner_group.start_learners(config, settings())
+        learner_worker.start_learners(config, settings())
     assert pools[0]["accelerator_type"] == "train"
 
 
@@ -112,7 +112,7 @@ def test_processes_are_where_their_resource_is_and_all_of_them_may(monkeypatch):
         workers = processes.start_env_workers(config, of)
         assert set(ray.get([worker.node.remote() for worker in workers])) == {there.node_id}
         assert ray.cluster_resources()["sim"] - ray.available_resources()["sim"] == pytest.approx(
-            2 * ASKED_SHARE
+            2 * RESOURCE_SHARE
         )
     finally:
         ray.shutdown()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.hosts.verl.host import VerlHost
-from rlinf_async.hosts.verl.sizes import section
+from rlinf_async.hosts.verl.settings import section
 
 pytestmark = pytest.mark.verl
 MISTAKES = {

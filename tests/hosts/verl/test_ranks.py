@@ -7,7 +7,7 @@ pytest.importorskip("verl", reason="needs veRL")
 import torch
 import torch.multiprocessing
 
-from rlinf_async.hosts.verl.weights import EngineWeights
+from rlinf_async.hosts.verl.learner_worker import EngineWeights
 from tests.hosts.verl.engines import free_port, join, learner, learner_of, pieces, rollout, settings, weights
 
 pytestmark = pytest.mark.verl

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.hosts.reasons import RefusedError
 from rlinf_async.hosts.verl.config import read
-from rlinf_async.hosts.verl.refusals import REFUSALS
+from rlinf_async.hosts.verl.refusals import REFUSED_KEYS
 from tests.hosts.verl.configs import composed
 
 pytestmark = pytest.mark.verl
@@ -23,7 +23,7 @@ def config():
     return composed()
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
 def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(config, refusal):
     value = (
         "bypass_mode"

@@ -6,7 +6,7 @@ pytest.importorskip("verl", reason="needs veRL")
 
 import torch
 
-from rlinf_async.hosts.verl.weights import EngineWeights
+from rlinf_async.hosts.verl.learner_worker import EngineWeights
 from rlinf_async.ray_runtime.publication.weights import types_of
 from tests.hosts.verl.engines import learner, settings, weights
 

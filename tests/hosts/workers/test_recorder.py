@@ -7,8 +7,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import torch
 
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.workers import recorder
-from rlinf_async.hosts.workers.shard import ShardOutput, started
+from rlinf_async.hosts.workers.shard import ShardOutput, ShardRecorder, started
 from tests.hosts.workers.given import ACTION, CHUNK, settings
 
 ENVS = 4
@@ -46,7 +45,7 @@ def answer(step, version, **changes):
 
 def pieces(outputs, answers, *, episodes=None, every_end=False, **changes):
     made = settings(**changes)
-    record = recorder.ShardRecorder(
+    record = ShardRecorder(
         TICKET, settings=made, every_end=every_end, episodes=[] if episodes is None else episodes
     )
     for output, given in zip(outputs[:-1], answers[:-1], strict=True):

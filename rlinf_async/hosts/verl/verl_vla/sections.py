@@ -10,7 +10,7 @@ from typing import Any
 
 from rlinf_async.core.names import did_you_mean
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.verl.own_checks import get_ready
+from rlinf_async.hosts.verl.installation import get_ready
 
 INSTALL_COMMAND = "pip install --no-deps git+https://github.com/verl-project/verl-vla"
 CLASSES = {"libero": "verl_vla.envs.libero.libero_env:LiberoEnv"}

@@ -1,13 +1,16 @@
-"""Checks of veRL: which one is here, and whether the plugin is in it."""
+"""The veRL that is installed: its version, what a process does before it imports it, and checks of both."""
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping
+from importlib.metadata import version as version_of
 
+from rlinf_async import __version__
 from rlinf_async.extras import INSTALL_AGAIN
-from rlinf_async.hosts.verl.block import PLATFORM_VARIABLE, TRAINER_MODE
-from rlinf_async.hosts.verl.versions import FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE
+from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.observe.check import (
     Check,
     check_range,
@@ -19,6 +22,12 @@ from rlinf_async.observe.check import (
     without,
 )
 
+FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE = (0, 9, 1), (0, 10)
+"""Supported releases of veRL: from the first of these on, and below the second."""
+INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
+PLATFORM_VARIABLE = "VERL_PLATFORM"
+"""The variable that tells veRL of the kind of accelerator, before it is imported."""
+PLATFORM_LOGGER = "verl.plugin.platform.platform_manager"
 PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
 PLUGIN_NAME = "rlinf_async"
 """The name of our entry point of `verl.plugins`."""
@@ -34,17 +43,46 @@ get_trainer_cls("{TRAINER_MODE}")
 GPUS_PROBE = "import torch; print(torch.cuda.device_count())"
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of this package, of veRL, and of the packages that both need.
+
+    Raises:
+        PackageNotFoundError: one of them is not installed.
+    """
+    return {"rlinf-async": __version__, **{name: version_of(name) for name in ("verl", "ray", "torch")}}
+
+
+def get_ready() -> bool:
+    """Prepare this process for importing veRL, and return True if there is an accelerator.
+
+    Without one, veRL has to be told so before it is imported. It repeats that, and it names every engine that
+    could be installed, which nobody has asked for.
+    """
+    import torch  # explaining a config does without
+
+    logging.getLogger(PLATFORM_LOGGER).addFilter(is_worth_reading)
+    warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
+    has_accelerator = torch.cuda.is_available()
+    if not has_accelerator:
+        os.environ.setdefault(PLATFORM_VARIABLE, "cpu")
+    return has_accelerator
+
+
+def is_worth_reading(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO
+
+
 def checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
-    installed = version("verl")
-    if installed is None:
+    release = version("verl")
+    if release is None:
         return [skipped("verl", "not installed; configs for veRL need it, in an environment of its own")]
     ground = [
-        check_range("verl", installed, least=FIRST_RELEASE, below=FIRST_UNSUPPORTED_RELEASE),
+        check_range("verl", release, least=FIRST_RELEASE, below=FIRST_UNSUPPORTED_RELEASE),
         check_plugins(os.environ),
     ]
-    if failed := failures(ground):
-        return [*ground, *without(failed, "verl trainer", "verl platform")]
+    if failure := failures(ground):
+        return [*ground, *without(failure, "verl trainer", "verl platform")]
     return [*ground, check_trainer(), check_platform(os.environ)]
 
 

@@ -1,6 +1,16 @@
-"""veRL's loggers as a trainer has them: closed with the status of the run, and outlived by it."""
+"""The trainer gives metrics to veRL's loggers, and takes back the places of learner ranks."""
 
-from rlinf_async.hosts.verl.tracking import LastingTracking
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("verl", reason="needs veRL")
+
+from rlinf_async.hosts.verl import learner_worker
+from rlinf_async.hosts.verl.learner_worker import LearnerGroup
+from rlinf_async.hosts.verl.trainer import LastingTracking
+
+pytestmark = pytest.mark.verl
 
 
 class Tracking:
@@ -37,3 +47,10 @@ def test_a_server_that_is_away_does_not_end_the_run():
     assert [step for step, _ in second.logged] == [3, 4]
     assert (first.codes, second.codes) == ([1], [0])
     assert "the server is away" in said[0]
+
+
+def test_every_place_of_a_group_is_given_back(monkeypatch):
+    removed = []
+    monkeypatch.setattr(learner_worker, "remove_placement_group", removed.append)
+    LearnerGroup(SimpleNamespace(workers=[]), SimpleNamespace(pgs=["of node 0", "of node 1"])).give_back()
+    assert removed == ["of node 0", "of node 1"]
