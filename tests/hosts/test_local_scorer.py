@@ -2,6 +2,7 @@
 
 import copy
 from concurrent.futures import wait
+from threading import Event
 
 import pytest
 import torch
@@ -87,12 +88,19 @@ def test_whoever_scores_a_piece_its_anchor_is_that_of_the_weights_with_which_the
     assert sum(told) == pytest.approx(compared.given / (ENVS * EPOCHS))
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
+    failed, following = Event(), StreamingLearner._next
+
     def failing(rank, payloads):
+        failed.set()
         raise ZeroDivisionError("no scores")
 
+    def next_after_the_failure(learner):
+        assert failed.wait(30)
+        return following(learner)
+
     monkeypatch.setattr(InferenceRank, "_scores", failing)
+    monkeypatch.setattr(StreamingLearner, "_next", next_after_the_failure)
     with pytest.raises(PolicyFailure, match="inference rank 0: ZeroDivisionError: no scores"):
         LocalTrainer(settings(), point_reach(seed=1)).run()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rlinf_async.lab import process
 
 script, directory, patience = sys.argv[1:]
-process.ORDERLY_S = process.TERMINATE_S = float(patience)
+process.ORDERLY_TIMEOUT_S = process.TERMINATE_S = float(patience)
 process.run_command([sys.executable, "-c", script, directory + "/pipe"], Path(directory, "log"))
 """
 RUN = """
