@@ -54,6 +54,9 @@ SIZES = (
 )
 """Four shards of four environments, two rollout epochs, six decisions: 192 samples, one optimizer step."""
 
+START_METHOD = "spawn" if torch.cuda.is_available() else "fork"
+"""Ranks that are forked need not import RLinf again; a process that has used CUDA cannot be."""
+
 
 @dataclass
 class Training:
@@ -103,7 +106,9 @@ def run_cases(ranks, cases, directory, *, run=None):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        torch.multiprocessing.spawn(_rank, args=(ranks, port, cases, directory, run), nprocs=ranks)
+        torch.multiprocessing.start_processes(
+            _rank, args=(ranks, port, cases, directory, run), nprocs=ranks, start_method=START_METHOD
+        )
     records = [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
     return {case.name: _joined([record[case.name] for record in records]) for case in cases}
 
