@@ -17,12 +17,12 @@ DRAWING_SUFFIXES = ("normal_", "uniform_", "bernoulli_", "exponential_", "random
 
 
 class NothingDrawn(TorchFunctionMode):
-    """Leaves out the drawing of first weights, for which torch loads its compiler: seconds of imports."""
+    """Leaves out the drawing of first weights, which takes long, and without data loads torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         tensor = args[0] if args else given.get("tensor")
-        if isinstance(tensor, torch.Tensor) and tensor.is_meta and func.__name__.endswith(DRAWING_SUFFIXES):
+        if isinstance(tensor, torch.Tensor) and func.__name__.endswith(DRAWING_SUFFIXES):
             return tensor
         return func(*args, **given)
 
