@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from stock_rlinf import validate, world_sizes
 
 from rlinf_async.compose import VERSION_BASE
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.checkout import on_policy_examples
 from rlinf_async.hosts.rlinf.explain import explain

@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
-from rlinf_async.config_files import FAST_LOADER, check_file, check_not_empty
+from rlinf_async.config_errors import FAST_LOADER, check_file, check_not_empty
 
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rlinf_async.loops.virtual_clock import run
+from rlinf_async.lab.virtual.clock import run
 
 # On a machine that is shared, slow is not a failure. `make nightly` searches further.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.processes import Process, identity, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import Process, identity, kind_and_rank
 from rlinf_async.wire.memory import machine
 
 SIMULATOR_KIND = "simulator"
@@ -33,7 +33,7 @@ class Victim:
     """`env worker 1`; of a simulator, whose it is: `of env worker 1`."""
     pid: int
     started: int
-    """The time of its start, as in `observe.processes`: another process may have the number later."""
+    """The time of its start, as in `observe.spans`: another process may have the number later."""
 
     def kill(self) -> bool:
         """Send SIGKILL; whether it was still there."""

@@ -63,7 +63,7 @@ from benchmarks.learning.preregistration import STEPS as OPTIMIZER_STEPS
 from benchmarks.learning.statistics import above_start, holm, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes, train
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.hosts.local import LocalSettings
 
 RAW = cells.RESULTS / "flow.jsonl"

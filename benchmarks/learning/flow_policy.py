@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.learning.points import Toy, UnequalPoints
-from rlinf_async.core.scored import Scored
+from rlinf_async.core.scores import Scored
 from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
 

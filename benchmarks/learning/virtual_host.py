@@ -30,11 +30,11 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import Shard, ShardOutput
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
+from rlinf_async.lab.virtual.clock import run
 from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.loops.virtual_clock import run
 from rlinf_async.observe.meters import BusyMeter
 
 LearnerOf = Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner]

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
-from rlinf_async.cli import looking, running, training
+from rlinf_async.cli import looking, training
 from rlinf_async.cli.arguments import fail, or_exit
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
@@ -110,5 +110,5 @@ def options(
     """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""
 
 
-for command in (running.explain, training.train, looking.status, running.doctor, running.configs):
+for command in (looking.explain, training.train, looking.status, looking.doctor, looking.configs):
     app.command(cls=PlainCommand, context_settings=SETTINGS)(command)

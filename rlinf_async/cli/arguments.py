@@ -99,9 +99,8 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from yaml import YAMLError
 
     from rlinf_async.compose import compose_config, names_in, packaged_names
-    from rlinf_async.compose_errors import refusal, sentence
-    from rlinf_async.config_files import unreadable
-    from rlinf_async.core.nested import dotted
+    from rlinf_async.config_errors import refusal, sentence, unreadable_yaml
+    from rlinf_async.core.config_keys import dotted
     from rlinf_async.hosts.host import recognised_file
 
     try:
@@ -118,7 +117,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
         )
         fail(text)
     except YAMLError as error:
-        fail(unreadable(error))
+        fail(unreadable_yaml(error))
     except ValueError as error:
         fail(refusal(error, overrides or []))
 
@@ -139,9 +138,9 @@ def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
     except _refusals() as error:
         if type(error).__module__.partition(".")[0] != "omegaconf":
             fail(str(error))
-        from rlinf_async.compose_errors import unreadable
+        from rlinf_async.config_errors import unreadable_config
 
-        fail(unreadable(error))
+        fail(unreadable_config(error))
 
 
 def _refusals() -> tuple[type[Exception], ...]:

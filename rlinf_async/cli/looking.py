@@ -1,14 +1,155 @@
-"""The command that looks at a run."""
+"""Commands that look and start nothing: what a config would do, whether it could, and what a run does."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from rlinf_async.cli.arguments import AsJson, RunDir, console, or_exit
+from rlinf_async.cli.arguments import (
+    AsJson,
+    Chosen,
+    ConfigDir,
+    ConfigName,
+    Multirun,
+    Overrides,
+    RunDir,
+    console,
+    errors,
+    or_exit,
+)
+from rlinf_async.core.config_keys import dotted
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, host_of
+from rlinf_async.observe.check import Check
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def explain(
+    overrides: Overrides = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+    diff: Annotated[
+        str | None, typer.Option("--diff", help="Another config: say what differs. Overrides apply to both.")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=0, help="GPUs per node of the cluster it is for; default: this machine's."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of that cluster; default: the config's.")
+    ] = None,
+    gpu_memory: Annotated[
+        float | None,
+        typer.Option(min=1, help="Gigabytes of one GPU of that cluster; default: this machine's."),
+    ] = None,
+    multirun: Multirun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a config will do, without starting anything: `rlinf-async explain metaworld_ppo_mlp`."""
+    selections = [Chosen.of(config_name, config_dir, overrides)]
+    if diff is not None:
+        selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
+    configs = [one.compose() for one in selections]
+    host = or_exit(host_of, configs[0])
+    say = partial(_explained, host) if diff is None else partial(differences, host)
+    facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
+    if as_json:
+        typer.echo(
+            json.dumps(facts if diff is None else {"a": selections[0].name, "b": diff, **facts}, indent=2)
+        )
+    elif diff is None:
+        _show(host, facts)
+    else:
+        show_differences(facts, (selections[0].name, selections[1].name), console)
+
+
+NO_BLOCK = (
+    "This config has no async block, or an empty one: the framework's own, synchronous loop runs it. With "
+    "the block async: {mode: full}, or +async.mode=full here,"
+)
+PRESET_KEY = "with_mode_full"
+"""The key under which plain data have the explanation of a config without a block, as it would run with
+`mode: full`."""
+
+
+def _explained(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
+    """Explain a config; of one without a block, explain it also with `mode: full`, if that can run."""
+    from rlinf_async.hosts.async_block import read_block, with_preset
+
+    facts = host.explain(cfg, cluster)
+    if not read_block(cfg):
+        try:
+            facts[PRESET_KEY] = host.explain(with_preset(cfg, "full"), cluster)
+        except ValueError as error:
+            facts[PRESET_KEY] = {"refused": str(error)}
+    return facts
+
+
+def _show(host: Host, facts: dict[str, Any]) -> None:
+    would = facts.get(PRESET_KEY)
+    if would is None:
+        host.show(facts, console)
+    elif "refused" in would:
+        host.show(facts, console)
+        console.print(f"{NO_BLOCK} it would be refused: {would['refused']}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"{NO_BLOCK} it would do this:", markup=False, soft_wrap=True)
+        host.show(would, console)
+
+
+def configs(as_json: AsJson = False) -> None:
+    """List the configs of this package that can be run here."""
+    from rlinf_async.compose import described, packaged_names
+
+    descriptions = {name: described(name) for name in packaged_names()}
+    if as_json:
+        typer.echo(json.dumps(descriptions, indent=2))
+        return
+    table = Table("config", "what it is", box=None)
+    for name, text in descriptions.items():
+        table.add_row(name, text)
+    console.print(table)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check that everything a run needs is here, and say how to mend what is not."""
+    from dataclasses import asdict
+
+    from rlinf_async.doctor import run_checks
+
+    with errors.status("looking at the installation and the machine, some seconds ..."):
+        checks = run_checks()
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        for check in checks:
+            _show_check(check)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def _show_check(check: Check) -> None:
+    """In lines as wide as the terminal; a remedy is one line, so that it can be copied."""
+    colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+    indent = 22
+    width = max(console.width - indent, 30) if console.is_terminal else None
+    lines = [check.detail]
+    if width:
+        lines = textwrap.wrap(check.detail, width, break_long_words=False, break_on_hyphens=False)
+    console.print(f"[{colours[check.status]}]{check.status:5}[/] {check.name:15} ", end="")
+    console.print(f"\n{'':{indent}}".join(lines), markup=False, soft_wrap=True)
+    if check.mend:
+        console.print(f"{'':{indent}}[bold]->[/] ", end="")
+        console.print(check.mend, markup=False, soft_wrap=True)
 
 
 def status(
@@ -23,8 +164,7 @@ def status(
 ) -> None:
     """Say what a run is doing right now, and who waits for what."""
     from rlinf_async.observe.stacks import stacks_of
-    from rlinf_async.observe.status import status_facts, status_of
-    from rlinf_async.observe.watch import show_watched, watch
+    from rlinf_async.observe.status import show_watched, status_facts, status_of, watch
 
     if as_json:
         looks = watch(run) if watching else iter([or_exit(status_facts, run)])
@@ -44,3 +184,73 @@ def status(
 def _echo_each(looks: Iterable[Mapping[str, Any]]) -> None:
     for facts in looks:
         typer.echo(json.dumps(facts))
+
+
+def differences(
+    host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = THIS_MACHINE
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
+
+    `cluster` is the one that both configs are explained for.
+
+    A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
+
+    Raises:
+        ValueError: one of the configs cannot run, with the remedy.
+    """
+    facts = [dotted(_comparable_facts(host.explain(cfg, cluster))) for cfg in (a, b)]
+    configs = [dotted(host.resolved(cfg, cluster)) for cfg in (a, b)]
+    return {"facts": _differing(*facts), "config": _differing(*configs)}
+
+
+def _comparable_facts(explained: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {name: value for name, value in explained.items() if value not in (None, [])}
+    # A run writes `auto` down as a number: the same shards for another reason are no difference.
+    facts.get("shards", {}).pop("why", None)
+    # It also writes down what gives way, and then nothing does.
+    facts = {name: value for name, value in facts.items() if name not in ("dropped", "changes")}
+    # As a list: names of classes have dots, which would look like keys of keys.
+    return {
+        **facts,
+        "classes": [f"{stock} -> {replacement}" for stock, replacement in facts.get("classes", {}).items()],
+    }
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    differing = {}
+    for key in dict.fromkeys((*a, *b)):
+        sides = {side: values[key] for side, values in (("a", a), ("b", b)) if key in values}
+        if len(sides) < 2 or sides["a"] != sides["b"]:
+            differing[key] = sides
+    return differing
+
+
+def show_differences(
+    differing: Mapping[str, Mapping[str, Mapping[str, Any]]], names: tuple[str, str], console: Console
+) -> None:
+    """Print `differences` for a reader."""
+    console.print(f"A is {names[0]}, B is {names[1]}", markup=False)
+    if not any(differing.values()):
+        console.print("they do the same: resolved, no key differs")
+        return
+    titles = {"facts": "What they do differently", "config": "Keys of the resolved configs that differ"}
+    for part, title in titles.items():
+        if not differing[part]:
+            console.print(f"{title}: none")
+            continue
+        table = Table(title=title, title_justify="left")
+        table.add_column("", no_wrap=True)
+        table.add_column("A", overflow="fold")
+        table.add_column("B", overflow="fold")
+        for key, sides in differing[part].items():
+            table.add_row(escape(key), _cell(sides, "a"), _cell(sides, "b"))
+        console.print(table)
+
+
+def _cell(sides: Mapping[str, Any], side: str) -> str:
+    if side not in sides:
+        return "[dim](absent)[/]"
+    value = sides[side]
+    if isinstance(value, list):
+        return escape("\n".join(str(item) for item in value)) or "[dim](none)[/]"
+    return "[dim]null[/]" if value is None else escape(str(value))

@@ -2,10 +2,7 @@
 
 from rlinf_async.config.advanced import MAX_COMPARED_BYTES, AdvancedConfig
 from rlinf_async.config.block import LEVEL_NAMES, MODE_LEVELS, AsyncConfig, Mode, preset_levels, words
-from rlinf_async.config.rollout import RolloutConfig
-from rlinf_async.config.streamer import StreamerConfig
-from rlinf_async.config.survive import SurviveConfig
-from rlinf_async.config.train import TrainConfig, Weighting
+from rlinf_async.config.levels import RolloutConfig, StreamerConfig, SurviveConfig, TrainConfig, Weighting
 
 __all__ = [
     "LEVEL_NAMES",

@@ -8,10 +8,7 @@ from typing import Any, Literal
 
 from rlinf_async.config.advanced import AdvancedConfig
 from rlinf_async.config.checks import check_block, check_choice, check_flag, check_keys
-from rlinf_async.config.rollout import RolloutConfig
-from rlinf_async.config.streamer import StreamerConfig
-from rlinf_async.config.survive import SurviveConfig
-from rlinf_async.config.train import TrainConfig, Weighting
+from rlinf_async.config.levels import RolloutConfig, StreamerConfig, SurviveConfig, TrainConfig, Weighting
 from rlinf_async.core.types import Correction
 
 Mode = Literal["off", "train", "rollout", "streamer", "full"]

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from rlinf_async.config.removed import check_not_removed
-from rlinf_async.core.names import did_you_mean, nearest
+from rlinf_async.core.config_keys import did_you_mean, nearest
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from rlinf_async.core.scored import LOG_BOUND, WHOLE, Scored, bounded_exp
+from rlinf_async.core.scores import LOG_BOUND, WHOLE, Scored, bounded_exp
 from rlinf_async.core.types import Correction
 
 IMPOSSIBLE = 1e4

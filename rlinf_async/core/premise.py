@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
 Pair = tuple[torch.Tensor, torch.Tensor]

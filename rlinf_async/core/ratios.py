@@ -9,9 +9,9 @@ import torch
 
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
-from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
+from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
 Pair = tuple[torch.Tensor, torch.Tensor]

@@ -1,12 +1,89 @@
-"""Scores of actions that were taken: log-probabilities and values by a policy, pass by pass."""
+"""Scores of actions that were taken: the event that a log-probability is of, and passes over many actions.
+
+A policy that matches flows makes an action in K denoise steps. Its log-probability may be that of one step,
+drawn at random, which had all of the noise, or the mean over all steps and the noise that they began with.
+A change of weights moves the action in every step, so that the ratio of such log-probabilities is about 1 / K
+of the change. Measures make up for that. Importance weights do not: policies that were weighted so learned
+less. benchmarks/learning/flow-weight.md derives what is here, and has that experiment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from rlinf_async.core.tensors import Tree, in_parts, size_of
+
+LOG_BOUND = 20.0
+"""Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
+gradient or an advantage of 0 is not a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The event that a log-probability is of: the action, one of `steps` denoise steps, or the mean over
+    them all.
+
+    The mean is over `steps` + 1 numbers: the noise that a chain begins with counts, and no policy changes it.
+    """
+
+    steps: int = 1
+    joint: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps={self.steps} must be at least 1")
+
+    @property
+    def whole(self) -> bool:
+        """True if it is the action's own: that of a Gaussian, of tokens, or of a single step."""
+        return self.steps == 1 and not self.joint
+
+    @property
+    def factor(self) -> int:
+        """By how much a log-ratio falls short of that of the action, to first order."""
+        return self.steps + 1 if self.joint else self.steps
+
+    def ratio(self, log_ratios: torch.Tensor) -> torch.Tensor:
+        """The ratio of the action's probabilities, of mean 1 where the samples were drawn; without bounds.
+
+        For one step it is the first order of the product over all of them, 1 + K (r - 1), which the other
+        steps' ratios are as likely to exceed as not; below 0 for a ratio r under 1 - 1 / K.
+        """
+        if self.joint:
+            return bounded_exp(self.factor * log_ratios)
+        ratios = bounded_exp(log_ratios)
+        return ratios if self.whole else 1 + self.factor * (ratios - 1)
+
+    def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
+        """Return the importance weight of a sample: the ratio of what is scored, whatever that is of."""
+        return bounded_exp(log_ratios)
+
+    def log(self, log_ratios: torch.Tensor) -> torch.Tensor:
+        """The log-ratio of the action, to first order."""
+        return log_ratios if self.whole else self.factor * log_ratios
+
+    def divergence(self, log_ratios: torch.Tensor) -> torch.Tensor:
+        """Entries whose mean over samples of one policy is its divergence (KL) from the other.
+
+        With one noisy step, given the noise that the chain began with, a change of weights moves the action
+        `factor` times as far as through that step, against the same noise: the divergence is its square
+        times that of the step.
+        """
+        if self.joint:
+            log_ratios = self.factor * log_ratios
+        entries = bounded_exp(log_ratios) - 1 - log_ratios
+        return entries if self.whole or self.joint else self.factor**2 * entries
+
+
+WHOLE = Scored()
+
+
+def bounded_exp(log_ratios: torch.Tensor) -> torch.Tensor:
+    """`exp` with its argument cut at `LOG_BOUND`: finite for all finite inputs."""
+    return torch.exp(log_ratios.clamp(-LOG_BOUND, LOG_BOUND))
 
 
 def pass_size(samples: int, beyond: int, *, most: int) -> int:

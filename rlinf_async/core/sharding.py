@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from rlinf_async.core.types import Piece, Ticket
 
 AUTO_SHARDS = 2
 """Shards per env worker where simulators share its process: one steps while the other is answered."""
@@ -179,3 +182,33 @@ def choose_shards(
 def nearest_divisor(number: int, target: float) -> int:
     """The divisor of `number` that is nearest to `target`."""
     return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - target))
+
+
+def pieces(
+    ticket: Ticket,
+    payloads: Sequence[Any],
+    *,
+    plan: ShardPlan,
+    versions: Sequence[int],
+    steps_per_decision: int = 1,
+) -> list[Piece]:
+    """The pieces of the rollout that `ticket` has admitted, one for each of `payloads`, in their order.
+
+    Args:
+        versions: the policy version of each decision.
+        steps_per_decision: environment steps of one environment.
+    """
+    size = plan.piece_size
+    return [
+        Piece(
+            ticket=ticket,
+            part=part,
+            rank=plan.learner_rank(ticket.place, part),
+            size=size,
+            oldest=min(versions),
+            newest=max(versions),
+            env_steps=size * len(versions) * steps_per_decision,
+            payload=payload,
+        )
+        for part, payload in enumerate(payloads)
+    ]

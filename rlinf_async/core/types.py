@@ -13,6 +13,10 @@ Mode = Literal["train", "eval", "score"]
 Correction = Literal["decoupled", "tis", "none"]
 """The correction of off-policy samples; see `core.objectives`."""
 
+MAX_PROBE_SAMPLES = 32
+"""Samples per staleness, batch and learner rank on which ratios are measured at most. It
+stands here, as readers of configs do without torch."""
+
 RatioLevel = Literal["token", "action", "chunk"]
 """The part of a decision that has a ratio of its own."""
 
@@ -49,7 +53,7 @@ class ActionRequest:
 
     A request is never split. `number` is the asker's own: no other request of its process has it. `payload`
     is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
-    it first. `generation` is the life of the process that asks; see `core.generations`. `asker` is the place
+    it first. `generation` is the life of the process that asks; see `core.restarts`. `asker` is the place
     to which the answer is sent, where it does not go through who hands out requests. `again` is True if the
     request was asked before, and the inference rank is lost that had taken it.
     """

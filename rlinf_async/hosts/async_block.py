@@ -9,8 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import MODE_LEVELS
-from rlinf_async.core.block_name import misplaced
-from rlinf_async.core.names import nearest
+from rlinf_async.core.config_keys import misplaced, nearest
 from rlinf_async.loops.run_settings import RunSettings
 
 BLOCK_KEY = "async"

@@ -10,7 +10,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.reasons import Reason, unknown
 

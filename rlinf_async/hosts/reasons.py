@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_async.core.names import nearest
+from rlinf_async.core.config_keys import nearest
 
 MOST_AT_ONCE = 3
 """Reasons that are told, so that an answer has five lines; the overrides are those of all."""

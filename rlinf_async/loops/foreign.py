@@ -9,11 +9,17 @@ catches it there, at one place, and raises an error of ours instead, which is te
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import pickle
+import sys
+import threading
+import traceback
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TypeVar
 
 from rlinf_async.core.failures import ForeignError, PolicyFailure, kind_of, words_of
@@ -83,3 +89,98 @@ def blaming_the_policy(who: str, *, built: str | None = None) -> AsOurs:
         return failure
 
     return failed
+
+
+STDLIB_FOLDER = os.path.dirname(threading.__file__) + os.sep
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+"""Folders, perhaps within that one, of packages that are not Python's own."""
+
+
+class WatchedThread:
+    """An executor of one thread: what others raise there comes as `as_ours` says it, and it can be seen
+    where they are."""
+
+    def __init__(self, executor: Executor, as_ours: AsOurs) -> None:
+        self._executor, self._as_ours = executor, as_ours
+        self._ident: int | None = None
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Call `function` there."""
+        return self._executor.submit(self._called, function)
+
+    def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """The same, for the event loop that runs."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._called, function)
+
+    def stands(self) -> str:
+        """Return the place where the thread is, outside of Python's own files, and on further lines its
+        stack.
+        """
+        # A look from another thread: the frames may move on while they are printed, and that does no harm.
+        frame = sys._current_frames().get(self._ident or 0)
+        if frame is None:
+            return "nobody knows where"
+        stack = traceback.extract_stack(frame)
+        place = next((each for each in reversed(stack) if not _of_python(each.filename)), stack[-1])
+        frames = "".join(stack.format()).rstrip()
+        return f"in {place.name}, line {place.lineno} of {place.filename}\n{frames}"
+
+    def _called(self, function: Callable[[], T]) -> T:
+        self._ident = threading.get_ident()
+        return contained(function, self._as_ours)
+
+
+class DaemonThread(Executor):
+    """An executor of one thread that keeps no process alive, so that a stuck one cannot."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._work.put(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work, and wait for what was given."""
+        self._leave(None if wait else 0.0)
+
+    def leave(self, seconds: float) -> None:
+        """As `shutdown`, and wait no longer than `seconds`: what hangs by then is left alone."""
+        self._leave(seconds)
+
+    def _leave(self, seconds: float | None) -> None:
+        self._work.put(None)
+        self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # nothing is held while there is nothing to do
+
+
+def _of_python(file: str) -> bool:
+    return file.startswith(STDLIB_FOLDER) and not any(folder in file for folder in PACKAGE_FOLDERS)
+
+
+async def ends(future: asyncio.Future[T], seconds: float) -> bool:
+    """Return True if `future` ends within `seconds`. A cancelled caller cancels the future, too."""
+    try:
+        await asyncio.wait({future}, timeout=seconds)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.done()

@@ -1,4 +1,4 @@
-"""The learner loop: one global batch on one rank."""
+"""The learner loop, one global batch on one rank, and its pieces, fetched ahead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.foreign import contained, harmless
-from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.ports import Learner, PiecePort, TakenPieces
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 WAITING_METRIC = "async/waiting_seconds"
@@ -76,3 +76,32 @@ def _facts(piece: Piece) -> list[int]:
     """
     ticket, staleness = piece.ticket, piece.ticket.batch - piece.oldest
     return [ticket.place, ticket.epoch, piece.part, piece.size, staleness, piece.newest - piece.oldest]
+
+
+class PrefetchedPieces:
+    """The pieces of another port; fills `PiecePort`.
+
+    When the last pieces of a batch have been handed over, the first pieces of the next batch are fetched
+    while the learner trains: opening them takes as long as a small micro-batch.
+    """
+
+    def __init__(self, pieces: PiecePort, *, until: int, together: int) -> None:
+        """`until` is the number of global batches of the run; a batch begins with `together` pieces."""
+        self._pieces, self._until, self._together = pieces, until, together
+        self._ahead: dict[int, asyncio.Task[TakenPieces]] = {}
+
+    async def take(self, batch: int, *, whole: bool) -> TakenPieces:
+        fetched = self._ahead.pop(batch, None)
+        pieces, last = await (fetched or self._pieces.take(batch, whole=whole))
+        if last and batch + 1 < self._until:
+            # An error of it is raised to whoever takes that batch.
+            self._ahead[batch + 1] = asyncio.create_task(self._first(batch + 1, whole=whole))
+        return pieces, last
+
+    async def _first(self, batch: int, *, whole: bool) -> TakenPieces:
+        pieces: list[Piece] = []
+        last = False
+        while not last and len(pieces) < self._together:
+            more, last = await self._pieces.take(batch, whole=whole)
+            pieces += more
+        return pieces, last

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.types import MAX_PROBE_SAMPLES
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker

@@ -27,8 +27,7 @@ from rlinf_async.core.failures import (
     kind_of,
     words_of,
 )
-from rlinf_async.loops.foreign import contained
-from rlinf_async.loops.watched_thread import WatchedThread, ends
+from rlinf_async.loops.foreign import WatchedThread, contained, ends
 
 T = TypeVar("T")
 

@@ -34,12 +34,11 @@ from typing import Protocol
 import torch
 
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
 from rlinf_async.core.ratios import RatioProbe, averages
-from rlinf_async.core.scored import Scored
+from rlinf_async.core.scores import Scored
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of, slice_samples
-from rlinf_async.core.types import Piece
+from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
 

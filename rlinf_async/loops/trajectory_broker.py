@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
-from rlinf_async.core.generations import Generations
+from rlinf_async.core.restarts import Generations
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.waiting import Bell

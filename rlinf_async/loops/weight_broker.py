@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rlinf_async.core.generations import Generations
 from rlinf_async.core.publication import PublicationBoard
+from rlinf_async.core.restarts import Generations
 from rlinf_async.loops.waiting import Bell
 
 

@@ -29,9 +29,9 @@ from rlinf_async.observe.failures import (
     trace_of,
 )
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir, warning_of
 from rlinf_async.observe.secrets import said_without_secrets
+from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
 
 How = Literal["interrupted", "terminated", "failed"]

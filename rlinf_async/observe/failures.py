@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from rlinf_async.core.failures import FailedEnv, frames_of, words_of
 from rlinf_async.observe import record_file, shapes
 from rlinf_async.observe.plain_data import finite, records_of
-from rlinf_async.observe.processes import Process, kind_and_rank
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.secrets import said_without_secrets
+from rlinf_async.observe.spans import Process, kind_and_rank
 
 FaultKind = Literal[
     "env failed",

@@ -85,3 +85,12 @@ def clock(seconds: float | None) -> str:
     if hours >= 48:
         return f"{hours // 24} d {hours % 24} h"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def seconds(number: float) -> str:
+    """`0.8 s`, `63 s`, `12 min`, `2.5 h`."""
+    if number < 10:
+        return f"{number:.1f} s"
+    if number < 600:
+        return f"{number:.0f} s"
+    return f"{number / 60:.0f} min" if number < 7200 else f"{number / 3600:.1f} h"

@@ -1,4 +1,7 @@
-"""A record of what was done when, written by each process for itself."""
+"""A record of what was done when, written by each process for itself, and the words for it.
+
+`Process` names the processes of a run, and `SPAN_KINDS` is the one table of what they do.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,123 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.observe import shapes
 from rlinf_async.observe.files import make_directory, names_in, open_regular, read_regular
 from rlinf_async.observe.plain_data import finite, records_of
+
+FIELD_OF_START = 19
+"""In `/proc/N/stat`, behind the name: ticks of the clock since the machine has started."""
+
+
+class Process(StrEnum):
+    """The kinds of processes, in the order in which data passes them."""
+
+    DRIVER = "driver"
+    ENV = "env worker"
+    REQUESTS = "request channel"
+    INFERENCE = "inference rank"
+    COORDINATOR = "coordinator"
+    LEARNER = "learner rank"
+
+    def numbered(self, rank: int) -> str:
+        """`env worker 0`."""
+        return f"{self} {rank}"
+
+
+def kind_and_rank(name: str) -> tuple[str, int | None]:
+    """`("env worker", 0)` of `env worker 0`; the driver has no rank."""
+    kind, _, rank = name.rpartition(" ")
+    return (kind, int(rank)) if kind and rank.isdecimal() else (name, None)
+
+
+def identity(pid: int) -> dict[str, Any] | None:
+    """`started` and `command` of a process of this machine, as plain data; None if there is none.
+
+    Numbers are given again, and a file can name any: a run records of each of its processes when it has
+    started and what it runs. A process may give itself another title, so that the command is the program
+    that runs.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        # The name stands in brackets, and may hold some.
+        started = int(stat.rpartition(")")[2].split()[FIELD_OF_START])
+        return {"started": started, "command": os.readlink(f"/proc/{pid}/exe")}
+    return None
+
+
+class Role(Enum):
+    """The role of a process in the time of a span, in order of weight.
+
+    Where spans overlap, the seconds belong to the weightier role: a fetch during training is no wait.
+    """
+
+    WORK = auto()
+    PREPARATION = auto()
+    RESTARTING = auto()
+    CARRYING = auto()
+    WAITING = auto()
+    HELD_BACK = auto()
+    EVALUATION = auto()
+    SAVING = auto()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of span, and the way it is shown.
+
+    `parts` are the parts of a run that record it. A kind without a role consists of others, or overlaps with
+    them. `track` is its row in a trace, where it has no shard whose row it belongs to.
+    """
+
+    name: str
+    words: str
+    parts: tuple[str, ...]
+    role: Role | None = None
+    track: str = ""
+
+
+ENV, INFERENCE, LEARNER, DRIVER = ("env",), ("inference",), ("learner",), ("driver",)
+SPAN_KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("gate", "at the gate", ENV, Role.HELD_BACK),
+        Kind("reset", "resetting", ENV, Role.PREPARATION),
+        Kind("ask", "waiting for actions", ENV, Role.WAITING),
+        Kind("step", "stepping", ENV, Role.WORK),
+        Kind("restart", "being built anew", ENV, Role.RESTARTING),
+        Kind("put", "handing over a rollout", ENV, Role.CARRYING),
+        Kind("rollout", "in a rollout", ENV),
+        Kind("queued", "in the queue", ("requests",), track="queue"),
+        Kind("idle", "waiting for requests", INFERENCE, Role.WAITING, "policy"),
+        Kind("forward", "in a forward pass", INFERENCE, Role.WORK, "policy"),
+        Kind("score", "scoring for the learner", INFERENCE, Role.WORK, "policy"),
+        Kind("load", "loading weights", INFERENCE, Role.CARRYING, "weights"),
+        Kind("fetch", "waiting for trajectories", LEARNER, Role.WAITING, "trajectories"),
+        Kind("accept", "training", LEARNER, Role.WORK, "training"),
+        Kind("finish", "training", LEARNER, Role.WORK, "training"),
+        Kind("micro-batch", "in a micro-batch", LEARNER, track="training"),
+        Kind("optimizer step", "in an optimizer step", LEARNER, track="training"),
+        Kind("copy", "copying weights", LEARNER, Role.CARRYING, "publication"),
+        Kind("send", "sending weights", LEARNER, track="publication"),
+        Kind("offload", "moving on or off the accelerator", INFERENCE + LEARNER, Role.CARRYING, "weights"),
+        Kind("learn", "waiting for the learner", DRIVER, track="steps"),
+        Kind("evaluate", "evaluating", DRIVER, Role.EVALUATION, "steps"),
+        Kind("save", "saving a checkpoint", DRIVER, Role.SAVING, "steps"),
+    )
+}
+"""All kinds by name. Those of one part and one role are counted together, under the words of the first."""
+
+
+def kind_words(kind: str) -> str:
+    """Return the words for a span of this kind; its name where the table does not have it."""
+    return SPAN_KINDS[kind].words if kind in SPAN_KINDS else kind
+
 
 Span = dict[str, Any]
 """`kind`, `began` and `ended` in seconds, and facts; `error` if an exception ended it."""

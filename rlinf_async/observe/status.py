@@ -1,16 +1,76 @@
-"""The output of `rlinf-async status`: a run from outside, while it goes on or after it has stopped."""
+"""A run from outside, while it goes on or after it has stopped: the output of `rlinf-async status`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.activity import seconds, who_does_what
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from rlinf_async.observe.failures import count_failures, read_failures, sentence
-from rlinf_async.observe.pace import WINDOW_STEPS, clock
+from rlinf_async.observe.pace import WINDOW_STEPS, clock, seconds
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import kind_words
+
+
+def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
+    """A line for each process: its name, and what goes on in it, with counts and ages; the oldest first.
+
+    Args:
+        processes: by name, what `RunProcess.doing` of the host says; None for one that does not answer.
+    """
+    return [(name, _activity_line(activity)) for name, activity in processes.items()]
+
+
+def progress_of(processes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
+    """Return the count of ended spans of each process that answers: the run moves when a count has
+    changed.
+    """
+    return {name: int(activity["ended"]) for name, activity in processes.items() if activity is not None}
+
+
+def _activity_line(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return "does not answer"
+    parts = [_group(kind, spans) for kind, spans in _by_kind(_innermost(answer["open"])).items()]
+    if "trajectories" in answer:
+        parts.append(f"version {answer['version']}; {answer['trajectories']}")
+    return ", ".join(parts) or "between two tasks"
+
+
+def _by_kind(spans: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for span in spans:
+        groups[str(span["kind"])].append(span)
+    return groups
+
+
+def _innermost(spans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the training that a micro-batch or an optimizer step is part of, and what runs ahead of it."""
+    kinds = {span["kind"] for span in spans}
+    trains = kinds & {"accept", "finish"}
+    outer = {"fetch"} if trains else set()
+    if kinds & {"micro-batch", "optimizer step"}:
+        outer |= {"accept", "finish"}
+    return [span for span in spans if span["kind"] not in outer]
+
+
+def _group(kind: str, spans: Sequence[Mapping[str, Any]]) -> str:
+    oldest = max(spans, key=lambda span: float(span["seconds"]))
+    age = f"for {seconds(float(oldest['seconds']))}"
+    if "shard" not in oldest:
+        facts = "".join(f", {name} {oldest[name]}" for name in ("batch", "version", "size") if name in oldest)
+        return f"{kind_words(kind)} {age}{facts}"
+    longest = f"shard {oldest['shard']}"
+    if len(spans) == 1:
+        return f"{longest} {kind_words(kind)} {age}"
+    return f"{len(spans)} shards {kind_words(kind)} (longest: {longest}, {age})"
+
 
 ENDING_WORDS = {
     "failed": "has failed",
@@ -155,3 +215,46 @@ def _reason(records: RunDir) -> str:
             "it has only just started, or with async.mode=off its first step has not ended; ask again later"
         )
     return "it is no run directory of rlinf-async, or its workers are being built"
+
+
+EVERY_S = 2.0
+"""Seconds between two looks; a driver writes every few seconds."""
+
+
+def watch(
+    run: Path, *, every_s: float = EVERY_S, wait: Callable[[float], object] = time.sleep
+) -> Iterator[dict[str, Any]]:
+    """Yield the result of `status_facts` every `every_s` seconds; the last time when the run has ended.
+
+    Raises:
+        ValueError: there is no such run, or it has written nothing yet.
+    """
+    while True:
+        facts = status_facts(run)
+        yield facts
+        if facts["state"] == "ended":
+            return
+        wait(every_s)
+
+
+def show_watched(looks: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """Show what `watch` says: in place in a terminal, elsewhere a line with the time of day for each look.
+
+    An interrupt, by which a reader leaves, ends it without an error.
+    """
+    try:
+        if not console.is_terminal:
+            for facts in looks:
+                console.print(_look_line(facts), soft_wrap=True)
+            return
+        with Live(console=console, auto_refresh=False) as live:
+            for facts in looks:
+                live.update(Text("\n".join(lines_of(facts))), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _look_line(facts: Mapping[str, Any]) -> Text:
+    first, *rest = lines_of(facts)
+    pace = f", {rest[0].strip()}" if facts["pace"] and rest else ""
+    return Text(f"{time.strftime('%H:%M:%S')} {first}{pace}")

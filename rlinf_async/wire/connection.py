@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.loops.answering import settle
+from rlinf_async.loops.request_broker import settle
 from rlinf_async.observe.failures import in_words
 from rlinf_async.wire.listening import Listening
 

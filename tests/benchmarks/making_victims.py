@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from rlinf_async.observe.processes import identity
+from rlinf_async.observe.spans import identity
 from rlinf_async.wire.memory import machine
 
 CHILD = [sys.executable, "-c", "import sys; print('ready', flush=True); sys.stdin.read()"]

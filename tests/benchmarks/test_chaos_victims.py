@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.chaos.victims import Victim, simulators_of, victims
-from rlinf_async.observe.processes import identity
+from rlinf_async.observe.spans import identity
 from rlinf_async.wire.memory import machine
 from tests.benchmarks.making_victims import CHILD, PARENT, started, started_in, status
 

@@ -6,7 +6,7 @@ import torch
 from benchmarks.learning import flow
 from benchmarks.learning.flow import Run, report, runs, trained
 from benchmarks.learning.flow_policy import FEW, Chain, FlowPolicy, transition
-from rlinf_async.core.scored import WHOLE
+from rlinf_async.core.scores import WHOLE
 
 
 def test_a_sampled_step_is_scored_as_it_was_drawn():

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, SimulatorDied, StuckThread
 from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.lab.virtual.clock import VirtualLoop
 from rlinf_async.loops import env_restarts
 from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
@@ -35,7 +36,6 @@ from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-from rlinf_async.loops.virtual_clock import VirtualLoop
 from tests.conformance.environments import Steady
 from tests.conformance.hostile_values import alterations
 from tests.conformance.hosts import ENVS, host_or_skip

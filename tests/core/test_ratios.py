@@ -4,7 +4,7 @@ import torch
 
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
-from rlinf_async.core.scored import Scored
+from rlinf_async.core.scores import Scored
 
 
 class Policy:

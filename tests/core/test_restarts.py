@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.core.restarts import Generations, RestartBudget
 
 
 def test_waits_double_up_to_the_longest_and_begin_anew_after_a_quiet_window():
@@ -37,3 +37,18 @@ def test_no_window_ever_sees_more_restarts_than_allowed_and_none_is_refused_with
         if wait is not None:
             assert 0 < wait <= 30
             taken.append(now)
+
+
+def test_only_the_present_life_of_a_member_counts_and_those_to_come():
+    generations = Generations()
+    assert generations.lives(3, 0)
+    generations.begin([3, 4], 2)
+    assert [generations.lives(3, generation) for generation in range(4)] == [False, False, True, True]
+    assert generations.lives(5, 0)
+
+
+def test_a_life_does_not_begin_twice():
+    generations = Generations()
+    generations.begin([0], 2)
+    generations.begin([0], 1)
+    assert not generations.lives(0, 1)

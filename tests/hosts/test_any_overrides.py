@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from rlinf_async.compose import compose_config
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.host import Host, load
 from rlinf_async.hosts.kit.keys import Table
 from rlinf_async.hosts.reasons import reasons_of

@@ -24,8 +24,7 @@ from rlinf_async.hosts.local.learner_thread import LearnerThread
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
-from rlinf_async.loops.env import run_shard, together
-from rlinf_async.loops.env_loop import Renewal
+from rlinf_async.loops.env import Renewal, run_shard, together
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import resume_buffer, save_buffer
 from tests.hosts.local_runs import small

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.types import Piece
-from rlinf_async.loops.answering import answering, asked_until_answered, settle
+from rlinf_async.loops.request_broker import answering, asked_until_answered, settle
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
 

@@ -12,8 +12,8 @@ import pytest
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread, words_of
 from rlinf_async.loops import simulator_thread
+from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.simulator_thread import SimulatorThread
-from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.failures import in_words, trace_of
 from tests.hostile_errors import RAISED
 

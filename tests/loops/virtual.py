@@ -1,8 +1,8 @@
-"""What tests need beside `loops.virtual_clock`."""
+"""What tests need beside `lab.virtual.clock`."""
 
 import asyncio
 
-from rlinf_async.loops.virtual_clock import run
+from rlinf_async.lab.virtual.clock import run
 
 __all__ = ["now", "run", "settle"]
 

@@ -33,7 +33,7 @@ from rlinf_async.lab.plan.comparison import Comparison
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure
-from rlinf_async.observe.processes import identity
+from rlinf_async.observe.spans import identity
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge, resume_buffer
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION

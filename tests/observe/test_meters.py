@@ -1,7 +1,7 @@
 import pytest
 
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.summary import Diagnosis
 
 
 class Clock:

@@ -1,9 +1,12 @@
 import errno
 import os
+import re
+from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.spans import SpanLog, clock_offset, read_spans
+import rlinf_async
+from rlinf_async.observe.spans import SPAN_KINDS, Process, SpanLog, clock_offset, kind_and_rank, read_spans
 
 
 class Clock:
@@ -125,3 +128,23 @@ def test_spans_without_a_header_are_on_our_clock_and_go_on_after_a_bad_line(tmp_
     (tmp_path / "them.jsonl").write_text('{"process": "they"}\n' + span + "\n")
     found = [(span["process"], span["began"], span["ended"]) for span in read_spans(tmp_path)]
     assert sorted(found) == [("other", 1.0, 2.0), ("they", 1.0, 2.0)]
+
+
+RECORDED = re.compile(r"""spans\.(?:span|add)\(\s*"([^"]+)\"""")
+
+
+def test_every_kind_that_a_run_records_stands_in_the_table_and_no_other():
+    package = Path(rlinf_async.__file__).parent
+    recorded = [
+        kind
+        for room in ("loops", "wire", "ray_runtime", "hosts")
+        for path in (package / room).rglob("*.py")
+        for kind in RECORDED.findall(path.read_text())
+    ]
+    assert set(recorded) == SPAN_KINDS.keys()
+
+
+def test_processes_are_known_by_their_names():
+    assert [kind_and_rank(process.numbered(12)) for process in Process] == [(one, 12) for one in Process]
+    assert kind_and_rank(Process.DRIVER) == ("driver", None)
+    assert kind_and_rank("x 1 y") == ("x 1 y", None)

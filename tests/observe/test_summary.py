@@ -7,10 +7,9 @@ import pytest
 from rich.console import Console
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.meters import Shares, Spread, StepReport
-from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.observe.summary import Diagnosis, RunSummary, Tally
 
 
 def report(step: int, *, success: float | None, seconds: float = 1.0, env: float = 0.5) -> StepReport:

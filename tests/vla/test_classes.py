@@ -17,7 +17,7 @@ from rlinf.models import get_model
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from benchmarks.learning.flow_policy import transition
-from rlinf_async.core.scored import Scored
+from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.hosts.kit.scoring import SAMPLE_FIELDS, samples_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_async.compose import compose_config
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.lab.demo.simulators.metaworld_expert import demonstrate
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats

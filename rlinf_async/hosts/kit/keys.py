@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.core.names import nearest
-from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.core.config_keys import dotted, lookup, nearest
 from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
 from rlinf_async.hosts.reasons import Reason
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlinf_async.core.names import nearest
+from rlinf_async.core.config_keys import nearest
 
 
 class Kind(Protocol):

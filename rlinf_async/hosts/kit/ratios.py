@@ -8,7 +8,7 @@ import torch
 
 from rlinf_async.config import Weighting
 from rlinf_async.core.objectives import importance_weight, weight_measures
-from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.types import RatioLevel
 
 DENOISE_STEPS = "denoise_inds"

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from rlinf_async.core.pieces import pieces
+from rlinf_async.core.sharding import pieces
 from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.kit.answers import with_echoes

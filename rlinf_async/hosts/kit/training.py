@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scored import WHOLE
+from rlinf_async.core.scores import WHOLE
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.hosts.kit.scoring import anchor, compare, flat, recompute

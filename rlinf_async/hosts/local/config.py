@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.names import nearest
+from rlinf_async.core.config_keys import nearest
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.kit.keys import Key, Table, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole

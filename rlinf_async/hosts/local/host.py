@@ -49,7 +49,7 @@ class LocalHost(Host):
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.local.declared import environments_of, policy_of
-        from rlinf_async.observe.claims import claim_directory
+        from rlinf_async.observe.attempt import claim_directory
 
         environments_of(cfg, checked(cfg))
         policy_of(cfg)

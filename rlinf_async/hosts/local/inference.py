@@ -15,10 +15,10 @@ from rlinf_async.hosts.kit.answers import Answer, Answering
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import storages
-from rlinf_async.loops.policy_thread import PolicyThread
+from rlinf_async.loops.foreign import DaemonThread
+from rlinf_async.loops.inference import PolicyThread
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
-from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]

@@ -20,13 +20,13 @@ from rlinf_async.core.objectives import (
     without_masked,
     without_signal,
 )
-from rlinf_async.core.scored import Scored
+from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.loops.skipped_steps import SkippedSteps
+from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.whole_process import WholeProcess
+from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.tensors import Tree, map_tensors
 
 Observation: TypeAlias = torch.Tensor | dict[str, Any]

@@ -22,10 +22,9 @@ from rlinf_async.hosts.local.policy import Observation
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess, call_in
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
-from rlinf_async.loops.foreign import let_go
+from rlinf_async.loops.foreign import DaemonThread, let_go
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
-from rlinf_async.loops.watched_thread import DaemonThread
 from rlinf_async.observe.meters import BusyMeter
 
 T = TypeVar("T")

@@ -24,8 +24,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.loops.env import together
-from rlinf_async.loops.env_loop import env_loop
+from rlinf_async.loops.env import env_loop, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
@@ -35,9 +34,8 @@ from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import FaultCounts, in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter, StepReport
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
 Result = TypeVar("Result")
 LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.reasons import Reason
 
 COMPARING_TYPES = ("grpo", "grpo_dynamic", "reinpp_baseline")

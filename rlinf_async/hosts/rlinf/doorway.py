@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.core.block_name import misplaced
+from rlinf_async.core.config_keys import misplaced
 
 CALLS = {
     "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf import borrowed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint, Strategy
-from rlinf_async.core.nested import lookup
 from rlinf_async.hosts.footprints import UNKNOWN_SIZE, facts
 from rlinf_async.hosts.kit.building import parameters_of
 from rlinf_async.hosts.kit.models import is_declared, naming, parameters

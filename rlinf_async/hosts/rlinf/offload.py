@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 
 OFFLOAD_KEYS = {
     "actor.enable_offload": "the learner works while rollouts go on",

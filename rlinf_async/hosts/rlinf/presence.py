@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.presence import (
     absent_files,
     absent_loggers,

@@ -26,9 +26,8 @@ from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import Shares, Spread, StepReport
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary, Tally
 
 

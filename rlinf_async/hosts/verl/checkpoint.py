@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlinf_async.observe.attempt import Attempt
-from rlinf_async.observe.claims import claim_directory
+from rlinf_async.observe.attempt import Attempt, claim_directory
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (

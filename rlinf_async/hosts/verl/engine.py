@@ -28,8 +28,8 @@ from verl.workers.engine.fsdp import FSDPEngine
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
+from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import blaming_the_policy, contained
-from rlinf_async.loops.skipped_steps import SkippedSteps
 
 MODEL_TYPE = "vla_policy"
 """The name of `PolicyEngine` in veRL's registry of engines."""

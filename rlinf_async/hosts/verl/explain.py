@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint
-from rlinf_async.core.nested import lookup
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts import footprints as memory

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.core.names import nearest
-from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.core.config_keys import dotted, lookup, nearest
 from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
 from rlinf_async.hosts.kit.synonyms import counterparts

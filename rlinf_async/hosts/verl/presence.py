@@ -18,7 +18,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.presence import (
     absent_files,

@@ -9,7 +9,7 @@ import ray
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain

@@ -11,8 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.names import nearest
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup, nearest
 from rlinf_async.hosts.async_block import read_block
 
 TRAINER_MODE = "vla_async"

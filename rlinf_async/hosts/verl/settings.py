@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.reasons import Reason

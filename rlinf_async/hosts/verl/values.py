@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.async_block import MISSING_VALUE
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, section, whole
 from rlinf_async.hosts.workload import Workload

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlinf_async.core.names import did_you_mean
+from rlinf_async.core.config_keys import did_you_mean
 from rlinf_async.hosts.host import load
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.results import Results

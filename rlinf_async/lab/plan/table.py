@@ -11,7 +11,7 @@ from rlinf_async.lab.plan.job import Job
 from rlinf_async.lab.plan.prediction import Prediction
 from rlinf_async.lab.table import screen
 from rlinf_async.lab.virtual.times import Times
-from rlinf_async.observe.diagnosis import PART_NAMES
+from rlinf_async.observe.summary import PART_NAMES
 
 TABLE_HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limited by", "lag")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import yaml
 
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.lab.report.content import Table
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, number, ratio, share
 from rlinf_async.lab.report.measures import Measures

@@ -19,10 +19,8 @@ from rlinf_async.lab.report.timelines import (
     of_part,
     timelines_of,
 )
-from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.processes import Process
-from rlinf_async.observe.spans import Span
-from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
+from rlinf_async.observe.spans import Process, Span
+from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS, Diagnosis
 
 Line = Mapping[str, float]
 """The metrics of a step."""

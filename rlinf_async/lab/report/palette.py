@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf_async.lab.report.timelines import LEARNER_PART, REST_WORD
-from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
+from rlinf_async.observe.spans import SPAN_KINDS, Role, words
 
 ORANGE, LIGHT_ORANGE = "#d9480f", "#f2a65a"
 GREY, DARK_GREY = "#9aa5b1", "#6b7684"

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.observe.failures import FaultCounts, count_failures, read_failures
 from rlinf_async.observe.plain_data import finite
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import Span, read_spans
+from rlinf_async.observe.spans import Process, Span, read_spans
 from rlinf_async.observe.status import ENDING_WORDS
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.observe.processes import Process
-from rlinf_async.observe.spans import Span
+from rlinf_async.observe.spans import Process, Span
 
 
 @dataclass(frozen=True)

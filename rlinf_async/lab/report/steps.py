@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlinf_async.lab.report.intervals import Interval
-from rlinf_async.observe.processes import Process
-from rlinf_async.observe.spans import Span
+from rlinf_async.observe.spans import Process, Span
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,7 @@ from rlinf_async.lab.report.intervals import Interval, intersection, union
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.steps import Step
 from rlinf_async.lab.report.timelines import ALL_PARTS, Timeline, extremes, of_part
-from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
-from rlinf_async.observe.processes import Process
-from rlinf_async.observe.spans import Span
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, words
 
 MOST_LANES = 24
 ROW, INSET = 20, 2

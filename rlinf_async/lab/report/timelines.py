@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
-from rlinf_async.observe.kinds import SPAN_KINDS, Role, words
-from rlinf_async.observe.processes import Process, kind_and_rank
-from rlinf_async.observe.spans import Span
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_and_rank, words
 
 REST_WORD = "rest"
 WORK_KINDS = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS
-from rlinf_async.core.names import did_you_mean
+from rlinf_async.core.config_keys import did_you_mean
 
 MODE_OF_FLAGS = {flags: name for name, flags in MODE_LEVELS.items()}
 

@@ -6,9 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlinf_async.observe.kinds import SPAN_KINDS
-from rlinf_async.observe.processes import Process, kind_and_rank
-from rlinf_async.observe.spans import Span
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Span, kind_and_rank
 
 PROCESS_ORDER = list(Process)
 TRACK_ORDER = list(dict.fromkeys(kind.track for kind in SPAN_KINDS.values() if kind.track))

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.probe_size import MAX_PROBE_SAMPLES
-from rlinf_async.core.scored import WHOLE
+from rlinf_async.core.scores import WHOLE
 from rlinf_async.core.tensors import Tree, size_of
-from rlinf_async.core.types import Piece
+from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
 from rlinf_async.lab.virtual.times import TrainingTimes
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort

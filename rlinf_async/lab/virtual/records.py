@@ -11,9 +11,8 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import StepReport
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary
 
 

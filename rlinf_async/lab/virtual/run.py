@@ -13,24 +13,22 @@ from typing import Any
 import torch
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.lab.virtual.clock import run
 from rlinf_async.lab.virtual.inference import RankWeights, ScoreRequests, VirtualRank
 from rlinf_async.lab.virtual.learner import VirtualLearner, VirtualPieces
 from rlinf_async.lab.virtual.records import Records
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import Times
-from rlinf_async.loops.env import together
-from rlinf_async.loops.env_loop import env_loop
+from rlinf_async.loops.env import env_loop, together
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
+from rlinf_async.loops.learner import PrefetchedPieces
 from rlinf_async.loops.ports import PiecePort
-from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.loops.virtual_clock import run
 from rlinf_async.observe.meters import BusyMeter, StepReport
-from rlinf_async.observe.processes import Process
-from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.spans import Process, SpanLog
 
 DEADLINE_S = 1e9
 """Deadline of every wait: virtual time costs nothing, and a wait for ever is found all the same."""

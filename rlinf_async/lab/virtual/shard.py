@@ -8,8 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_async.core.pieces import pieces
-from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.sharding import ShardPlan, pieces
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.lab.virtual.simulators import Seconds, SimulatorBatch
 from rlinf_async.lab.virtual.times import Times, WayTimes

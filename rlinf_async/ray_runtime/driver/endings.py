@@ -18,7 +18,7 @@ from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
 from rlinf_async.observe.failures import FaultCounts, in_words
-from rlinf_async.observe.processes import Process
+from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied, dead_process
 from rlinf_async.ray_runtime.cluster.starting import RayNotStarted

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
-from rlinf_async.observe.processes import Process
+from rlinf_async.observe.spans import Process
 from rlinf_async.ray_runtime.cluster.ray_processes import dead_process
 
 DEATHS = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)

@@ -26,8 +26,7 @@ import ray
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FaultKind, in_words, record_failure
-from rlinf_async.observe.processes import Process, kind_and_rank
-from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.spans import Process, SpanLog, kind_and_rank
 from rlinf_async.ray_runtime.driver.fleet import Fleet, Revival, Wait
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.wire.connection import lost_nodes

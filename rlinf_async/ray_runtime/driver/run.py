@@ -17,9 +17,8 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.processes import Process
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import SpanLog
+from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 import ray
 
-from rlinf_async.observe.activity import progress_of, seconds, who_does_what
+from rlinf_async.observe.pace import seconds
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.status import progress_of, who_does_what
 from rlinf_async.wire.memory import machine
 
 EVERY_S = 5.0

@@ -161,7 +161,7 @@ class TrajectoryClient(_Side):
     """The env side of the coordinator, for all shards of one worker; fills `loops.ports.TrajectoryPort`."""
 
     def __init__(self, coordinator: Handle, *, generation: int = 0) -> None:
-        """`generation` is the life of this process; see `core.generations`."""
+        """`generation` is the life of this process; see `core.restarts`."""
         super().__init__(coordinator)
         self._generation = generation
         self._learners: LearnerRanks | None = None

@@ -15,8 +15,7 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import together
-from rlinf_async.loops.inference import load_next, refresh_weights, serve_policy
-from rlinf_async.loops.policy_thread import PolicyThread
+from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle

@@ -13,13 +13,12 @@ import torch
 
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree
+from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import contained, harmless
-from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.learner import PrefetchedPieces, learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
-from rlinf_async.loops.prefetching import PrefetchedPieces
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.loops.skipped_steps import SkippedSteps
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle

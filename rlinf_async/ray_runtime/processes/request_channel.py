@@ -25,8 +25,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from rlinf_async.core.types import ActionRequest, RequestKey
-from rlinf_async.loops.answering import answering, asked_until_answered
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.request_broker import Pending, answering, asked_until_answered
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.run_process import RunProcess

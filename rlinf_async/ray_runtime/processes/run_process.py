@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from rlinf_async import __version__
-from rlinf_async.observe.processes import identity
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import SpanLog, clock_offset
+from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.wire.memory import machine
 
@@ -31,7 +30,7 @@ class RunProcess:
     """A process that takes part in a run which can be looked at from outside."""
 
     generation: int = 0
-    """The life of this process: how often it had died before; see `core.generations`."""
+    """The life of this process: how often it had died before; see `core.restarts`."""
     _observed: SpanLog | None = None
 
     @property
@@ -67,7 +66,7 @@ class RunProcess:
         return machine(), time.monotonic()
 
     async def doing(self) -> dict[str, Any]:
-        """Return the work of this process right now, and counts of its past work; for `observe.activity`."""
+        """Return the work of this process right now, and counts of its past work; for `observe.status`."""
         return {
             "machine": machine(),
             "pid": os.getpid(),

@@ -18,8 +18,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
-from rlinf_async.loops.env import evaluate_shard, together
-from rlinf_async.loops.env_loop import env_loop
+from rlinf_async.loops.env import env_loop, evaluate_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
 from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlinf_async.core.scored import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 
 

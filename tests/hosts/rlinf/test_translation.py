@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_loss
 
 from rlinf_async.compose import compose_config
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.objectives import importance_weight, ppo_loss
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations

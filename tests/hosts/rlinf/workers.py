@@ -296,7 +296,7 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks, scorer=None):
         """Shards that share every forward pass begin no rollout beside the one before."""
         return run_shard(**{**parts, "overlaps": not together})
 
-    with mock.patch("rlinf_async.loops.env_loop.run_shard", in_step):
+    with mock.patch("rlinf_async.loops.env.run_shard", in_step):
         return asyncio.run(main())
 
 

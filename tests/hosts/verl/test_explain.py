@@ -10,7 +10,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from rlinf_async.config_diff import differences
+from rlinf_async.cli.looking import differences
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.verl.checkpoint import note_latest
 from rlinf_async.hosts.verl.explain import explain, show

@@ -6,7 +6,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 
 from omegaconf import OmegaConf
 
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.values import changes, defaults, resolved_defaults
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlinf_async import configs
-from rlinf_async.core.nested import dotted
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.lab.report import redact
 from rlinf_async.lab.report.run_files import RunFiles
 from tests.lab.report.making import CONFIG, write_run

@@ -16,7 +16,8 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
-from rlinf_async.loops import env_loop, simulator_thread
+from rlinf_async.loops import env as env_loop
+from rlinf_async.loops import simulator_thread
 from rlinf_async.observe.failures import read_failures, record_failure
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED

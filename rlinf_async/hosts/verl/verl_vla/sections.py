@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from rlinf_async.core.names import did_you_mean
+from rlinf_async.core.config_keys import did_you_mean
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.installation import get_ready
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlinf_async.core.nested import lookup
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 

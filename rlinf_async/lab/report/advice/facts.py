@@ -9,7 +9,7 @@ from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan
 from rlinf_async.lab.report.advice.machine import Keys, Machine
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.observe.kinds import words
+from rlinf_async.observe.spans import words
 
 VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 MIN_IDLE_CORES = 1.0

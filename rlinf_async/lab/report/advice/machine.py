@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, VECTORISED_SIMULATORS, ShardPlan
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.observe.kinds import words
+from rlinf_async.observe.spans import words
 
 Place = Literal["worker", "processes", "accelerator", "unknown"]
 """Simulators share their env worker's process, have processes of their own, or are on an accelerator."""

@@ -3,8 +3,8 @@ import socket
 
 import pytest
 
-from rlinf_async.loops import virtual_clock
-from rlinf_async.loops.virtual_clock import run
+from rlinf_async.lab.virtual import clock as virtual_clock
+from rlinf_async.lab.virtual.clock import run
 from tests.loops.virtual import now
 
 

@@ -1,9 +1,43 @@
-"""Checks the name of our block in a config: a misspelt key, or a block left empty next to its content."""
+"""Keys that users write in configs: by dotted names, and the nearest known key of a misspelt one."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+
+def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that is most like `name`, if one is at least `cutoff` like it (difflib's ratio)."""
+    return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """`; did you mean 'the nearest'?`, or nothing where no known name is near."""
+    near = nearest(name, names)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a.b": value}` of nested mappings; a list is a value."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= dotted(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def lookup(tree: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    value: Any = tree
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value
+
 
 BLOCK_NAME = "async"
 MODE_PRESETS = ("off", "train", "rollout", "streamer", "full")

@@ -1,5 +1,4 @@
-from rlinf_async.core.names import did_you_mean, nearest
-from rlinf_async.core.nested import dotted, lookup
+from rlinf_async.core.config_keys import did_you_mean, dotted, lookup, nearest
 
 KNOWN = ("train", "rollout", "streamer")
 TREE = {"a": {"b": {"c": 1}, "d": [2, {"e": 3}]}, "f": {}, "g": None}

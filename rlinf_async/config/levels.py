@@ -1,0 +1,96 @@
+"""The blocks `train`, `rollout` and `streamer` of `async`, one per level, and the block `survive`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rlinf_async.config.checks import check_choice, check_flag, check_whole, is_finite
+from rlinf_async.core.types import Correction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """The way in which a loss treats samples that an older policy has drawn."""
+
+    correction: Correction
+    """The weight of each; never `none`."""
+    max_weight: float = math.inf
+    """The bound of that weight."""
+    interpolates: bool = False
+    """True if the proximal policy is interpolated; its log-probabilities are recomputed otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Level 1: rollouts do not wait for the optimizer."""
+
+    enabled: bool = False
+    max_staleness: int = 1
+    """Policy versions that a trained sample may be old, counted in global steps."""
+    correction: Correction = "decoupled"
+    """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
+
+    def __post_init__(self) -> None:
+        check_flag("async.train.enabled", self.enabled)
+        check_whole("async.train.max_staleness", self.max_staleness, least=0)
+        check_choice("async.train.correction", self.correction, get_args(Correction))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Level 2: no environment shard waits for another."""
+
+    enabled: bool = False
+    shards: int | Literal["auto"] = "auto"
+    """Environment shards per env worker."""
+    max_batch_size: int | Literal["auto"] = "auto"
+    """Samples (environments) in one forward pass at most."""
+    max_wait_ms: float | Literal["auto"] = "auto"
+    """Milliseconds that the oldest request waits for more; auto is 0: fire when an accelerator is idle."""
+
+    def __post_init__(self) -> None:
+        check_flag("async.rollout.enabled", self.enabled)
+        check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
+        check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
+        wait = self.max_wait_ms
+        if wait != "auto" and not (is_finite(wait) and wait >= 0):
+            raise ValueError(
+                f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
+                "at least 0; nearest: 0"
+            )
+
+    @property
+    def max_wait(self) -> float:
+        """`max_wait_ms` in seconds."""
+        return 0.0 if self.max_wait_ms == "auto" else float(self.max_wait_ms) / 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamerConfig:
+    """Level 3: the learner accumulates micro-batches while the rest is still being collected."""
+
+    enabled: bool = False
+    micro_batch_size: int | Literal["auto"] = "auto"
+    """Samples per learner rank in one forward and backward pass; auto is the host's own."""
+
+    def __post_init__(self) -> None:
+        check_flag("async.streamer.enabled", self.enabled)
+        check_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1, or_else="auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurviveConfig:
+    """The faults that a run outlives. Over a budget it ends with the first error."""
+
+    env_restarts: int = 10
+    """Times that a shard's environments are rebuilt within ten minutes, each time at the cost of one
+    rollout; 0 ends the run with the first error."""
+    process_restarts: int = 5
+    """Times that an env worker or an inference rank is started again within ten minutes; 0 ends the run
+    with the first death."""
+
+    def __post_init__(self) -> None:
+        for name in ("env_restarts", "process_restarts"):
+            check_whole(f"async.survive.{name}", getattr(self, name), least=0)
