@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 import warnings
 from collections import Counter
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv, frames_of, words_of
-from rlinf_async.observe import record_file, shapes
+from rlinf_async.observe import shapes
+from rlinf_async.observe.files import append, open_regular, read_regular
 from rlinf_async.observe.plain_data import finite, records_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.secrets import said_without_secrets
@@ -37,13 +40,17 @@ FaultKind = Literal[
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
 """Characters that are kept: of an error from its beginning, of a trace from its end, where the error is."""
-EARLIER_KEY = "earlier"
-"""The key of a line that counts the faults which are not in the record any more."""
+WHOLE_RECORD_BYTES = 4 << 20
+"""Bytes of a record from which on a fault has no frames, and the beginning of its error alone."""
+SHORT_ERROR = 200
+"""Characters of an error in such a record."""
+MAX_RECORD_BYTES = 64 << 20
+"""Bytes of a record that is full: no fault is added to it, and no reader reads more."""
 
 
 @dataclass(frozen=True)
 class FaultCounts:
-    """Counts of the faults of a run, and their cost, including faults that are not in its record any more."""
+    """Counts of the faults of a run, and their cost."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     """Faults, by the words of `What`."""
@@ -62,16 +69,6 @@ class FaultCounts:
             Counter(str(fault["what"]) for fault in faults),
             Counter(part for fault in outlived if (part := _restarted(fault))),
             float(sum(fault["seconds"] for fault in outlived)),
-        )
-
-    @classmethod
-    def read(cls, facts: Mapping[str, Any]) -> FaultCounts:
-        """Read the counts from the result of `as_dict`; a value that is no count of faults is left out."""
-        return cls(_counts(facts.get("kinds")), _counts(facts.get("restarts")), _seconds(facts))
-
-    def __add__(self, other: FaultCounts) -> FaultCounts:
-        return FaultCounts(
-            self.kinds + other.kinds, self.restarts + other.restarts, self.seconds + other.seconds
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,69 +107,69 @@ def record_failure(
         lost: the cost, in words: `a rollout for batch 3`.
         seconds: the time until work went on.
 
-    A full disk or a directory that has gone does not end a run that is about to go on: it is a warning.
+    A full disk, a full record or a directory that has gone does not end a run that is about to go on: it is a
+    warning.
     """
-    error, trace = said_without_secrets(error), trace and said_without_secrets(trace)
-    facts: dict[str, Any] = {"process": process, "what": what, "shard": shard, "error": error[:LONGEST_ERROR]}
-    facts |= {"action": action, "lost": lost, "seconds": None if seconds is None else round(seconds, 3)}
-    facts |= {"trace": trace and trace[-LONGEST_TRACE:]}
-    line = {"time": time.time(), **{name: fact for name, fact in facts.items() if fact is not None}}
     path = RunDir(run_dir).failures
     try:
-        record_file.append(path, (json.dumps(line) + "\n").encode(), header=lambda: _header(path))
-    except OSError as failed:
+        size = path.lstat().st_size if path.exists() else 0
+        if size > MAX_RECORD_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES:,} bytes", str(path))
+        whole = size < WHOLE_RECORD_BYTES
+        error = said_without_secrets(error)[: LONGEST_ERROR if whole else SHORT_ERROR]
+        facts = {"time": time.time(), "process": process, "what": what, "shard": shard, "error": error}
+        facts |= {"action": action, "lost": lost, "seconds": None if seconds is None else round(seconds, 3)}
+        facts |= {"trace": said_without_secrets(trace)[-LONGEST_TRACE:] if trace and whole else None}
+        line = {name: fact for name, fact in facts.items() if fact is not None}
+        append(path, (json.dumps(line) + "\n").encode())
+    except OSError as failure:
         warnings.warn(
-            f"a fault of {process} is not in the record of the run: {failed.strerror}", stacklevel=2
+            f"a fault of {process} is not in the record of the run: {failure.strerror}", stacklevel=2
         )
 
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
-    """The faults of a run in the order in which they were recorded; lines that are cut off are left out.
-
-    Of very many only the last are there; `count_failures` knows how many there were.
-    """
-    return _faults(record_file.read_lines(RunDir(run_dir).failures))
+    """The faults of a run in the order in which they were recorded; lines that are cut off are left out."""
+    try:
+        # The last fault of a record that is not yet full goes beyond its bytes.
+        content = read_regular(RunDir(run_dir).failures, limit=2 * MAX_RECORD_BYTES)
+    except OSError:
+        return []
+    return _faults(content.decode(errors="replace").splitlines())
 
 
 def count_failures(run_dir: Path) -> FaultCounts:
     """Return the counts of faults of a run, since it began for the first time."""
-    path = RunDir(run_dir).failures
-    return _earlier(path) + FaultCounts.of(read_failures(run_dir))
-
-
-def _header(path: Path) -> bytes:
-    """The first line of a record that takes the place of one that is long: what will not be there then."""
-    older = _faults(_lines_of(record_file.older_file(path)))
-    return (json.dumps({EARLIER_KEY: (_earlier(path) + FaultCounts.of(older)).as_dict()}) + "\n").encode()
-
-
-def _earlier(path: Path) -> FaultCounts:
-    """Return the counts of the faults that were in the record before its older lines."""
-    for record in records_of(_lines_of(path)[:1]):
-        if isinstance(record.get(EARLIER_KEY), dict):
-            return FaultCounts.read(record[EARLIER_KEY])
-    return FaultCounts()
-
-
-def _lines_of(path: Path) -> list[str]:
-    return record_file.lines_of(path)
+    return FaultCounts.of(read_failures(run_dir))
 
 
 def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
-    records = records_of(lines)
-    known = (one for one in records if isinstance(one.get("what"), str) and finite(one.get("time")))
-    return [shapes.fault(one) for one in known if one["what"] in get_args(FaultKind)]
+    records = (
+        one for one in records_of(lines) if isinstance(one.get("what"), str) and finite(one.get("time"))
+    )
+    return [shapes.fault(one) for one in records if one["what"] in get_args(FaultKind)]
 
 
 class FailureReader:
     """Reads the faults that are added to the record from now on; each once, as a run asks at every step."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._lines, self._began = record_file.NewLines(RunDir(run_dir).failures), time.time()
+        self._path, self._began = RunDir(run_dir).failures, time.time()
+        self._position, self._file_number = 0, -1
 
     def new(self) -> list[dict[str, Any]]:
         """The faults since the last call; a line that is still being written is left for the next one."""
-        lines = self._lines.read().decode(errors="replace").splitlines()
+        try:
+            with os.fdopen(open_regular(self._path), "rb") as file:
+                number, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
+                if number != self._file_number or size < self._position:  # another has taken its place
+                    self._position, self._file_number = 0, number
+                file.seek(self._position)
+                text, end, unfinished = file.read().rpartition(b"\n")
+                self._position = file.tell() - len(unfinished)
+        except OSError:
+            return []
+        lines = (text + end).decode(errors="replace").splitlines()
         return [fault for fault in _faults(lines) if fault["time"] >= self._began]
 
 
@@ -209,13 +206,3 @@ def in_words(error: BaseException) -> str:
 def trace_of(error: BaseException) -> str:
     """Return the frames of an error, with those of its causes."""
     return frames_of(error)
-
-
-def _counts(content: Any) -> Counter[str]:
-    """Whole numbers by name, of a file that may be damaged."""
-    counts = content if isinstance(content, dict) else {}
-    return Counter({str(name): int(count) for name, count in counts.items() if finite(count)})
-
-
-def _seconds(facts: Mapping[str, Any]) -> float:
-    return float(facts["seconds"]) if finite(facts.get("seconds")) else 0.0

@@ -23,7 +23,6 @@ from rlinf_async.observe.plain_data import (
     read_json,
     read_yaml,
 )
-from rlinf_async.observe.record_file import older_file
 from rlinf_async.observe.secrets import yaml_without_secrets
 
 EARLIER_FOLDER = "earlier"
@@ -56,7 +55,6 @@ class RunDir:
         """The event files of RLinf's own logger."""
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
-        self.earlier_failures = older_file(self.failures)
         self.traceback = path / "traceback.txt"
         """The frames of the error by which the run has failed."""
         self.problems: list[str] = []
@@ -100,7 +98,7 @@ class RunDir:
         place.mkdir(parents=True)
         moved = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
         if not goes_on:
-            moved += [self.metrics, self.failures, self.earlier_failures, self.tensorboard]
+            moved += [self.metrics, self.failures, self.tensorboard]
             moved += [weights] if weights is not None else []
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place, follow_symlinks=False)
@@ -134,7 +132,7 @@ class RunDir:
         """
         for directory in (self.trace, self.stacks):
             shutil.rmtree(directory, ignore_errors=True)
-        faults = [self.failures, self.earlier_failures] if fresh else []
+        faults = [self.failures] if fresh else []
         for file in (self.status, self.summary, self.traceback, *faults):
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}

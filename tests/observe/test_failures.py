@@ -3,8 +3,10 @@ from multiprocessing import Process
 
 import pytest
 
+from rlinf_async.observe import failures
 from rlinf_async.observe.failures import (
     LONGEST_ERROR,
+    SHORT_ERROR,
     FailureReader,
     FaultCounts,
     count_failures,
@@ -80,6 +82,44 @@ def test_what_cannot_be_recorded_is_a_warning(tmp_path):
         record(tmp_path / "gone")
 
 
+def test_very_many_faults_are_all_counted_and_the_later_ones_are_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(failures, "WHOLE_RECORD_BYTES", 10_000)
+    for _ in range(100):
+        record(tmp_path, error="x" * 1000, trace="y" * 1000, seconds=0.5)
+    faults = read_failures(tmp_path)
+    whole = [fault for fault in faults if "trace" in fault]
+    assert 4 < len(whole) < 10
+    assert faults[: len(whole)] == whole
+    assert {len(fault["error"]) for fault in faults[len(whole) :]} == {SHORT_ERROR}
+    assert count_failures(tmp_path).kinds == {"env failed": 100}
+    assert count_failures(tmp_path).seconds == 50.0
+
+
+def test_a_record_that_is_full_takes_no_fault_and_is_still_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(failures, "MAX_RECORD_BYTES", 1_000)
+    record(tmp_path, trace="y" * 1_500)
+    size = RunDir(tmp_path).failures.stat().st_size
+    with pytest.warns(UserWarning, match="a fault of env worker 0 is not in the record .* 1,000 bytes"):
+        record(tmp_path)
+    assert RunDir(tmp_path).failures.stat().st_size == size
+    assert len(read_failures(tmp_path)) == 1
+
+
+def test_a_run_that_begins_anew_puts_the_older_faults_aside(tmp_path):
+    record(tmp_path)
+    for file in ("metrics.jsonl", "run.json"):
+        (tmp_path / file).write_text("{}\n")
+    notices = []
+    RunDir(tmp_path).set_aside(say=notices.append)
+    place = tmp_path / "earlier" / "1"
+    assert notices == [f"what an earlier run has left in {tmp_path} is in {place} now"]
+    assert len(read_failures(place)) == 1
+    assert read_failures(tmp_path) == []
+    record(tmp_path)
+    RunDir(tmp_path).begin({}, title="", versions={})
+    assert read_failures(tmp_path) == []
+
+
 def raise_with_a_cause():
     try:
         raise KeyError("door")
@@ -148,7 +188,6 @@ def test_what_was_outlived_is_counted_by_what_was_started_anew(tmp_path):
         "save failed": 1,
     }
     assert counts.seconds == 10.0
-    assert FaultCounts.read(counts.as_dict()) == counts
 
 
 def test_faults_are_said_in_a_line(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf_async.lab.report.timelines import LEARNER_PART, REST_WORD
-from rlinf_async.observe.spans import SPAN_KINDS, Role, words
+from rlinf_async.observe.spans import SPAN_KINDS, Role, kind_words
 
 ORANGE, LIGHT_ORANGE = "#d9480f", "#f2a65a"
 GREY, DARK_GREY = "#9aa5b1", "#6b7684"
@@ -24,7 +24,7 @@ OF_ROLES = {
 """Work is orange, waiting is grey, moving data or weights is blue, a restart is dark red."""
 OF_KINDS = {kind.name: OF_ROLES[kind.role] for kind in SPAN_KINDS.values() if kind.role is not None}
 OF_WORDS = {
-    **{words(kind): colour for kind, colour in OF_KINDS.items()},
+    **{kind_words(kind): colour for kind, colour in OF_KINDS.items()},
     LEARNER_PART.rest: DARK_GREY,
     REST_WORD: FAINT_COLOUR,
 }

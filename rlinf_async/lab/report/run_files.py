@@ -36,8 +36,7 @@ class RunFiles:
     spans: list[Span]
     faults: list[dict[str, Any]] = field(default_factory=list)
     fault_counts: FaultCounts = field(default_factory=FaultCounts)
-    """Also of those that are not in the record any more."""
-    """What has failed, in order; see `observe.failures`."""
+    """What has failed, by kind; see `observe.failures`."""
     missing: list[str]
     """Sentences on what is not there, and on what follows."""
 

@@ -14,7 +14,7 @@ from rlinf_async.lab.report.intervals import Interval, intersection, union
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.steps import Step
 from rlinf_async.lab.report.timelines import ALL_PARTS, Timeline, extremes, of_part
-from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, words
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_words
 
 MOST_LANES = 24
 ROW, INSET = 20, 2
@@ -76,7 +76,7 @@ def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
         if span["kind"] not in palette.OF_KINDS:
             continue
         for began, end in intersection(union([window]), union([(span["began"], span["ended"])])):
-            title = f"{words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
+            title = f"{kind_words(span['kind'])}, {duration(span['ended'] - span['began'])}{_facts(span)}"
             bars.append((row, began - window[0], end - began, str(span["kind"]), title))
     return bars
 
@@ -132,7 +132,7 @@ def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
     groups = list(charts.legend([subject for subject, _ in pairs], lambda s: steps[s.index].window))
     windows = [(subject, step.window) for subject, step in pairs]
     kinds = {s["kind"] for subject, window in windows for s in _driver(subject, window)}
-    keys = [(words(kind), palette.OF_KINDS[kind]) for kind in DRIVER_KINDS if kind in kinds]
+    keys = [(kind_words(kind), palette.OF_KINDS[kind]) for kind in DRIVER_KINDS if kind in kinds]
     return [*groups, (Process.DRIVER, keys)] if keys else groups
 
 

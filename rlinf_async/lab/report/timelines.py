@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
-from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_and_rank, words
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_and_rank, kind_words
 
 REST_WORD = "rest"
 WORK_KINDS = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}
@@ -31,7 +31,7 @@ class Part:
         """Kinds of spans by the words that they are counted under, in order of their weight."""
         kinds = [kind for kind in SPAN_KINDS.values() if self.name in kind.parts]
         roles = [[kind.name for kind in kinds if kind.role is role] for role in Role]
-        return {words(kinds[0]): kinds for kinds in roles if kinds}
+        return {kind_words(kinds[0]): kinds for kinds in roles if kinds}
 
     @property
     def words(self) -> tuple[str, ...]:

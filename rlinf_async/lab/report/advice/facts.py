@@ -9,7 +9,7 @@ from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan
 from rlinf_async.lab.report.advice.machine import Keys, Machine
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.observe.spans import words
+from rlinf_async.observe.spans import kind_words
 
 VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 MIN_IDLE_CORES = 1.0
@@ -96,7 +96,7 @@ class Facts:
 
     def waits(self, part: str, kind: str) -> float:
         """The share of the time that the mean shard or rank spends on a kind of span."""
-        return self.measures.share(part, words(kind))
+        return self.measures.share(part, kind_words(kind))
 
     @property
     def bound(self) -> str:

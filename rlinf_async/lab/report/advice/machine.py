@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, VECTORISED_SIMULATORS, ShardPlan
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.observe.spans import words
+from rlinf_async.observe.spans import kind_words
 
 Place = Literal["worker", "processes", "accelerator", "unknown"]
 """Simulators share their env worker's process, have processes of their own, or are on an accelerator."""
@@ -44,7 +44,7 @@ class Machine:
 
     def busy_cores(self, plan: ShardPlan, measures: Measures) -> float:
         """About how many cores simulators, inference and learner kept busy on average, a core each."""
-        simulating = sum(measures.share("env", words(kind)) for kind in SIMULATOR_KINDS)
+        simulating = sum(measures.share("env", kind_words(kind)) for kind in SIMULATOR_KINDS)
         at_once = self.simulators_at_once(plan) * simulating if self.simulators != "accelerator" else 0.0
         busy = measures.busy
         return (
