@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from rlinf_async.observe.status import seconds as long
+from rlinf_async.observe.pace import seconds as long
 
 NO_VALUE = "-"
 
