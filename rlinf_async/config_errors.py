@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,10 @@ def _text(path: Path) -> str:
 
 def _parsed(path: Path, text: str) -> yaml.Node | None:
     try:
-        return yaml.compose(text, Loader=FAST_LOADER if _is_shallow(text) else PYTHON_LOADER)
+        if _is_shallow(text):
+            with suppress(yaml.YAMLError):
+                return yaml.compose(text, Loader=FAST_LOADER)
+        return yaml.compose(text, Loader=PYTHON_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(unreadable_yaml(error, path)) from error
     except RecursionError as error:
