@@ -12,6 +12,13 @@ from tests.runs.quick_bench import QUICK
 from tests.runs.test_entry_script import SCRIPT, run_script, users_config
 
 
+@pytest.fixture
+def runs(runs: Runner) -> Runner:
+    """There are no workers to import anything for."""
+    runs.forks_workers = False
+    return runs
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
