@@ -19,7 +19,7 @@ from typing import Any
 
 from generated import fill
 
-from rlinf_async.hosts.rlinf.checkout import KNOWN, digest, on_policy_examples
+from rlinf_async.hosts.rlinf.checkout import KNOWN_EXAMPLES, digest, on_policy_examples
 
 PAGE = Path(__file__).with_name("rlinf-configs.md")
 SOURCES = Path(__file__).parents[1]
@@ -168,5 +168,5 @@ def known(checkouts: Sequence[Path]) -> str:
 
 if __name__ == "__main__":
     checkouts = [Path(root) for root in sys.argv[1:]]
-    KNOWN.write_text(known(checkouts))
+    KNOWN_EXAMPLES.write_text(known(checkouts))
     PAGE.write_text(generate(PAGE.read_text(), collect(checkouts)))

@@ -12,7 +12,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
 from rlinf_async.core.config_keys import did_you_mean, nearest
-from rlinf_async.hosts.kit.synonyms import counterparts
+from rlinf_async.hosts.kit.keys import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import MAX_YAML_BYTES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.hosts.rlinf.refusals import REFUSALS
+from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
 from rlinf_async.hosts.verl.refusals import REFUSED_KEYS as REFUSED_KEYS_OF_VERL
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +98,7 @@ def test_every_check_of_the_doctor_is_noted_and_no_other_is(generator):
 
 def test_every_refused_setting_is_on_the_page_of_keys_with_what_to_write(generator):
     page = generator.tidy((DOCS / "keys.md").read_text())
-    refused = [*REFUSALS, *REFUSED_KEYS_OF_VERL]
+    refused = [*REFUSED_KEYS, *REFUSED_KEYS_OF_VERL]
     assert [each.name for each in refused if f"| `{each.name}` |" not in page] == []
     assert [each.name for each in refused if f"refused: {each.remedy} |" not in page] == []
 

@@ -51,7 +51,7 @@ def test_an_rlinf_that_lacks_what_our_classes_extend_fails_and_names_it():
         "0.5.0 in /their/rlinf is not one that rlinf-async can extend: it has no EnvWorker.init_worker"
         in found.detail
     )
-    assert checks.SUPPORTED in found.mend
+    assert checks.SUPPORTED_VERSIONS in found.mend
     assert checks.check_rlinf(None).status == "fail"
 
 

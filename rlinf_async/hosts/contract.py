@@ -1,9 +1,9 @@
-"""The border at which the loops take what environments give: copies of it, of known types and shapes.
+"""The border at which the loops take what environments and policies give, of known types and shapes.
 
-Every host has its environments cross it, so that what trains on one trains on all. What comes across is ours:
-environments may go on writing into the arrays that they have shown. Flags are bool and numbers are tensors,
-whatever arrays or lists they were. Shapes follow from the number of environments and the steps of a decision;
-what an observation consists of is learnt from the first one, and later ones are held to it.
+Every host has its environments and policies cross it, so that what trains on one trains on all. What
+environments have shown is copied, as they may go on writing into their arrays. Flags are bool and numbers are
+tensors, whatever arrays or lists they were. Shapes follow from the number of environments and the steps of a
+decision; what an observation consists of is learnt from the first one, and later ones are held to it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Tensors = dict[str, torch.Tensor]
 Place = Literal["reset", "step", "final"]
 """The moment at which an observation was shown; the last is that of an episode which another has followed."""
 
+SCORE_FIELDS = ("prev_logprobs", "prev_values")
+"""Fields of what a policy says of its actions, with an item for each environment."""
 READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
 """Keys of the information after a step that are read, besides final observations."""
 
@@ -85,9 +87,9 @@ class Contract:
     def __init__(self, shard: int, size: int, *, fields: Collection[str] = ()) -> None:
         """`fields`: of observations that policies are shown, if they are not shown all."""
         self._shard, self._size = shard, size
-        self._shown = frozenset(fields)
+        self._field_names = frozenset(fields)
         self._name = ""
-        self._known: dict[Place, dict[str, Field]] = {}
+        self._first_fields: dict[Place, dict[str, Field]] = {}
         self._proven = False
 
     def of(self, env: object) -> Contract:
@@ -96,7 +98,7 @@ class Contract:
         return self
 
     @property
-    def who(self) -> str:
+    def owner(self) -> str:
         """The environments, in messages."""
         name = f" ({self._name})" if self._name else ""
         return f"the environments of shard {self._shard}{name}"
@@ -108,26 +110,26 @@ class Contract:
     def forget(self) -> None:
         """Others take the place of these environments: they may show something else if these never worked."""
         if not self._proven:
-            self._known = {}
+            self._first_fields = {}
 
-    def reset(self, given: Any, *, observes: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, value: Any, *, observes: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
         """The observation and the information of a reset; `observes` as of `step`."""
-        if not isinstance(given, tuple | list) or len(given) != 2:
+        if not isinstance(value, tuple | list) or len(value) != 2:
             raise ValueError(
-                self._refusal(f"a {_sort(given)} by reset", "a pair of an observation and information")
+                self._refusal(f"a {_sort(value)} by reset", "a pair of an observation and information")
             )
-        observation, info = given
-        return self.observation(observation) if observes else observation, self._info(info, told=())
+        observation, info = value
+        return self.observation(observation) if observes else observation, self._info(info, keys=())
 
-    def step(self, given: Any, *, steps: int, observes: bool = True) -> Step:
+    def step(self, value: Any, *, steps: int, observes: bool = True) -> Step:
         """Return the results of `chunk_step` for a decision of `steps` steps.
 
         Without `observes` the observation is left as it was given, and checked elsewhere.
         """
-        if not isinstance(given, tuple | list) or len(given) != 5:
+        if not isinstance(value, tuple | list) or len(value) != 5:
             names = "observations, rewards, terminations, truncations and information"
-            raise ValueError(self._refusal(f"a {_sort(given)} by chunk_step", names))
-        observations, rewards, terminations, truncations, infos = given
+            raise ValueError(self._refusal(f"a {_sort(value)} by chunk_step", names))
+        observations, rewards, terminations, truncations, infos = value
         shape = (self._size, steps)
         return Step(
             observation=self.observation(last(observations), "step") if observes else last(observations),
@@ -137,12 +139,12 @@ class Contract:
             info=self._info(last(infos)),
         )
 
-    def observation(self, given: Any, place: Place = "reset") -> dict[str, Any]:
+    def observation(self, value: Any, place: Place = "reset") -> dict[str, Any]:
         """A copy of what was shown, with numbers as tensors."""
         name = "final observation" if place == "final" else "observation"
-        if not isinstance(given, Mapping):
-            raise ValueError(self._refusal(f"the {name} as {_sort(given)}", "a mapping of fields"))
-        read = {field: given[field] for field in given if not self._shown or field in self._shown}
+        if not isinstance(value, Mapping):
+            raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
+        read = {field: value[field] for field in value if not self._field_names or field in self._field_names}
         try:
             own: dict[str, Any] = kept(read)
         except TypeError as error:
@@ -152,98 +154,100 @@ class Contract:
         for nameless in _nameless(own):
             raise ValueError(self._refusal(f"the {name} with a field named {nameless!r:.50}", "a text"))
         fields = dict(_fields(own))
-        for path, found in fields.items():
-            if found.shape is not None and found.shape[0] != self._size:
-                expected = f"an item for each of their {self._size} environments"
-                raise ValueError(self._refusal(f"the {name} {path!r} as {found}", expected))
+        for path, each in fields.items():
+            if each.shape is not None and each.shape[0] != self._size:
+                expectation = f"an item for each of their {self._size} environments"
+                raise ValueError(self._refusal(f"the {name} {path!r} as {each}", expectation))
         self._compare(name, fields, place)
         return own
 
-    def numbers(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of `given` as a tensor of numbers of this shape; of float32, if it has no fractions."""
-        tensor = self._shaped(name, given, shape)
+    def numbers(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        """A copy of `value` as a tensor of numbers of this shape; of float32, if it has no fractions."""
+        tensor = self._shaped(name, value, shape)
         return tensor if tensor.is_floating_point() else tensor.float()
 
-    def flags(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of `given` as a tensor of bool of this shape."""
-        tensor = self._shaped(name, given, shape)
+    def flags(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        """A copy of `value` as a tensor of bool of this shape."""
+        tensor = self._shaped(name, value, shape)
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             raise ValueError(self._refusal(f"{name} that are not finite", "true or false"))
         return tensor.bool()
 
-    def _shaped(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        tensor = self._array(name, given, shape)
+    def _shaped(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = self._array(name, value, shape)
         if tuple(tensor.shape) != shape:
             why = "a row for each environment, a column for each step of a decision"
             raise ValueError(self._refusal(f"{name} {list(tensor.shape)}", f"{list(shape)}, {why}"))
         return tensor
 
-    def _array(self, name: str, given: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    def _array(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of numbers on the CPU; `shape` is what is expected."""
-        tensor = given
-        if not isinstance(given, torch.Tensor):
-            array = _stacked(given) if isinstance(given, list | tuple) else np.asarray(given)
+        tensor = value
+        if not isinstance(value, torch.Tensor):
+            array = _stacked(value) if isinstance(value, list | tuple) else np.asarray(value)
             tensor = kept(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
-            raise ValueError(self._refusal(f"{name} as {_sort(given)}", f"numbers {list(shape)}"))
-        copied: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
-        return copied
+            raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
+        copy_on_cpu: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
+        return copy_on_cpu
 
-    def _info(self, given: Any, told: Collection[str] = READ_KEYS) -> dict[str, Any]:
-        """Return information with copies of the entries `told`, and of final observations."""
-        if given is None:
+    def _info(self, value: Any, keys: Collection[str] = READ_KEYS) -> dict[str, Any]:
+        """Return information with copies of the entries `keys`, and of final observations."""
+        if value is None:
             return {}
-        if not isinstance(given, Mapping):
-            raise ValueError(self._refusal(f"information as {_sort(given)}", "a mapping, or none"))
-        info = dict(given)
+        if not isinstance(value, Mapping):
+            raise ValueError(self._refusal(f"information as {_sort(value)}", "a mapping, or none"))
+        info = dict(value)
         if info.get("final_observation") is not None:
             info["final_observation"] = self.observation(info["final_observation"], "final")
-        for name in told:
+        for name in keys:
             if info.get(name) is not None:
-                info[name] = self._told(name, info[name])
+                info[name] = self._copied_entry(name, info[name])
         return info
 
-    def _told(self, name: str, given: Any) -> Any:
+    def _copied_entry(self, name: str, value: Any) -> Any:
         if name == "final_info":
-            return self._info(given)
-        return self._statistics(given) if name == "episode" else kept(given)
+            return self._info(value)
+        return self._statistics(value) if name == "episode" else kept(value)
 
-    def _statistics(self, given: Any) -> Tensors:
+    def _statistics(self, value: Any) -> Tensors:
         """Statistics of episodes, [B, ...] each, by name."""
-        if not isinstance(given, Mapping):
-            raise ValueError(self._refusal(f"statistics of episodes as {_sort(given)}", "a mapping"))
+        if not isinstance(value, Mapping):
+            raise ValueError(self._refusal(f"statistics of episodes as {_sort(value)}", "a mapping"))
         return {
             str(name): self._statistic(f"the statistic {name!r} of episodes", value)
-            for name, value in given.items()
+            for name, value in value.items()
         }
 
-    def _statistic(self, name: str, given: Any) -> torch.Tensor:
-        statistic = self._array(name, given, (self._size,))
+    def _statistic(self, name: str, value: Any) -> torch.Tensor:
+        statistic = self._array(name, value, (self._size,))
         if not statistic.dim():
             return statistic.repeat(self._size)
         if len(statistic) != self._size:
-            expected = f"[{self._size}], a value for each environment"
-            raise ValueError(self._refusal(f"{name} {list(statistic.shape)}", expected))
+            expectation = f"[{self._size}], a value for each environment"
+            raise ValueError(self._refusal(f"{name} {list(statistic.shape)}", expectation))
         return statistic
 
-    def _compare(self, name: str, found: Mapping[str, Field], place: Place) -> None:
+    def _compare(self, name: str, fields: Mapping[str, Field], place: Place) -> None:
         """Hold fields to what they were first, wherever they were shown, and to be there where they were."""
-        known = {path: each for fields in self._known.values() for path, each in fields.items()}
-        for path in found.keys() & known.keys():
-            if found[path] != known[path]:
+        first_fields = {path: each for fields in self._first_fields.values() for path, each in fields.items()}
+        for path in fields.keys() & first_fields.keys():
+            if fields[path] != first_fields[path]:
                 raise ValueError(
-                    self._refusal(f"the {name} {path!r} as {found[path]}", f"{known[path]} as at first")
+                    self._refusal(
+                        f"the {name} {path!r} as {fields[path]}", f"{first_fields[path]} as at first"
+                    )
                 )
         if place == "final":
             return
-        first = self._known.setdefault(place, dict(found))
-        for path in first.keys() - found.keys():
+        first = self._first_fields.setdefault(place, dict(fields))
+        for path in first.keys() - fields.keys():
             raise ValueError(self._refusal(f"the {name} without {path!r}", f"{first[path]} as at first"))
-        for path in found.keys() - first.keys():
+        for path in fields.keys() - first.keys():
             raise ValueError(self._refusal(f"the {name} {path!r}", "no such field as at first"))
 
-    def _refusal(self, given: str, expected: str) -> str:
-        return f"{self.who} have given {given}; expected was {expected}"
+    def _refusal(self, value: str, expectation: str) -> str:
+        return f"{self.owner} have given {value}; expected was {expectation}"
 
 
 def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
@@ -313,3 +317,46 @@ def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
 def _sort(value: object) -> str:
     """Return the name of a value's type for a message."""
     return "None" if value is None else type(value).__name__
+
+
+def decided(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return the checked result of `predict_action_batch` for `size` environments.
+
+    Returns:
+        Actions [B, C, action_dim] of the C steps of a decision; and what the policy says of them, with
+        `prev_logprobs` [B, ...], `prev_values` [B, ...] or None, and `forward_inputs` {name: [B, ...]} where
+        it gives them.
+
+    Raises:
+        ValueError: the policy has returned something else.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], Mapping):
+        raise ValueError("predict_action_batch has to return actions and a mapping of what it says of them")
+    actions, result = _tensor("actions", value[0], size), dict(value[1])
+    if actions.dim() != 3:
+        raise ValueError(
+            f"the policy has given actions {list(actions.shape)} for {size} environments; expected was "
+            f"[{size}, steps of a decision, action_dim]"
+        )
+    inputs = result.get("forward_inputs") or {}
+    result |= {
+        name: _tensor(name, result[name], size) for name in SCORE_FIELDS if result.get(name) is not None
+    }
+    read = {f"forward_inputs.{name}": name for name in inputs}
+    result["forward_inputs"] = {name: _tensor(field, inputs[name], size) for field, name in read.items()}
+    return actions, result
+
+
+def _tensor(name: str, value: Any, size: int) -> Any:
+    if isinstance(value, Mapping):
+        return {field: _tensor(f"{name}.{field}", value, size) for field, value in value.items()}
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor):
+        value = torch.as_tensor(np.asarray(value))
+    if not value.dim() or len(value) != size:
+        raise ValueError(
+            f"the policy has given {name} {list(value.shape)} for {size} environments; expected was an item "
+            "for each"
+        )
+    return value

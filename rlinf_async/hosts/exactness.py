@@ -1,10 +1,14 @@
-"""Tells for each level if it computes what the loop with all levels off would, and if not, why."""
+"""Tells for each level if it computes what the loop with all levels off would, and if not, why.
+
+Also: the reason for which inference may not score for the learner, as it would compute something else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.footprints import precision_of
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
@@ -23,8 +27,8 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
     if train.correction != "none" and asynchrony.advanced.proximal == "loglinear":
         how += " around an interpolated proximal policy; async.advanced.proximal=recomputed is exact in that"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
-    fixed = "exactly" if asynchrony.deterministic else "up to"
-    return f"approximate (samples are {fixed} {age} old, {how})"
+    bound = "exactly" if asynchrony.deterministic else "up to"
+    return f"approximate (samples are {bound} {age} old, {how})"
 
 
 def rollout_exactness(asynchrony: AsyncConfig, *, model: str, shares: str | None) -> str:
@@ -82,3 +86,22 @@ def streamer_exactness(
     if settings.spreads_steps:
         return f"{EXACT_VERDICT} (every optimizer step has an equal share of every rollout, drawn at random)"
     return f"{EXACT_VERDICT} (one optimizer step per pass over the batch, sums divided once)"
+
+
+def why_learner_scores(
+    asynchrony: AsyncConfig, *, learner: object, inference: object, share: bool = False
+) -> str:
+    """Return the reason for which the learner scores all by itself; none where inference may help.
+
+    Args:
+        learner: the precision in which the learner computes, and `inference` that of inference ranks.
+        share: True if both are on the same accelerators, where inference has no time of its own.
+    """
+    if share:
+        return "inference is on its accelerators"
+    computes = [precision_of(name) for name in (learner, inference)]
+    if computes[0] != computes[1]:
+        return f"it computes in {computes[0]}, and inference in {computes[1]}"
+    if not asynchrony.advanced.measures:
+        return "async.advanced.measure_ratios=false leaves open whether inference computes what it does"
+    return ""

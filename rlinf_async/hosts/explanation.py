@@ -166,7 +166,7 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
 
 def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
     """The levels that are on, for a reader; `none` says what runs if there are none."""
-    on = [name for name, enabled in facts["levels"].items() if enabled]
+    on = [name for name, is_on in facts["levels"].items() if is_on]
     yield "levels", ", ".join(on) or none
     for name in on:
         yield f"  {name}", facts["exactness"][name]
@@ -232,8 +232,11 @@ def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     for place in facts["listens"]:
         by_process.setdefault(place["who"], []).append(place["what"])
     beyond = {place["who"] for place in facts["listens"] if place["other_nodes"]}
-    near = " and ".join(who for who in by_process if who not in beyond)
-    yield "listening", "; ".join(f"{who}: {', '.join(what)}" for who, what in by_process.items())
+    near = " and ".join(process for process in by_process if process not in beyond)
+    yield (
+        "listening",
+        "; ".join(f"{process}: {', '.join(uses)}" for process, uses in by_process.items()),
+    )
     yield (
         "  where",
         "unix sockets without a file; in a Ray cluster of several nodes all but "

@@ -1,21 +1,60 @@
-"""The memory of accelerators, as `explain` says it: as plain data, and for a reader."""
+"""The memory of accelerators, as `explain` says it: as plain data, and for a reader.
+
+The number of parameters of a policy is read from its checkpoint, without loading it.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import MAX_COMPARED_BYTES
 from rlinf_async.core.footprint import LearnerFootprint, peak, together
-from rlinf_async.hosts.model_size import ModelSize
 from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
 GIGABYTE = 10**9
-UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
 PUBLISHED_VERSIONS = 2
-"""Of what is trained: the newest version, and the next."""
+"""Versions of the trained weights that are kept for inference: the newest, and the next."""
+PRECISION_NAMES = {
+    "32": "fp32",
+    "32-true": "fp32",
+    "float32": "fp32",
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "float16": "fp16",
+    "bf16-mixed": "bf16",
+    "bfloat16": "bf16",
+}
+"""The frameworks' other words for precisions."""
+BYTES_OF_PRECISION = {"fp32": 4, "fp16": 2, "bf16": 2}
+MAX_HEADER_BYTES = 100_000_000
+"""Most bytes of a safetensors file's header, by the library's own limit."""
 NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts and simulators come on top"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """The number of parameters of a model, and the source of that number."""
+
+    parameters: int
+    source: str
+    stored: int | None = None
+    """Bytes per parameter in its checkpoint, where that was read."""
+    frozen: int = 0
+    """Parameters that are known not to be trained."""
+
+
+UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
+
+
+def precision_of(name: object) -> str:
+    """Return `fp32`, `fp16` or `bf16` for any of its names; a name that is none of them as it is."""
+    return PRECISION_NAMES.get(str(name), str(name))
 
 
 def facts(
@@ -39,10 +78,10 @@ def facts(
         leaves: for `learner` and `inference`, True if it leaves its accelerator while the other works.
         lora: True if adapters come on top.
     """
-    known = model.source != UNKNOWN_SIZE.source
-    copies = settings.remembered_versions(learner.trained if known else 0)
+    has_size = model.source != UNKNOWN_SIZE.source
+    copies = settings.remembered_versions(learner.trained if has_size else 0)
     # As it is sent: in the receiver's type, unless the learner's is narrower.
-    sent = min(inference // model.parameters, learner.stored)
+    bytes_each = min(inference // model.parameters, learner.stored)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     away = {f"{role}_leaves": leaves[role] for role in ("learner", "inference")}
     kinds = [
@@ -52,18 +91,19 @@ def facts(
             "inference_ranks": policies,
             "bytes": parts,
             "total": (total := peak(parts, **away)),
-            "fits": total <= capacity if known and capacity is not None else None,
+            "fits": total <= capacity if has_size and capacity is not None else None,
         }
         for (learners, policies), count in sorted(places.items(), reverse=True)
         if (parts := together(learner.parts(), inference, learners=learners, policies=policies))
     ]
     return {
-        "parameters": model.parameters if known else None,
+        "parameters": model.parameters if has_size else None,
         "parameters_from": model.source,
         "gpu_bytes": capacity,
         "per_gpu": kinds,
         "in_turn": any(leaves.values()),
-        "sent_bytes": sent * (PUBLISHED_VERSIONS * learner.trainable + model.parameters - learner.trainable),
+        "sent_bytes": bytes_each
+        * (PUBLISHED_VERSIONS * learner.trainable + model.parameters - learner.trainable),
         "remembered": copies,
         "remembered_bytes": copies * learner.trained,
         "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
@@ -107,9 +147,46 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _verdict(kind: Mapping[str, Any], capacity: float) -> str:
     if kind["fits"] is None:
         return f", which {capacity / max(1, kind['total']):.3g} billion parameters fill"
-    left = f", which leaves {(capacity - kind['total']) / GIGABYTE:.3g} GB"
-    return left if kind["fits"] else ", which is not enough"
+    remainder = f", which leaves {(capacity - kind['total']) / GIGABYTE:.3g} GB"
+    return remainder if kind["fits"] else ", which is not enough"
 
 
 def _billions(count: int) -> str:
     return f"{count / BILLION:.3g} billion" if count >= BILLION else f"{count / 10**6:.3g} million"
+
+
+def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | None:
+    """By the headers of the safetensors files in `folder`; None where there are none.
+
+    Args:
+        frozen: what the names of parameters that are not trained have in them.
+    """
+    headers = [_header(file) for file in sorted(folder.glob("*.safetensors"))]
+    tensors = {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
+    if not tensors:
+        return None
+    counts = {name: math.prod(entry["shape"]) for name, entry in tensors.items()}
+    parameters = sum(counts.values())
+    stored = sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors.values())
+    return ModelSize(
+        parameters=parameters,
+        source=f"the checkpoint in {folder}",
+        stored=-(-stored // max(1, parameters)),
+        frozen=sum(count for name, count in counts.items() if frozen and frozen in name),
+    )
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The names, shapes and places of the tensors in a safetensors file.
+
+    It begins with a length of eight bytes, and JSON of that length.
+
+    Raises:
+        ValueError: it does not.
+    """
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"{file} begins with a length of {length:,}, which no safetensors file has")
+        header: dict[str, Any] = json.loads(stream.read(length))
+    return header

@@ -14,7 +14,6 @@ import yaml
 from rich.console import Console
 
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import MAX_YAML_BYTES
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 HOSTS_GROUP = "rlinf_async.hosts"
+PREPARATIONS_GROUP = "rlinf_async.preparations"
+SIMULATOR_KEYS = ("env_type", "simulator_type")
+"""RLinf's and verl-vla's keys for a simulator."""
 RayCluster = Literal["none", "own", "existing"]
 """The cluster of a run: none at all; one on this machine, which the run may start by itself (own); or
 one that runs already (existing), as it has several nodes or the config names its address."""
@@ -42,6 +44,34 @@ class AssumedCluster:
 
 THIS_MACHINE = AssumedCluster()
 """The number of nodes in the config, each like this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """By which keys runs of a config are told apart, and what has to be known to compare them."""
+
+    run_dir: str
+    """The key of the directory that a run writes into."""
+    steps: tuple[str, int]
+    """The key that says after how many steps a run ends, and how many these are."""
+    seeds: Mapping[str, int]
+    """Keys that hold a seed, and what the config gives them; the first is that of the run."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of every run besides those of its user."""
+    off: str
+    """The runner that runs while all levels are off, in a sentence."""
+    stock: StockRuns | None = None
+    """The reader of the framework's own runs; None where runs with all levels off are this package's, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockRuns:
+    """Facts that runs of a framework's own runner do not record by themselves."""
+
+    env_steps: int
+    """Environment steps that a step trains for the first time."""
+    stages: int
+    """Pipeline stages of an env worker, which it steps one after the other."""
 
 
 class Host(Protocol):
@@ -132,17 +162,17 @@ class PackagedHost(Host):
     """
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        facts: dict[str, Any] = self._beside("explain").explain(cfg, cluster)
+        facts: dict[str, Any] = self._own_module("explain").explain(cfg, cluster)
         return facts
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        self._beside("explain").show(facts, console)
+        self._own_module("explain").show(facts, console)
 
     def workload(self, cfg: DictConfig) -> Workload:
-        found: Workload = self._beside("workload").workload(cfg)
-        return found
+        workload: Workload = self._own_module("workload").workload(cfg)
+        return workload
 
-    def _beside(self, name: str) -> ModuleType:
+    def _own_module(self, name: str) -> ModuleType:
         return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
 
@@ -175,7 +205,7 @@ def recognised_file(path: Path) -> str:
         return ""  # the error of composing it says what is wrong
     if not isinstance(cfg, DictConfig):
         return ""
-    return next((said for host in every() if (said := host.recognised(cfg))), "")
+    return next((advice for host in every() if (advice := host.recognised(cfg))), "")
 
 
 def host_of(cfg: DictConfig) -> Host:
@@ -188,7 +218,21 @@ def host_of(cfg: DictConfig) -> Host:
         if host.serves(cfg):
             return host
     for host in every():
-        if said := host.recognised(cfg):
-            raise ValueError(said)
+        if advice := host.recognised(cfg):
+            raise ValueError(advice)
     names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
     raise ValueError(f"this is the config of none of the hosts {names}: see docs/install.md")
+
+
+def make_ready(cfg: DictConfig) -> None:
+    """Call the preparations that `cfg` asks for, each with `cfg`, which it may fill in.
+
+    One is asked for if its name is a block of the config or that of the training environments' simulator, and
+    its module is imported only then.
+    """
+    from omegaconf import OmegaConf
+
+    simulators = {OmegaConf.select(cfg, f"env.train.{key}") for key in SIMULATOR_KEYS}
+    for entry in entry_points(group=PREPARATIONS_GROUP):
+        if cfg.get(entry.name) is not None or entry.name in simulators:
+            entry.load()(cfg)

@@ -66,15 +66,15 @@ def merge(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ValueError: a field that only some have or that differs in kind, or one for the whole batch that
             differs.
     """
-    return _merged(observations, "")
+    return _merge_fields(observations, "")
 
 
 def alike(observations: Sequence[Any]) -> list[list[int]]:
     """The numbers of those that can be one batch, in order: they have the same fields of the same kinds."""
-    found: dict[Hashable, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for number, observation in enumerate(observations):
-        found.setdefault(_kind(observation), []).append(number)
-    return list(found.values())
+        groups.setdefault(_kind(observation), []).append(number)
+    return list(groups.values())
 
 
 def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
@@ -95,7 +95,7 @@ def observations_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {"obs": observation, "final_obs": observation if final is None else final}
 
 
-def _merged(observations: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, Any]:
+def _merge_fields(observations: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, Any]:
     names = list(dict.fromkeys(name for observation in observations for name in observation))
     for name in names:
         without = [number for number, observation in enumerate(observations) if name not in observation]
@@ -105,11 +105,12 @@ def _merged(observations: Sequence[Mapping[str, Any]], prefix: str) -> dict[str,
                 f"is missing in {_numbers(without)} of {len(observations)}"
             )
     return {
-        name: _joined(prefix + name, [observation[name] for observation in observations]) for name in names
+        name: _join_field(prefix + name, [observation[name] for observation in observations])
+        for name in names
     }
 
 
-def _joined(name: str, values: list[Any]) -> Any:
+def _join_field(name: str, values: list[Any]) -> Any:
     first = values[0]
     different = [number for number, value in enumerate(values) if _sort(value) != _sort(first)]
     if different:
@@ -128,7 +129,7 @@ def _joined(name: str, values: list[Any]) -> Any:
         case tuple():
             return tuple(item for value in values for item in value)
         case Mapping():
-            return _merged(values, f"{name}.")
+            return _merge_fields(values, f"{name}.")
     if len(values) > 1 and len({_kind(value) for value in values}) > 1:
         raise ValueError(
             f"the observation {name!r} is a {type(first).__name__} that differs between shards; use a "
@@ -164,5 +165,5 @@ def _kind(value: Any) -> Hashable:
             return id(value)
 
 
-def _numbers(found: list[int]) -> str:
-    return f"number {', '.join(map(str, found[:3]))}{', ...' if len(found) > 3 else ''}"
+def _numbers(groups: list[int]) -> str:
+    return f"number {', '.join(map(str, groups[:3]))}{', ...' if len(groups) > 3 else ''}"

@@ -1,14 +1,25 @@
-"""The simulators of an `env` section of RLinf's config, and how far they can be divided."""
+"""The simulators of an `env` section: how they divide into shards, and the seeds of those that are rebuilt.
+
+The facts that follow from the sizes of a run are here, too, whatever a framework calls them.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from threading import Lock
 from typing import Any
+
+from omegaconf import DictConfig
 
 from rlinf_async.config import RolloutConfig
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.loops.run_settings import RunSettings
 
 CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 """ManiSkill's names, in `init_params.sim_backend`, for physics on the CPU."""
@@ -80,15 +91,15 @@ def divide(
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
     """
-    asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
+    shards_asked = int(rollout.shards) if rollout.enabled and rollout.shards != "auto" else None
     if hold_one_environment(train):
-        shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=asked)
+        shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=shards_asked)
     elif not rollout.enabled:
         # A shard belongs to one inference rank: give every rank something to do.
         shards = max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
     else:
         shards = choose_shards(
-            asked=asked,
+            asked=shards_asked,
             simulator=str(train["env_type"]),
             stages=stages,
             fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
@@ -96,3 +107,104 @@ def divide(
             separate=simulators_apart(train),
         )
     return replace(one_each, shards_per_worker=shards)
+
+
+class Evaluation:
+    """The environments that a run is evaluated in, split into as many shards as those for training."""
+
+    def __init__(self, section: Mapping[str, Any] | None) -> None:
+        """`section` is `env.eval`; None for a run that is not evaluated."""
+        self._section = section or {}
+        self.total = int(self._section.get("total_num_envs") or 0)
+        self._group = int(self._section.get("group_size") or 1)
+
+    def fits(self, shards: int) -> bool:
+        """Return True if the environments, if there are any, divide into `shards` shards in all."""
+        return self.total % (shards * self._group) == 0
+
+    def of_shard(self, plan: ShardPlan) -> int:
+        """Environments in one shard; 0 in a run that is not evaluated."""
+        return self.total // plan.shards
+
+    def misfits(self, settings: RunSettings) -> Iterator[Reason]:
+        """Why the environments cannot be split as `settings` say, with the nearest number that can."""
+        shards, total, most = settings.plan.shards, self.total, settings.max_batch_size
+        if total and hold_one_environment(self._section) and total != shards:
+            yield Reason(
+                f"env.eval.total_num_envs={total}: {self._section['env_type']} simulates one environment at "
+                f"a time on the CPU; use {shards}, one for each shard",
+                f"env.eval.total_num_envs={shards}",
+            )
+        elif not self.fits(shards):
+            nearest = max(1, round(total / (shards * self._group))) * shards * self._group
+            yield Reason(
+                f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of "
+                f"{self._group}; nearest: {nearest}",
+                f"env.eval.total_num_envs={nearest}",
+            )
+        if settings.asynchrony.rollout.enabled and total // shards > most:
+            yield Reason(
+                f"a shard of {total // shards} evaluation environments exceeds max_batch_size={most}; set "
+                f"async.rollout.max_batch_size to at least {total // shards}",
+                f"async.rollout.max_batch_size={total // shards}",
+            )
+
+
+def fair_share(plan: ShardPlan, evaluation: Evaluation) -> int:
+    """An inference rank's share of the environments, but at least the largest request."""
+    return max(
+        plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks), evaluation.of_shard(plan)
+    )
+
+
+def split_requests(settings: RunSettings) -> Iterator[Reason]:
+    """Yield a reason if a dynamic batch would be smaller than a request."""
+    most, shard = settings.max_batch_size, settings.plan.envs_per_shard
+    if settings.asynchrony.rollout.enabled and most < shard:
+        yield Reason(
+            f"async.rollout.max_batch_size={most} is smaller than a shard of {shard} environments; a request "
+            f"is never split: use at least {shard}, or more shards"
+        )
+
+
+class Rebuilds:
+    """Counts the rebuilds of the environments of each stage of an env worker.
+
+    Environments for training get another seed each time, or their first initial states would come again and
+    again; those for evaluation keep theirs, as every evaluation is of the same episodes. Each stage is
+    counted in its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._renewing = Lock()
+
+    def count(self, mode: str, stage: int) -> None:
+        """Count one rebuild of the environments of `stage`, which is about to begin."""
+        self._counts[mode, stage] += 1
+
+    def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
+        """The section to build those of `stage` from, with the seed that is theirs now."""
+        if mode != "train" or section.get("seed") is None:
+            return section
+        section = copy.deepcopy(section)
+        section.seed = reseeded(section.seed, self._counts[mode, stage])
+        return section
+
+    @contextmanager
+    def renewing(self, stage: int, step: int, *, in_processes: bool) -> Iterator[None]:
+        """Enter the block in which the training environments of `stage` are rebuilt at the checkpoint
+        after `step`.
+
+        Their seed follows from `step`, however often they have been built before. Stages whose simulators are
+        not `in_processes`, in processes of their own, take turns.
+        """
+        with nullcontext() if in_processes else self._renewing:
+            self._counts["train", stage] = step - 1
+            yield
+
+
+def start_again(train: DictConfig, *, generation: int) -> None:
+    """Give the section for training another seed in a process that takes the place of one that has died."""
+    if generation and train.get("seed") is not None:
+        train.seed = reseeded(train.seed, 0, generation=generation)

@@ -59,8 +59,8 @@ def cannot_take_on(
 
 def _why_not(env: Mapping[str, Any]) -> str:
     if name := env.get("env_class"):
-        told = name in names_of(TAKE_ON_GROUP)
-        return "" if told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"
+        is_told = name in names_of(TAKE_ON_GROUP)
+        return "" if is_told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"
     simulator = str(env.get("env_type"))
     if simulator not in DRAWN_ANEW:
         return f"RLinf's {simulator} environments cannot be told which tasks to start"

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.hosts.rlinf.metrics import in_rlinf_words
 from rlinf_async.observe.run_dir import RunDir
 from tests.runs.conftest import Run, small
 from tests.runs.test_matrix import GIVES_WAY

@@ -20,11 +20,11 @@ class NothingDrawn(TorchFunctionMode):
     """Leaves out the drawing of first weights, which takes long, and without data loads torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        tensor = args[0] if args else given.get("tensor")
+        options = kwargs or {}
+        tensor = args[0] if args else options.get("tensor")
         if isinstance(tensor, torch.Tensor) and func.__name__.endswith(DRAWING_SUFFIXES):
             return tensor
-        return func(*args, **given)
+        return func(*args, **options)
 
 
 def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:

@@ -38,13 +38,13 @@ class Whole:
         return "a whole number" + ("" if self.least is None else f" of at least {self.least}")
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and self._clipped(value) == value
+        return isinstance(value, int) and not isinstance(value, bool) and self._clip(value) == value
 
     def near(self, value: Any) -> Any:
         number = _number(value)
-        return None if number is None else self._clipped(round(number))
+        return None if number is None else self._clip(round(number))
 
-    def _clipped(self, value: int) -> int:
+    def _clip(self, value: int) -> int:
         value = value if self.least is None else max(value, self.least)
         return value if self.most is None else min(value, self.most)
 
@@ -71,18 +71,18 @@ class Real:
     def accepts(self, value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return is_finite(value) and self._clipped(value) == value and self._is_above(value)
+        return is_finite(value) and self._clip(value) == value and self._is_above(value)
 
     def near(self, value: Any) -> Any:
         number = _number(value)
         if number is None or not self._is_above(number):
             return None  # no number is the nearest above a bound
-        return self._clipped(number)
+        return self._clip(number)
 
     def _is_above(self, value: float) -> bool:
         return self.above is None or value > self.above
 
-    def _clipped(self, value: float) -> float:
+    def _clip(self, value: float) -> float:
         value = value if self.least is None else max(value, self.least)
         return value if self.most is None else min(value, self.most)
 
@@ -155,8 +155,8 @@ class Or:
         return f"{' or '.join(map(written, self.others))}, or {self.kind.words}"
 
     def accepts(self, value: Any) -> bool:
-        known = any(type(value) is type(other) and value == other for other in self.others)
-        return known or self.kind.accepts(value)
+        is_other = any(type(value) is type(other) and value == other for other in self.others)
+        return is_other or self.kind.accepts(value)
 
     def near(self, value: Any) -> Any:
         names = [other for other in self.others if isinstance(other, str)]

@@ -49,9 +49,9 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         name = section.get("model_type")
-        raise ValueError(f"{key} does not make a {name}: {type(error).__name__}: {said}") from error
+        raise ValueError(f"{key} does not make a {name}: {type(error).__name__}: {message}") from error
 
 
 def unbuildable(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:

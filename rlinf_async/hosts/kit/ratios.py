@@ -23,10 +23,10 @@ def scored_in(forward_inputs: Any) -> Scored:
 
     A chain of one step is taken for one that is scored by itself.
     """
-    found = [value for name, value in forward_inputs.items() if str(name).endswith(DENOISE_STEPS)]
-    if not found or not isinstance(found[0], torch.Tensor):
+    step_tensors = [value for name, value in forward_inputs.items() if str(name).endswith(DENOISE_STEPS)]
+    if not step_tensors or not isinstance(step_tensors[0], torch.Tensor):
         return WHOLE
-    steps = found[0].flatten(0, -2)[0].tolist()
+    steps = step_tensors[0].flatten(0, -2)[0].tolist()
     return Scored(steps=len(steps), joint=len(set(steps)) > 1)
 
 

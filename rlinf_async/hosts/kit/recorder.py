@@ -73,8 +73,8 @@ class Recorder(Generic[Output]):
         scores = {name: answer.get(name) for name in SCORE_FIELDS}
         check_answer(self._settings.asynchrony.advanced, scores, version=int(answer["version"]))
         last = len(self._versions) == self._settings.horizon
-        if (told := self.episodes_of(output)) and (self._every_end or last):
-            self._own_episodes.append(told)
+        if (episodes := self.episodes_of(output)) and (self._every_end or last):
+            self._own_episodes.append(episodes)
         self.see(output, answer)
 
     def _inputs(self, output: Output, answer: Mapping[str, Any]) -> Tree:
@@ -148,14 +148,14 @@ class SampleRecorder(Recorder[DecidedOutput]):
 
     def rollout(self) -> Tree:
         ended = torch.stack(self._ended)
-        noted: Tree = {
+        fields: Tree = {
             "forward_inputs": concatenate([one_row(inputs) for inputs in self._scored_by]),
             "prev_logprobs": torch.stack(self._logprobs),
             "rewards": torch.stack(self._rewards[1:]),
             "ended": ended,
             "versions": torch.tensor(self._versions)[:, None].expand(-1, ended.shape[1]),
         }
-        return noted | ({"prev_values": torch.stack(self._values)} if self._values else {})
+        return fields | ({"prev_values": torch.stack(self._values)} if self._values else {})
 
 
 def one_each(values: torch.Tensor) -> torch.Tensor:

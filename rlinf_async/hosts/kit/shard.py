@@ -56,11 +56,11 @@ class Shard(Generic[Output]):
         self._last = None
 
     async def start(self) -> Output:
-        return self._finite(*await self._simulators.reset(lambda: self._checked(self.begin())))
+        return self._finite(*await self._simulators.reset(lambda: self._with_faults(self.begin())))
 
     async def step(self, answer: Mapping[str, Any]) -> Output:
         # Copied: what the policy has answered may be shared, and environments may write into what they get.
-        step = lambda: self._checked(self.act(answer["actions"].clone()))  # noqa: E731
+        step = lambda: self._with_faults(self.act(answer["actions"].clone()))  # noqa: E731
         return self._finite(*await self._simulators.step(step))
 
     async def finish(self) -> None:
@@ -76,7 +76,7 @@ class Shard(Generic[Output]):
         await self._simulators.build(build)
         self.forget()
 
-    def _checked(self, shown: Shown[Output]) -> tuple[Output, list[str]]:
+    def _with_faults(self, shown: Shown[Output]) -> tuple[Output, list[str]]:
         """The output, and sentences about numbers that are not finite."""
         return shown[0], not_finite(self._simulators.advanced, shown[1])
 

@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.contract import Contract, check_resets
-from rlinf_async.hosts.decisions import decided
+from rlinf_async.hosts.contract import Contract, check_resets, decided
 from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.config import ENVS_GROUP, name_in

@@ -18,9 +18,8 @@ from rich.table import Table
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
-from rlinf_async.hosts.workload import Workload
 from rlinf_async.observe.check import Check
 
 

@@ -141,7 +141,7 @@ class Shard(TrainShard[ShardOutput]):
 
     def _in_process(self, function: Callable[[], T]) -> T:
         """Return the result of `function` of the environments; called in their thread."""
-        return call_in(self._process, lambda: self.contract.who, function)
+        return call_in(self._process, lambda: self.contract.owner, function)
 
     def _make_first(self) -> None:
         try:

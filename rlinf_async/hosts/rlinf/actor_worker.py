@@ -15,9 +15,8 @@ from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import fsdp_learner
-from rlinf_async.hosts.rlinf.losses import CorrectedLoss, ratio_level
+from rlinf_async.hosts.rlinf.losses import CorrectedLoss, corrected_loss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.translation import ASYNC_PPO
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
@@ -32,7 +31,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.corrected: CorrectedLoss | None = None
+        self.loss: CorrectedLoss | None = None
         self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
@@ -93,34 +92,24 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 dist.barrier()
             self._away = True
 
-    def correct(self, base_loss: str, weighting: Weighting) -> None:
-        """From now on `base_loss` is anchored at the proximal policy and weighted, as `weighting` says."""
-        algorithm = self.cfg.algorithm
-        # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in
-        # their configs all the same.
-        dual_clips = algorithm.loss_type == ASYNC_PPO
-        self.corrected = CorrectedLoss(
-            base_loss,
-            weighting=weighting,
-            level=ratio_level(algorithm),
-            action_dim=self.cfg.actor.model.get("action_dim", 7),
-            dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
-        )
-        self.cfg.algorithm.loss_type = self.corrected.register()
+    def correct(self, loss: str, weighting: Weighting) -> None:
+        """From now on `loss` is anchored at the proximal policy and weighted, as `weighting` says."""
+        self.loss = corrected_loss(self.cfg, loss, weighting)
+        self.cfg.algorithm.loss_type = self.loss.register()
 
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
     ) -> None:
-        anchored: AbstractContextManager[None] = nullcontext()
-        if self.corrected is not None:
-            anchored = self.corrected.micro_batch(micro_batch, self.version)
-        with self.spans.span("micro-batch"), anchored:
+        anchoring: AbstractContextManager[None] = nullcontext()
+        if self.loss is not None:
+            anchoring = self.loss.micro_batch(micro_batch, self.version)
+        with self.spans.span("micro-batch"), anchoring:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
 
     def optimizer_step(self) -> Any:
         """RLinf's own, which is left out where gradients are not finite; here that is counted."""
         with self.spans.span("optimizer step"):
             grad_norm, learning_rates = super().optimizer_step()
-        scaled = OmegaConf.select(self.cfg, "actor.fsdp_config.grad_scaler.enabled")
-        self.skipped.step(float(grad_norm), scaled=bool(scaled))
+        scales_gradients = OmegaConf.select(self.cfg, "actor.fsdp_config.grad_scaler.enabled")
+        self.skipped.step(float(grad_norm), scaled=bool(scales_gradients))
         return grad_norm, learning_rates

@@ -16,21 +16,21 @@ from rlinf_async.hosts.rlinf.sources import sources_of
 
 
 @dataclass(frozen=True)
-class Borrowed:
+class BorrowedName:
     """A class or a function of RLinf."""
 
     use: str
-    """What here uses it."""
+    """The part of this package that uses it."""
     places: tuple[str, ...]
-    """Where its versions define it, newest first, as `module:name`."""
+    """The places in which its versions define it, newest first, as `module:name`."""
     members: Mapping[str, str] = field(default_factory=dict)
     """Methods and attributes of the class that ours call, read, set or override, and what for."""
     optional: bool = False
-    """Whether RLinf's versions without it are served, too."""
+    """True if RLinf's versions without it are served, too."""
 
 
-OBSERVED = ("main_images", "wrist_images", "extra_view_images", "states", "task_descriptions")
-"""What RLinf's env workers pass on of an observation, as ours do."""
+OBSERVED_FIELDS = ("main_images", "wrist_images", "extra_view_images", "states", "task_descriptions")
+"""Fields of an observation that RLinf's env workers pass on, as ours do."""
 
 SHARDS, EVALUATION, RESTARTS = "environment shards", "evaluation", "restarts of processes"
 ANSWERS, STEPS, TURNS = "answers of inference", "training steps", "turns on an accelerator"
@@ -41,8 +41,8 @@ REWARDS = "rewards of reward models"
 
 OF_EVERY_WORKER = {"cfg": CONFIG, "_rank": LAUNCH, "init_worker": LAUNCH}
 
-BORROWED: dict[str, Borrowed] = {
-    "Worker": Borrowed(
+BORROWED_NAMES: dict[str, BorrowedName] = {
+    "Worker": BorrowedName(
         CHOICE,
         ("rlinf.scheduler.worker.worker:Worker",),
         {
@@ -52,7 +52,7 @@ BORROWED: dict[str, Borrowed] = {
             "torch_device_type": DEVICES,
         },
     ),
-    "EnvWorker": Borrowed(
+    "EnvWorker": BorrowedName(
         SHARDS,
         ("rlinf.workers.env.env_worker:EnvWorker",),
         {
@@ -69,7 +69,7 @@ BORROWED: dict[str, Borrowed] = {
             "eval_prev_done": EVALUATION,
         },
     ),
-    "MultiStepRolloutWorker": Borrowed(
+    "MultiStepRolloutWorker": BorrowedName(
         ANSWERS,
         ("rlinf.workers.rollout.hf.huggingface_worker:MultiStepRolloutWorker",),
         {
@@ -81,7 +81,7 @@ BORROWED: dict[str, Borrowed] = {
             "set_global_step": WEIGHTS,
         },
     ),
-    "EmbodiedFSDPActor": Borrowed(
+    "EmbodiedFSDPActor": BorrowedName(
         STEPS,
         (
             "rlinf.workers.actor.embodied_fsdp_actor_worker:EmbodiedFSDPActor",
@@ -112,13 +112,13 @@ BORROWED: dict[str, Borrowed] = {
             "load_checkpoint": CHECKPOINTS,
         },
     ),
-    "EmbodiedRewardWorker": Borrowed(
+    "EmbodiedRewardWorker": BorrowedName(
         REWARDS, ("rlinf.workers.reward.reward_worker:EmbodiedRewardWorker",), {"init_worker": REWARDS}
     ),
-    "EmbodiedAPIRewardWorker": Borrowed(
+    "EmbodiedAPIRewardWorker": BorrowedName(
         REWARDS, ("rlinf.workers.reward.api_reward_worker:EmbodiedAPIRewardWorker",), optional=True
     ),
-    "HistoryManager": Borrowed(
+    "HistoryManager": BorrowedName(
         REWARDS,
         (
             "rlinf.utils.env_helpers.history_manager:HistoryManager",
@@ -126,14 +126,14 @@ BORROWED: dict[str, Borrowed] = {
         ),
         {"append_to_history_entries": REWARDS, "build_history_input": REWARDS},
     ),
-    "EmbodiedRunner": Borrowed(CHOICE, ("rlinf.runners.embodied_runner:EmbodiedRunner",)),
-    "WorkerGroup": Borrowed(
+    "EmbodiedRunner": BorrowedName(CHOICE, ("rlinf.runners.embodied_runner:EmbodiedRunner",)),
+    "WorkerGroup": BorrowedName(
         LAUNCH,
         ("rlinf.scheduler.worker.worker_group:WorkerGroup",),
         {"launch": LAUNCH, "worker_info_list": LAUNCH, "worker_cls_name": LAUNCH},
     ),
-    "ChannelWorker": Borrowed(LAUNCH, ("rlinf.scheduler.channel.channel_worker:ChannelWorker",)),
-    "Cluster": Borrowed(
+    "ChannelWorker": BorrowedName(LAUNCH, ("rlinf.scheduler.channel.channel_worker:ChannelWorker",)),
+    "Cluster": BorrowedName(
         LAUNCH,
         ("rlinf.scheduler.cluster.cluster:Cluster",),
         {
@@ -143,47 +143,47 @@ BORROWED: dict[str, Borrowed] = {
             "get_node_info": RESTARTS,
         },
     ),
-    "NodePlacementStrategy": Borrowed(LAUNCH, ("rlinf.scheduler:NodePlacementStrategy",)),
-    "HybridComponentPlacement": Borrowed(
+    "NodePlacementStrategy": BorrowedName(LAUNCH, ("rlinf.scheduler:NodePlacementStrategy",)),
+    "HybridComponentPlacement": BorrowedName(
         LAUNCH, ("rlinf.utils.placement:HybridComponentPlacement",), {"get_strategy": LAUNCH}
     ),
-    "MetricLogger": Borrowed(
+    "MetricLogger": BorrowedName(
         METRICS,
         ("rlinf.utils.metric_logger:MetricLogger",),
         {"log": METRICS, "finish": METRICS, "supported_logger": METRICS, "_all_loggers": METRICS},
     ),
-    "EnvOutput": Borrowed(
+    "EnvOutput": BorrowedName(
         "what policies are shown",
         ("rlinf.data.schema.embodied_types:EnvOutput", "rlinf.data.embodied_io_struct:EnvOutput"),
     ),
-    "validate_cfg": Borrowed(CONFIG, ("rlinf.config:validate_cfg",)),
-    "SupportedModel": Borrowed(MODELS, ("rlinf.config:SupportedModel",)),
-    "register_model": Borrowed(MODELS, ("rlinf.models:register_model",)),
-    "SupportedEnvType": Borrowed(CONFIG, ("rlinf.envs:SupportedEnvType",)),
-    "get_env_cls": Borrowed("environments of entry points", ("rlinf.envs:get_env_cls",)),
-    "calculate_adv_and_returns": Borrowed(
+    "validate_cfg": BorrowedName(CONFIG, ("rlinf.config:validate_cfg",)),
+    "SupportedModel": BorrowedName(MODELS, ("rlinf.config:SupportedModel",)),
+    "register_model": BorrowedName(MODELS, ("rlinf.models:register_model",)),
+    "SupportedEnvType": BorrowedName(CONFIG, ("rlinf.envs:SupportedEnvType",)),
+    "get_env_cls": BorrowedName("environments of entry points", ("rlinf.envs:get_env_cls",)),
+    "calculate_adv_and_returns": BorrowedName(
         ADVANTAGES, ("rlinf.algorithms.registry:calculate_adv_and_returns",)
     ),
-    "get_adv_and_returns": Borrowed(ADVANTAGES, ("rlinf.algorithms.registry:get_adv_and_returns",)),
-    "register_advantage": Borrowed(ADVANTAGES, ("rlinf.algorithms.registry:register_advantage",)),
-    "get_policy_loss": Borrowed(LOSSES, ("rlinf.algorithms.registry:get_policy_loss",)),
-    "register_policy_loss": Borrowed(LOSSES, ("rlinf.algorithms.registry:register_policy_loss",)),
-    "all_reduce_dict": Borrowed(METRICS, ("rlinf.utils.distributed:all_reduce_dict",)),
-    "compute_rollout_metrics": Borrowed(METRICS, ("rlinf.utils.metric_utils:compute_rollout_metrics",)),
-    "check_progress": Borrowed("when to evaluate and save", ("rlinf.utils.runner_utils:check_progress",)),
-    "mlp_policy": Borrowed(
+    "get_adv_and_returns": BorrowedName(ADVANTAGES, ("rlinf.algorithms.registry:get_adv_and_returns",)),
+    "register_advantage": BorrowedName(ADVANTAGES, ("rlinf.algorithms.registry:register_advantage",)),
+    "get_policy_loss": BorrowedName(LOSSES, ("rlinf.algorithms.registry:get_policy_loss",)),
+    "register_policy_loss": BorrowedName(LOSSES, ("rlinf.algorithms.registry:register_policy_loss",)),
+    "all_reduce_dict": BorrowedName(METRICS, ("rlinf.utils.distributed:all_reduce_dict",)),
+    "compute_rollout_metrics": BorrowedName(METRICS, ("rlinf.utils.metric_utils:compute_rollout_metrics",)),
+    "check_progress": BorrowedName("when to evaluate and save", ("rlinf.utils.runner_utils:check_progress",)),
+    "mlp_policy": BorrowedName(
         "the memory of a policy", ("rlinf.models.embodiment.mlp_policy:get_model",), optional=True
     ),
-    "reshape_entropy": Borrowed(LOSSES, ("rlinf.utils.utils:reshape_entropy",), optional=True),
+    "reshape_entropy": BorrowedName(LOSSES, ("rlinf.utils.utils:reshape_entropy",), optional=True),
     **{
-        name: Borrowed(METRICS, (f"rlinf.utils.metric_utils:{name}",), optional=True)
+        name: BorrowedName(METRICS, (f"rlinf.utils.metric_utils:{name}",), optional=True)
         for name in (
             "pop_critic_explained_variance_stats",
             "compute_critic_explained_variance_from_stats",
             "CRITIC_EXPLAINED_VARIANCE_KEY",
         )
     },
-    "PipelineEmbodiedFSDPActor": Borrowed(
+    "PipelineEmbodiedFSDPActor": BorrowedName(
         "RLinf's own pipeline",
         ("rlinf.workers.actor.fsdp_actor_worker_pipeline:PipelineEmbodiedFSDPActor",),
         optional=True,
@@ -192,21 +192,21 @@ BORROWED: dict[str, Borrowed] = {
 
 
 def is_here(name: str) -> bool:
-    """Whether the RLinf that is here defines `name`."""
+    """Return True if the RLinf that is here defines `name`."""
     sources = sources_of("rlinf")
-    return sources is not None and any(map(sources.defines, BORROWED[name].places))
+    return sources is not None and any(map(sources.defines, BORROWED_NAMES[name].places))
 
 
 def dotted_name(name: str) -> str:
     """The dotted name of `name` in the RLinf that is here; without one, in the newest version."""
-    newest, *older = BORROWED[name].places
+    newest, *older = BORROWED_NAMES[name].places
     sources = sources_of("rlinf") if older else None
-    here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
-    return next(here, newest).replace(":", ".")
+    places_here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
+    return next(places_here, newest).replace(":", ".")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in BORROWED:
+    if name not in BORROWED_NAMES:
         raise AttributeError(name)
     module, _, attribute = dotted_name(name).rpartition(".")
     return getattr(importlib.import_module(module), attribute)

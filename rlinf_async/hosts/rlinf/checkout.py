@@ -1,4 +1,4 @@
-"""Whether a checkout of RLinf can carry this package, and what of it is new."""
+"""Examines a checkout of RLinf: can it carry this package, and which of its examples are new."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import yaml
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
+from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
 
-KNOWN = Path(__file__).with_name("examples.json")
+KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")
 """Digests of the example configs of the trees that docs/rlinf-configs.md is about, by name."""
-EXAMPLES = Path("examples") / "embodiment" / "config"
+EXAMPLES_FOLDER = Path("examples") / "embodiment" / "config"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
-    """What there is to say of a checkout."""
+    """The findings about a checkout."""
 
     tree: RLinfTree
     added: tuple[str, ...]
     """On-policy example configs that no tree that is known has, by name."""
     changed: tuple[str, ...]
-    """Those that have other contents in all trees that are known."""
+    """On-policy example configs that have other contents in all trees that are known."""
     unknown_keys: Mapping[str, tuple[str, ...]]
     """Keys of added and changed configs that nobody has looked at, by config."""
 
@@ -44,7 +44,7 @@ def look_at(root: Path) -> Checkout:
     package = root / "rlinf"
     if not (package / "__init__.py").is_file():
         raise ValueError(f"{root} has no package rlinf: give the root of a checkout of RLinf")
-    known, found = json.loads(KNOWN.read_text()), on_policy_examples(root)
+    known, found = json.loads(KNOWN_EXAMPLES.read_text()), on_policy_examples(root)
     digests = {name: digest(config) for name, config in found.items()}
     added = tuple(name for name in found if name not in known)
     changed = tuple(name for name in found if name in known and digests[name] not in known[name])
@@ -64,7 +64,7 @@ def _unknown(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
     """The example configs of a checkout that may be on-policy, as they are written, by name."""
-    written = {path.stem: read(path) for path in sorted((root / EXAMPLES).glob("*.yaml"))}
+    written = {path.stem: read(path) for path in sorted((root / EXAMPLES_FOLDER).glob("*.yaml"))}
     return {name: config for name, config in written.items() if may_be_on_policy(config)}
 
 
@@ -78,7 +78,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Of what a config says, whatever its comments and the order of its keys."""
+    """Return the digest of the content of a config, whatever its comments and the order of its keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 

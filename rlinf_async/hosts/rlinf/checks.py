@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY
 from rlinf_async.hosts.presence import is_here
-from rlinf_async.hosts.rlinf.presence import PACKAGES
-from rlinf_async.hosts.rlinf.tree import SUPPORTED, RLinfTree, rlinf_tree, unserved
+from rlinf_async.hosts.rlinf.models import PACKAGES
+from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, RLinfTree, rlinf_tree, why_unserved
 from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without
 
 RAY_FIXES = (
@@ -63,8 +63,8 @@ def checks() -> list[Check]:
         check_range("hydra-core", version("hydra-core"), least=(1, 3), below=(1, 4)),
         check_range("omegaconf", version("omegaconf"), least=(2, 3), below=(2, 4)),
     ]
-    if failed := failures(ground):
-        return [*ground, *without(failed, "driver hook", "worker hook", "rlinf plugins", "models")]
+    if blocking := failures(ground):
+        return [*ground, *without(blocking, "driver hook", "worker hook", "rlinf plugins", "models")]
     hooks = [check_driver_hook(), check_worker_hook(), check_plugin_scan(scan_source())]
     return [*ground, *hooks, check_models(version("transformers"))]
 
@@ -80,7 +80,7 @@ def check_rlinf(tree: RLinfTree | None) -> Check:
     if tree is None:
         return Check("rlinf", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     if tree.missing:
-        return Check("rlinf", "fail", unserved(tree), f"use RLinf {SUPPORTED}")
+        return Check("rlinf", "fail", why_unserved(tree), f"use RLinf {SUPPORTED_VERSIONS}")
     return Check("rlinf", "ok", f"{tree.version} in {tree.root}")
 
 
@@ -88,7 +88,7 @@ def check_ray(installed: str | None) -> Check:
     remedy = f"pip install 'ray[default]>={'.'.join(map(str, RAY_FIXES[-1][0]))},<3'"
     if installed is None:
         return Check("ray", "fail", "not installed", remedy)
-    holes = [reason for fixed, reason in RAY_FIXES if release(installed) < fixed]
+    holes = [reason for fixed_in, reason in RAY_FIXES if release(installed) < fixed_in]
     if holes:
         return Check("ray", "warn", f"{installed} has {'; '.join(holes)}", remedy)
     return Check("ray", "ok", installed)
@@ -114,11 +114,13 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 
 def check_models(transformers: str | None) -> Check:
     """Check which of RLinf's models have their packages here; only a run of one of the others needs more."""
-    here = sorted(name for name, package in PACKAGES.items() if is_here(package))
+    runnable = sorted(name for name, package in PACKAGES.items() if is_here(package))
     absent = sorted({package for package in PACKAGES.values() if not is_here(package)})
     detail = f"transformers {transformers}" if transformers else "no transformers"
     detail += (
-        f"; the packages of {', '.join(here)} are here" if here else "; mlp, cnn and flow policies alone"
+        f"; the packages of {', '.join(runnable)} are here"
+        if runnable
+        else "; mlp, cnn and flow policies alone"
     )
     if absent:
         detail += f"; without {', '.join(absent)}"
@@ -129,6 +131,6 @@ def check_plugin_scan(source: Path | None) -> Check:
     """Check which way into RLinf is taken; both work."""
     if source is None or not source.is_file():
         return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF_REMEDY)
-    scanned = "rlinf.plugins" in source.read_text()
-    detail = "RLinf scans entry points" if scanned else "RLinf does not scan entry points: the hooks are used"
+    scans = "rlinf.plugins" in source.read_text()
+    detail = "RLinf scans entry points" if scans else "RLinf does not scan entry points: the hooks are used"
     return Check("rlinf plugins", "ok", detail)

@@ -1,9 +1,11 @@
-"""What differs between the versions of RLinf that these classes extend: the only place that knows."""
+"""The differences between the versions of RLinf that these classes extend: no other place knows them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -11,6 +13,12 @@ from rlinf_async.hosts.rlinf import borrowed
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.trajectory import EnvStep
+
+
+RLINF_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
+"""RLinf's variable: the first GPU of an env worker, where it has one."""
+BY_STAGE = ("metaworld", "calvin")
+"""RLinf's environments whose simulators render on the EGL device that has the number of their stage."""
 
 
 @contextmanager
@@ -46,17 +54,17 @@ def interact_step(worker: Any, actions: object, stage: int, env: object) -> tupl
     """
     with _in_stage(worker.env_list, stage, env):
         output, info, *_ = worker.env_interact_step(actions, stage)
-    return _shown(output), info
+    return _env_step(output), info
 
 
 def evaluate_step(worker: Any, actions: object, stage: int, env: object) -> tuple[EnvStep, dict[str, Any]]:
     """The same of `env_evaluate_step`."""
     with _in_stage(worker.eval_env_list, stage, env):
         output, info, *_ = worker.env_evaluate_step(actions, stage)
-    return _shown(output), info
+    return _env_step(output), info
 
 
-def _shown(output: object) -> EnvStep:
+def _env_step(output: object) -> EnvStep:
     from rlinf_async.hosts.rlinf.trajectory import EnvStep
 
     return EnvStep.of(output)
@@ -102,15 +110,38 @@ def explained_variance(
     return {borrowed.CRITIC_EXPLAINED_VARIANCE_KEY: float(variance)}
 
 
-def drop_metric_logger(logger: Any) -> None:
-    """Close a `MetricLogger` that has failed; its finalizer finds nothing left to close."""
-    try:
-        logger.finish()
-    finally:
-        logger._all_loggers = []
-
-
-def _note_failure(failed: bool) -> None:
+def _note_failure(has_failed: bool) -> None:
     cluster = borrowed.Cluster
     if hasattr(cluster, "_run_failed"):
-        cluster._run_failed = failed
+        cluster._run_failed = has_failed
+
+
+def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:
+    """`env_cls`, whose simulators render on the GPU of their env worker, whatever the number of its stages.
+
+    RLinf's Meta-World and CALVIN take their `seed_offset`, which counts the stages of all env workers, as
+    the number of an EGL device. With one stage in a worker that is the worker's rank, and there is a GPU of
+    that number where each GPU has a worker. With several it is beyond the last GPU, and MuJoCo refuses it.
+
+    Args:
+        env_cls: a class of RLinf, with `get_env_fns` and `seed_offset`; any other comes back as it is.
+        env_type: as `env.train.env_type`.
+        rank: of the env worker: the device where RLinf gives none, as with one stage in a worker.
+    """
+    if env_type not in BY_STAGE or not hasattr(env_cls, "get_env_fns"):
+        return env_cls
+    device = int(os.environ.get(RLINF_VARIABLE, rank))
+
+    def get_env_fns(self: Any) -> list[Callable[[], Any]]:
+        return [partial(_start, self, device, start) for start in env_cls.get_env_fns(self)]
+
+    return type(env_cls.__name__, (env_cls,), {"get_env_fns": get_env_fns})
+
+
+def _start(env: Any, device: int, start: Callable[[], Any]) -> Any:
+    """Start a simulator of `env`, in a process of its own, in which `env` is a copy."""
+    stage, env.seed_offset = env.seed_offset, device
+    try:
+        return start()
+    finally:
+        env.seed_offset = stage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 import rlinf  # noqa: F401  # its resolvers, such as ${multiply:2,3}
@@ -14,17 +13,18 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.rlinf.fit import Fit, fit
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.doorway import names_our_parts
+from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
+from rlinf_async.hosts.rlinf.keys import TABLE, read_by_others
+from rlinf_async.hosts.rlinf.losses import failing_assertions, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.placement import NODES, Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.refusals import refuse_other_algorithms
-from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
+from rlinf_async.hosts.rlinf.presence import absent, misnamed
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers
 from rlinf_async.hosts.rlinf.tree import check_rlinf
-from rlinf_async.hosts.scorer import why_learner_scores
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
@@ -46,6 +46,22 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     return values
 
 
+def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
+    """Return all that stands in the way of a run besides its sizes, of `cfg` as `checked` returns it.
+
+    Args:
+        active: True if a level is on.
+        here: True if the run is one of this machine, which may lack something.
+    """
+    return [
+        *misnamed(cfg),
+        *(absent(cfg) if here else ()),
+        *failing_assertions(cfg),
+        *(read_by_others(cfg) if active else ()),
+        *unbuildable(cfg["actor"]["model"], key="actor.model"),
+    ]
+
+
 def read_fit(cfg: DictConfig) -> Fit:
     """Return how the `async` block and the rest of a config come together.
 
@@ -58,8 +74,8 @@ def read_fit(cfg: DictConfig) -> Fit:
 
 def _values(cfg: DictConfig) -> dict[str, Any]:
     """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
-    counted = as_rlinf_counts(plain(cfg))
-    return {**counted, BLOCK_KEY: translated(counted, read_block(cfg))}
+    values = as_rlinf_counts(plain(cfg))
+    return {**values, BLOCK_KEY: translated(values, read_block(cfg))}
 
 
 def asks_for_levels(cfg: DictConfig) -> bool:
@@ -80,9 +96,7 @@ def uses_us(cfg: DictConfig) -> bool:
     """Return True if workers must load this package: a level is on, or an environment or model of ours is
     used.
     """
-    if asks_for_levels(cfg) or cfg.actor.model.model_type in entry_points(group="rlinf_async.models").names:
-        return True
-    return any(OmegaConf.select(cfg, f"env.{mode}.env_class") for mode in ("train", "eval"))
+    return asks_for_levels(cfg) or names_our_parts(cfg)
 
 
 def resolve(
@@ -102,16 +116,16 @@ def resolve(
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
     """
     values = _values(cfg)
-    fitted = fit(values)
+    fitting = fit(values)
     try:
-        placed = cluster or machines(cfg)
+        hardware = cluster or machines(cfg)
         if sizes is None:
-            sizes = world_sizes(values["cluster"], placed)
-        settings = RLinfSettings.read(values, fitted.asynchrony, sizes)
-        settings = replace(settings, learner_scores=_why_learner_scores(values, fitted.asynchrony, placed))
+            sizes = world_sizes(values["cluster"], hardware)
+        settings = RLinfSettings.read(values, fitting.asynchrony, sizes)
+        settings = replace(settings, learner_scores=_why_learner_scores(values, fitting.asynchrony, hardware))
     except ValueError as error:
-        raise RefusedError([*beside, *fitted.reasons, *reasons_of(error)]) from error
-    refuse([*beside, *fitted.reasons])
+        raise RefusedError([*beside, *fitting.reasons, *reasons_of(error)]) from error
+    refuse([*beside, *fitting.reasons])
     return settings
 
 
@@ -131,11 +145,11 @@ def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machine
 
 def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
-    fitted = read_fit(cfg)
+    fitting = read_fit(cfg)
     with open_dict(cfg):
-        for change in fitted.changes:
+        for change in fitting.changes:
             OmegaConf.update(cfg, change.key, change.value)
-        for level in fitted.dropped:
+        for level in fitting.dropped:
             OmegaConf.update(cfg, f"{BLOCK_KEY}.{level}.enabled", False)
         # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which
         # comes next, allows one beside a reward model; env workers then find their shards in the block.

@@ -27,9 +27,14 @@ def asks(argument: object) -> bool:
     root = argument._get_root()
     if root.get("async") is not None or root.get("warm_start") is not None or misplaced(root):
         return True
-    model = _get(root, "actor", "model", "model_type")
+    return names_our_parts(root)
+
+
+def names_our_parts(cfg: object) -> bool:
+    """Return True if a config names a model or an environment of an entry point."""
+    model = _get(cfg, "actor", "model", "model_type")
     brought = entry_points(group="rlinf_async.models").names
-    return model in brought or any(_get(root, "env", part, "env_class") for part in ("train", "eval"))
+    return model in brought or any(_get(cfg, "env", part, "env_class") for part in ("train", "eval"))
 
 
 def _get(node: object, *names: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -11,26 +10,18 @@ import torch
 from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.shard import Shown
-from rlinf_async.hosts.rlinf.borrowed import OBSERVED
+from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
-from rlinf_async.hosts.rlinf.trajectory import EnvStep
+from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
-ENDS = ("dones", "terminations", "truncations")
+END_FIELDS = ("dones", "terminations", "truncations")
 
 
-@dataclass(frozen=True)
-class ShardOutput:
-    """The outputs of the environments, with the episode statistics that came with them."""
-
-    env: EnvStep
-    info: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-class Bordered:
+class ContractedEnv:
     """Environments as RLinf's env worker steps them: what they give has crossed a `Contract`."""
 
     def __init__(self, env: Any, contract: Contract, steps: int) -> None:
@@ -80,10 +71,10 @@ class WorkerStage:
     def sizes(self) -> dict[str, Any]:
         """The sizes of a shard, and what RLinf's policies are shown."""
         horizon = int(self.section.max_steps_per_rollout_epoch) // self.steps
-        return {"size": self._worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED}
+        return {"size": self._worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED_FIELDS}
 
-    def bordered(self, contract: Contract) -> Bordered:
-        return Bordered(self.env, contract, self.steps)
+    def env_behind(self, contract: Contract) -> ContractedEnv:
+        return ContractedEnv(self.env, contract, self.steps)
 
     def flush_video(self) -> None:
         """Write the video of a rollout, if there is one."""
@@ -134,7 +125,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 
     def begin(self) -> Shown[ShardOutput]:
         output = self._carried_on() if self._stage.section.auto_reset else self._reset()
-        for name in ENDS:
+        for name in END_FIELDS:
             setattr(output, name, torch.zeros((self.size, self._stage.steps), dtype=torch.bool))
         return ShardOutput(output), shown_of(output)
 
@@ -153,12 +144,12 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
         if self._taken_on is not None and self._stage.section.get("env_class"):
             env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
-        observation, infos = self._stage.bordered(self.contract).reset()
+        observation, infos = self._stage.env_behind(self.contract).reset()
         return EnvStep(obs=observation, final_obs=infos.get("final_observation"))
 
     def act(self, actions: Any) -> Shown[ShardOutput]:
         stage = self._stage
-        step, info = interact_step(stage.worker, actions, stage.number, stage.bordered(self.contract))
+        step, info = interact_step(stage.worker, actions, stage.number, stage.env_behind(self.contract))
         self._last = ShardOutput(step, info)
         return self._last, shown_of(step)
 
@@ -189,13 +180,13 @@ class EvalShard(kit.EvalShard[EnvStep]):
             return self._last, {}
         stage.env.is_start = True
         worker.eval_prev_done[stage.number] = torch.zeros(self.size, dtype=torch.bool)
-        observation, _ = stage.bordered(self.contract).reset()
+        observation, _ = stage.env_behind(self.contract).reset()
         output = EnvStep(obs=observation)
         return output, shown_of(output)
 
     def act(self, actions: Any) -> Shown[EnvStep]:
-        stage, given = self._stage, actions.detach().cpu().numpy()
-        self._last, info = evaluate_step(stage.worker, given, stage.number, stage.bordered(self.contract))
+        stage, numbers = self._stage, actions.detach().cpu().numpy()
+        self._last, info = evaluate_step(stage.worker, numbers, stage.number, stage.env_behind(self.contract))
         if info:
             self.episodes.append(info)
         return self._last, shown_of(self._last)
@@ -215,7 +206,7 @@ def shown_of(step: EnvStep) -> dict[str, Any]:
 
 
 def env_attribute(env: Any, name: str) -> Any:
-    """What environments, or those that they wrap, have of this name; else None."""
+    """Return the attribute of this name of environments, or of those that they wrap; else None."""
     if not hasattr(env, "get_wrapper_attr"):
         return getattr(env, name, None)
     try:

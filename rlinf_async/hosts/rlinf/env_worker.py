@@ -15,15 +15,14 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
+from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
-from rlinf_async.hosts.rlinf.recorder import ShardRecorder
-from rlinf_async.hosts.rlinf.rendering import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.simulators import simulators_apart
+from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
+from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each
@@ -101,7 +100,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
             if not envs:
-                envs.extend(self.in_threads(mode, build_stage, in_processes=self._apart))
+                envs.extend(self.in_threads(mode, build_stage, in_processes=self._in_own_processes))
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
@@ -141,11 +140,11 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def renew(self, stage: int, step: int) -> None:
         """`rebuild` the environments of a stage for training, at the checkpoint after `step`."""
-        with self._rebuilds.renewing(stage, step, in_processes=self._apart):
+        with self._rebuilds.renewing(stage, step, in_processes=self._in_own_processes):
             self.rebuild("train", stage)
 
     @property
-    def _apart(self) -> bool:
+    def _in_own_processes(self) -> bool:
         """True if shards may be built at the same time: simulators with a process each."""
         return simulators_apart(self.cfg.env.train)
 
@@ -155,17 +154,17 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             resets = self.in_threads(
                 "train",
                 lambda stage: self.env_list[stage].reset(),
-                in_processes=self._apart,
+                in_processes=self._in_own_processes,
                 doing="be reset",
             )
             self.first_observations |= {stage: observation for stage, (observation, _) in enumerate(resets)}
         if self._leaves("train") and self.cfg.env.train.get("enable_init_offload", True):
-            each(self._offloads("train"), in_processes=self._apart)
+            each(self._offloads("train"), in_processes=self._in_own_processes)
         if self._leaves("eval"):
-            each(self._offloads("eval"), in_processes=self._apart)
+            each(self._offloads("eval"), in_processes=self._in_own_processes)
 
     def _leaves(self, mode: str) -> bool:
-        """Whether there are simulators of a mode which leave their accelerator, by RLinf's config."""
+        """Return True if simulators of a mode leave their accelerator, by RLinf's config."""
         return bool(self.environments(mode)) and bool(self.cfg.env[mode].get("enable_offload", False))
 
     def _offloads(self, mode: str) -> list[Callable[[], Callable[[], Any]]]:
@@ -187,7 +186,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return results
 
     async def _offload(self, mode: str) -> None:
-        offload = partial(each, self._offloads(mode), in_processes=self._apart)
+        offload = partial(each, self._offloads(mode), in_processes=self._in_own_processes)
         await asyncio.get_running_loop().run_in_executor(None, offload)
 
     async def interact(self, *_: object, **__: object) -> None:

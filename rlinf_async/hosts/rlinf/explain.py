@@ -10,27 +10,26 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.kit.models import unbuildable
-from rlinf_async.hosts.rlinf import entropy
-from rlinf_async.hosts.rlinf.assertions import failing
-from rlinf_async.hosts.rlinf.chance import scored_by
-from rlinf_async.hosts.rlinf.config import checked, is_active, machines, read_fit, resolve
-from rlinf_async.hosts.rlinf.effects import effects
-from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.fit import Fit
+from rlinf_async.hosts.rlinf.config import checked, is_active, machines, obstacles, read_fit, resolve
+from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness
+from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.presence import absent, misnamed
+from rlinf_async.hosts.rlinf.keys import TABLE, undecided
+from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
+from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
+from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
+from rlinf_async.hosts.rlinf.presence import absent
 from rlinf_async.hosts.rlinf.replacements import replacements
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.translation import ASYNC_PPO, translations
-from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
+
+COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
+"""RLinf's components, in the words of a reader."""
 
 
 def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -43,38 +42,37 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     if missing:
         raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
     values = checked(cfg, complete=False)
-    placed = machines(cfg, cluster)
-    fitted = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
-    asynchrony = fitted.asynchrony
+    hardware = machines(cfg, cluster)
+    fitting = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())
+    asynchrony = fitting.asynchrony
     facts: dict[str, Any] = {
         **explanation.level_facts(asynchrony),
-        "dropped": dict(fitted.dropped),
-        "changes": [asdict(change) for change in fitted.changes],
+        "dropped": dict(fitting.dropped),
+        "changes": [asdict(change) for change in fitting.changes],
         "classes": replacements() if asynchrony.active else {},
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
-        "cluster": {"nodes": placed.nodes, "gpus_per_node": placed.gpus, "assumed": not placed.named},
+        "cluster": {"nodes": hardware.nodes, "gpus_per_node": hardware.gpus, "assumed": not hardware.named},
         "placement": plain(cfg.cluster.component_placement),
     }
     if not asynchrony.active:
         return facts
-    unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
-    beside = [*misnamed(values), *failing(values), *read_by_others(values), *unbuilt]
-    settings = resolve(cfg, cluster=placed, beside=beside)
+    beside = obstacles(values, active=True, here=False)
+    settings = resolve(cfg, cluster=hardware, beside=beside)
     facts["exactness"] = exactness(values, settings)
     facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
     return {
         **facts,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
-        "memory": footprints(values, settings, placed, gpu_memory=cluster.gpu_memory),
+        "memory": footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory),
         "translated": translations(values, read_block(cfg)) if asynchrony.train.enabled else [],
         "remarks": [
-            *_beyond(values, placed),
-            *([] if placed.named else _absent(values)),
+            *_beyond(values, hardware),
+            *([] if hardware.named else _absent(values)),
             *TABLE.without_effect(values),
             *undecided(values),
-            *effects(values, settings, placed),
-            *entropy.remarks(values),
+            *effects(values, settings, hardware),
+            *bonus_remarks(values),
             *_remarks(cfg, settings),
         ],
     }
@@ -113,11 +111,11 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
         )
     if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
         lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
-    starts, compared = int(cfg.env.train.get("group_size") or 1), int(cfg.algorithm.get("group_size") or 1)
-    if cfg.algorithm.adv_type == "grpo" and starts % compared:
+    starts, compares = int(cfg.env.train.get("group_size") or 1), int(cfg.algorithm.get("group_size") or 1)
+    if cfg.algorithm.adv_type == "grpo" and starts % compares:
         lines.append(
-            f"algorithm.group_size={compared} compares environments that env.train.group_size={starts} has "
-            f"begin differently; set env.train.group_size={compared} for groups of one start"
+            f"algorithm.group_size={compares} compares environments that env.train.group_size={starts} has "
+            f"begin differently; set env.train.group_size={compares} for groups of one start"
         )
     return [*lines, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
 
@@ -157,11 +155,84 @@ def _place_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
 def _machines(cluster: Mapping[str, Any]) -> str:
     nodes, gpus = cluster["nodes"], cluster["gpus_per_node"]
     each = f"{gpus} GPU{'' if gpus == 1 else 's'}" if gpus else "no GPU, where a rank is a node"
-    whose = "; assumed like this machine, --gpus and --nodes name another" if cluster["assumed"] else ""
-    return f"{nodes} node{'' if nodes == 1 else 's'} with {each}{whose}"
+    note = "; assumed like this machine, --gpus and --nodes name another" if cluster["assumed"] else ""
+    return f"{nodes} node{'' if nodes == 1 else 's'} with {each}{note}"
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines) -> Iterator[str]:
+    """A remark for each level of a run, and for each setting, that does less than one might expect."""
+    levels, plan = settings.asynchrony, settings.plan
+    if levels.streamer.enabled and not settings.streams:
+        yield _waiting(settings)
+    simulator = str(cfg["env"]["train"]["env_type"])
+    is_one_batch = simulator in VECTORISED_SIMULATORS and plan.shards_per_worker == 1
+    if is_one_batch and levels.off_policy and settings.update_epoch > 1:
+        yield _gain(simulator, settings)
+    if levels.rollout.enabled and plan.shards == 1:
+        yield "level 2 has one shard in all, and changes nothing"
+    elif levels.rollout.enabled and plan.shards_per_worker == 1:
+        yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
+    yield from _untrained_critic(cfg["actor"]["model"], str(cfg["algorithm"]["adv_type"]))
+    together = sharing_parts(cfg, machines)
+    if len(together) > 1 and overlap(levels):
+        yield (
+            f"{', '.join(together[:-1])} and {together[-1]} are placed together and share the compute there: "
+            "what the levels overlap fills gaps, and does not run at full speed twice"
+        )
+    if cfg["rollout"].get("enable_cuda_graph", False):
+        yield (
+            f"CUDA graphs are captured for batches of {settings.buckets[0]}, to which smaller ones are "
+            "padded; workers without CUDA capture none"
+        )
+
+
+def _waiting(settings: RLinfSettings) -> str:
+    """Say what level 3 does where gradients wait for the whole batch, and what would have them stream."""
+    pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
+    if pieces == 1:
+        return "level 3 does nothing: all that a learner rank trains in a step comes in one piece"
+    does = (
+        f"level 3 streams the anchor and its values, for up to {ahead} of {pieces} pieces before the last "
+        "has come, which is exact"
+        if ahead
+        else "level 3 streams nothing"
+    )
+    return (
+        f"{does}: with normalisation deferred gradients wait for the whole batch; "
+        "async.advanced.normalization=running streams them"
+    )
+
+
+def _untrained_critic(model: Mapping[str, Any], advantage: str) -> Iterator[str]:
+    if model.get("is_lora") and model["model_type"] in UNTRAINED_CRITICS and advantage == "gae":
+        yield (
+            f"with actor.model.is_lora RLinf does not train the critic of {model['model_type']}: advantages "
+            "are estimated with values of the weights that a run begins with"
+        )
+
+
+def _gain(simulator: str, settings: RLinfSettings) -> str:
+    """Say what a run with several update epochs gains where one simulator holds all that a worker steps."""
+    return (
+        f"{simulator} is not split, and collects the next batch while the learner makes "
+        f"{settings.update_epoch} update epochs of this one: a step takes the longer of the two, and no "
+        "longer their sum"
+    )
+
+
+def sharing_parts(cfg: Mapping[str, Any], machines: Machines) -> list[str]:
+    """Return those of learner, inference and environments that share an accelerator (or node) with
+    another.
+    """
+    places = occupancy(cfg["cluster"], machines)
+    return [
+        word
+        for name, word in COMPONENT_WORDS.items()
+        if any(places[name].keys() & places[other].keys() for other in COMPONENT_WORDS if other != name)
+    ]

@@ -1,7 +1,8 @@
-"""Fits an `async` block and RLinf's settings together, and tells which gives way."""
+"""Fits an `async` block and RLinf's settings together: which gives way, which are refused or translated."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,12 @@ from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
-from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS, overlap
-from rlinf_async.hosts.rlinf.refusals import contradictions, refuse_other_algorithms, unsupported
-from rlinf_async.hosts.tasks import settled
+from rlinf_async.hosts.rlinf.exactness import bonus_reasons
+from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, Translation
+from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, refuse_other_algorithms
+from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, WITHOUT_ADAPTERS
+from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, overlap, unserved_rewards
+from rlinf_async.hosts.tasks import cannot_take_on, settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +53,18 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
     refuse_other_algorithms(cfg)
-    refusals = unsupported(cfg, asynchrony)
-    stopped = {level for levels in refusals.values() for level in levels}
-    dropped = stopped & preset_levels(cfg.get("async"))
+    refusals = unsupported_keys(cfg, asynchrony)
+    stopped_levels = {level for levels in refusals.values() for level in levels}
+    dropped = stopped_levels & preset_levels(cfg.get("async"))
     remaining = asynchrony.without(dropped)
     if not remaining.active:
         dropped, remaining = set(), asynchrony
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
-    refused = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
+    refused_keys = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
     changes = tuple(_changes(cfg, remaining))
     reasons = [
         *contradictions(cfg, remaining),
-        *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused),
+        *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused_keys),
     ]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
@@ -80,6 +84,130 @@ def _reason(cfg: Mapping[str, Any], refusal: Key, levels: tuple[str, ...]) -> Re
     return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.name))}", refusal.override)
 
 
-def _why(cfg: Mapping[str, Any], level: str, refused: Mapping[Key, tuple[str, ...]]) -> str:
-    stops = [refusal for refusal, levels in refused.items() if level in levels]
+def _why(cfg: Mapping[str, Any], level: str, refused_keys: Mapping[Key, tuple[str, ...]]) -> str:
+    stops = [refusal for refusal, levels in refused_keys.items() if level in levels]
     return "; ".join(f"it {refusal.says(lookup(cfg, refusal.name))}" for refusal in stops)
+
+
+def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
+    """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
+    reasons = {}
+    for refusal in REFUSED_KEYS:
+        levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
+        if levels and refusal.where(cfg, asynchrony) and not refusal.allows(lookup(cfg, refusal.name)):
+            reasons[refusal] = levels
+    return reasons
+
+
+def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
+    yield from unserved_rewards(cfg)
+    if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
+        yield Reason(
+            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "
+            "runner.only_eval=true",
+            "runner.only_eval=true",
+        )
+    yield from _missing_adapters(lookup(cfg, "actor.model") or {})
+    backend = lookup(cfg, "actor.training_backend")
+    if backend not in (None, "fsdp"):
+        yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
+    train = lookup(cfg, "env.train") or {}
+    yield from cannot_take_on(train, asynchrony)
+    yield from bonus_reasons(cfg, asynchrony)
+    interval = lookup(cfg, "runner.val_check_interval") or -1
+    if asynchrony.deterministic and interval > 0:
+        yield Reason(
+            f"async.deterministic does not support runner.val_check_interval={interval}: evaluation draws "
+            "from the generator that samples rollouts; set it to -1 and evaluate checkpoints",
+            "runner.val_check_interval=-1",
+        )
+
+
+def _missing_adapters(model: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if RLinf's `get_model` would end in each worker for want of a layer or a rank."""
+    if not model.get("is_lora") or model.get("lora_path") is not None:
+        return
+    if (name := model.get("model_type")) in WITHOUT_ADAPTERS:
+        yield Reason(
+            f"actor.model.is_lora=true does not go with actor.model.model_type={name}: it has no layer that "
+            "RLinf's adapters are for; set it to false",
+            "actor.model.is_lora=false",
+        )
+    elif model.get("lora_rank") is None:
+        yield Reason(
+            "actor.model.is_lora=true needs actor.model.lora_rank; set it, or actor.model.lora_path",
+            "++actor.model.lora_rank=32",
+        )
+
+
+def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The config after what RLinf's `validate_cfg` moves in the sections that we count with.
+
+    Our check comes before it: RLinf starts the cluster first.
+    """
+    result = copy.deepcopy(dict(cfg))
+    for key, section, name in MOVED_KEYS:
+        value, place = lookup(result, key), lookup(result, section)
+        if value is not None and isinstance(place, dict):
+            place.setdefault(name, value)
+    return result
+
+
+def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
+    result = dict(block)
+    for translation, value in _present(cfg):
+        own_settings = _own_settings(translation, result)
+        if _contradicts(translation, own_settings):
+            continue
+        for name, setting in _settings(translation, value).items():
+            section, key = name.split(".")
+            result[section] = {key: setting, **(result.get(section) or {})}
+    return result
+
+
+def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key of RLinf's that `translated` translates, or why one has no effect."""
+    lines = []
+    for translation, value in _present(cfg):
+        own_settings, settings = _own_settings(translation, block), _settings(translation, value)
+        outcome = {name: own_settings.get(name, setting) for name, setting in settings.items()}
+        if _contradicts(translation, own_settings) or not settings.keys() - own_settings.keys():
+            others = ", ".join(f"async.{name}={outcome[name]}" for name in settings if name in own_settings)
+            lines.append(f"{translation.key}={value} has no effect: {others} says otherwise")
+        else:
+            text = ", ".join(f"async.{name}={setting}" for name, setting in outcome.items())
+            lines.append(f"{translation.key}={value} -> {text}")
+    return lines
+
+
+def _settings(translation: Translation, value: Any) -> dict[str, Any]:
+    return {name: value if constant is None else constant for name, constant in translation.settings.items()}
+
+
+def _own_settings(translation: Translation, block: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `translation` that the block has itself."""
+    own_settings = {}
+    for name in translation.settings:
+        section, key = name.split(".")
+        content = block.get(section) or {}
+        if key in content:
+            own_settings[name] = content[key]
+    return own_settings
+
+
+def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
+    """The translations that apply, with the values of RLinf's keys."""
+    if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
+        return []
+    pairs = ((translation, lookup(cfg, translation.key)) for translation in KEY_TRANSLATIONS)
+    return [(translation, value) for translation, value in pairs if value is not None]
+
+
+def _contradicts(translation: Translation, own_settings: Mapping[str, Any]) -> bool:
+    """Return True if the block asks for something else than the setting that the translation is part of."""
+    return any(
+        constant is not None and name in own_settings and own_settings[name] != constant
+        for name, constant in translation.settings.items()
+    )

@@ -10,35 +10,24 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint, Strategy
-from rlinf_async.hosts.footprints import UNKNOWN_SIZE, facts
+from rlinf_async.hosts.footprints import (
+    BYTES_OF_PRECISION,
+    UNKNOWN_SIZE,
+    ModelSize,
+    checkpoint_size,
+    facts,
+    precision_of,
+)
 from rlinf_async.hosts.kit.building import parameters_of
 from rlinf_async.hosts.kit.models import is_declared, naming, parameters
-from rlinf_async.hosts.model_size import ModelSize, checkpoint_size
 from rlinf_async.hosts.rlinf.compat import without_compiler
+from rlinf_async.hosts.rlinf.models import CAST_BYTES, VLM_PREFIX
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
-BYTES_OF_PRECISION = {
-    "bf16": 2,
-    "bf16-mixed": 2,
-    "16": 2,
-    "fp16": 2,
-    "16-mixed": 2,
-    "32": 4,
-    "fp32": 4,
-    "32-true": 4,
-}
-"""RLinf's words for a precision, as bytes per parameter."""
 MODEL_SECTION = "actor.model"
 DEFAULT_BYTES = 4
 """Bytes per parameter where neither config nor checkpoint names a precision: the most that it may be."""
-CAST_BYTES = {"openpi": 2}
-"""Bytes per parameter of a model that its class casts, whatever its checkpoint has.
-
-pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
-"""
-VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
-"""Part of the names of parameters that `train_expert_only` freezes, and adapters that RLinf adds."""
 
 
 def footprints(
@@ -73,7 +62,7 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     """A learner rank, as `actor.fsdp_config` wraps its model."""
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
-    computed = BYTES_OF_PRECISION.get(str(lookup(fsdp, "mixed_precision.param_dtype")), stored)
+    computed = BYTES_OF_PRECISION.get(precision_of(lookup(fsdp, "mixed_precision.param_dtype")), stored)
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=0 if _trains_adapters_alone(cfg["actor"]["model"]) else model.parameters - model.frozen,
@@ -134,7 +123,7 @@ def _strategy(fsdp: Mapping[str, Any]) -> Strategy:
 
 
 def _bytes(precision: object, model: ModelSize) -> int:
-    return BYTES_OF_PRECISION.get(str(precision), model.stored or DEFAULT_BYTES)
+    return BYTES_OF_PRECISION.get(precision_of(precision), model.stored or DEFAULT_BYTES)
 
 
 def _kinds(cfg: Mapping[str, Any], machines: Machines) -> Counter[tuple[int, int]]:

@@ -14,29 +14,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.kit.models import unbuildable
-from rlinf_async.hosts.preparations import make_ready
-from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.host import make_ready
+from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import borrowed, compat
-from rlinf_async.hosts.rlinf.assertions import failing
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
     checked,
     is_active,
+    obstacles,
     read_fit,
     resolve,
     uses_us,
     write_back,
 )
-from rlinf_async.hosts.rlinf.elsewhere import ENV_WORKERS
+from rlinf_async.hosts.rlinf.keys import undecided
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
-from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
+from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
@@ -60,12 +56,15 @@ def prepare(cfg: DictConfig) -> None:
         return
     active = asks_for_levels(cfg)
     if active:
-        settings, notes = _resolved(cfg), [*read_fit(cfg).notes, *undecided(plain(cfg))]
+        register_models()
+        settings = resolve(cfg, beside=obstacles(checked(cfg), active=is_active(cfg)))
+        notes = [*read_fit(cfg).notes, *undecided(plain(cfg))]
         write_back(cfg, settings)
         for note in notes:
             RunDisplay().note(note)
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
+        # Before Ray starts: worker processes inherit the environment that it starts with.
         load_in_workers(active)
 
 
@@ -75,20 +74,8 @@ def check_presence(cfg: DictConfig) -> None:
     Raises:
         RefusedError: something is not, or does not.
     """
-    refuse(_absent(cfg))
-
-
-def _resolved(cfg: DictConfig) -> RLinfSettings:
-    """The settings of a run; everything that stands in its way is said at once."""
-    return resolve(cfg, beside=_absent(cfg))
-
-
-def _absent(cfg: DictConfig) -> list[Reason]:
     register_models()
-    values = checked(cfg)
-    ignored = read_by_others(values) if is_active(cfg) else []
-    unbuilt = unbuildable(values["actor"]["model"], key="actor.model")
-    return [*misnamed(values), *absent(values), *failing(values), *ignored, *unbuilt]
+    refuse(obstacles(checked(cfg), active=is_active(cfg)))
 
 
 def load_in_workers(active: bool) -> None:

@@ -15,8 +15,7 @@ from rlinf_async import __version__
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
-from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
 from rlinf_async.observe.check import Check, skipped

@@ -1,17 +1,29 @@
 """The fate of each key of RLinf's config here, and its allowed values.
 
-A key that is in none of these rows is undecided; a test finds it in RLinf's example configs and in the
-sources of the classes that ours replace, and `undecided` in a config.
+A key that is in none of the rows is undecided: a newer RLinf has it, or it is unknown. A test finds it in
+RLinf's example configs and in the sources of the classes that ours replace, and `undecided` in a config.
+Where RLinf's own workers and runners read such a key, the classes that take their places would ignore it: it
+is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it.
 """
 
 from __future__ import annotations
 
-from rlinf_async.hosts.kit.keys import Fate, Key, Table, rows
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Or, Real, Text, Whole
-from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS
-from rlinf_async.hosts.rlinf.refusals import REFUSALS
-from rlinf_async.hosts.rlinf.reward_section import MODES
-from rlinf_async.hosts.rlinf.translation import KEY_TRANSLATIONS, MOVED_KEYS
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.kit.keys import Fate, Key, Table, asks_for_nothing, rows, shortened
+from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Or, Real, Text, Whole
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
+from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 COUNT, SIZE, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(0), Real(least=0), Real(above=0)
 SHARE_KIND = Real(least=0, most=1)
@@ -22,6 +34,93 @@ SEED_KIND = Whole(0, 2**32 - 1)
 LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
 PRECISION_KIND = Or(
     Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32)
+)
+
+
+def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
+
+
+def _refused_row(name: str, remedy: str, override: str, **more: Any) -> Key:
+    return Key(name=name, fate="refused", remedy=remedy, override=override, **more)
+
+
+def _false(name: str, why: str, **more: Any) -> Key:
+    return _refused_row(name, f"set it to false: {why}", f"{name}=false", kind=Flag(), **more)
+
+
+def _true(name: str, why: str) -> Key:
+    remedy, serves = f"set it to true: {why}", (None, True)
+    return _refused_row(name, remedy, f"{name}=true", kind=Flag(), serves=lambda value: value in serves)
+
+
+def _absent(name: str, why: str, **more: Any) -> Key:
+    return _refused_row(name, f"remove it: {why}", f"~{name}", **more)
+
+
+REFUSED_KEYS = (
+    _absent("runner.use_training_pipeline", "async.streamer takes its place", kind=Flag()),
+    _absent("runner.enable_decoupled_mode", "async.rollout takes its place", kind=Flag()),
+    _false("rollout.collect_transitions", "only on-policy losses are supported"),
+    _true("rollout.collect_prev_infos", "the learner needs what the policy thought of its actions"),
+    _absent("rollout.expert_model", "DAgger is not supported"),
+    _absent(
+        "cluster.profiling",
+        "profiling opens windows per synchronous step",
+        kind=Block(),
+        serves=lambda block: not block or not block.get("enabled", True),
+    ),
+    _false("env.train.smooth_intervene", "every action is asked of the policy"),
+    _false(
+        "cluster.net_emulation.enabled", "actions and observations travel on ways that it does not slow down"
+    ),
+    _true("rollout.collect_final_values", "advantages are estimated with the values of final observations"),
+    _refused_row(
+        "runner.weight_sync_interval",
+        "set it to 1: weights are published after every step, and async.train.max_staleness bounds their age",
+        "runner.weight_sync_interval=1",
+        kind=Whole(1),
+        serves=lambda value: value in (None, 1),
+    ),
+    _refused_row(
+        "rollout.sampling_params.top_k",
+        "set it to -1: an older policy's token outside of the newer one's top has no log-probability",
+        "rollout.sampling_params.top_k=-1",
+        kind=Whole(-1),
+        serves=lambda top_k: top_k is None or top_k <= 0,
+        levels=("train",),
+        where=_scores_old_tokens,
+    ),
+)
+
+
+MOVED_KEYS = (
+    ("algorithm.rollout_epoch", "env.train", "rollout_epoch"),
+    ("algorithm.eval_rollout_epoch", "env.eval", "rollout_epoch"),
+)
+"""Keys of RLinf 0.2 that its `validate_cfg` moves, unless the new one is there, to a section and a name."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A key of RLinf's asynchronous PPO, and the setting under `async` that does the same."""
+
+    key: str
+    kind: Kind
+    settings: Mapping[str, Any]
+    """Keys by section and name; a value None stands for the value that RLinf's key has."""
+
+
+KEY_TRANSLATIONS = (
+    # Both count policy versions, which are global steps: older trajectories are not trained.
+    Translation("algorithm.staleness_threshold", Whole(0), {"train.max_staleness": None}),
+    # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
+    # nearest of ours has the same threshold and cuts weights to it.
+    Translation(
+        "algorithm.behave_weight_threshold",
+        Real(above=0),
+        {"train.correction": "tis", "advanced.max_weight": None},
+    ),
 )
 
 
@@ -108,7 +207,7 @@ NUMBER_ROWS = (
 CHOICE_ROWS = (
     *rows(LEVEL_KIND, "algorithm.logprob_type", "algorithm.entropy_type"),
     *rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
-    *rows(Names(MODES), "reward.reward_mode"),
+    *rows(Names(REWARD_MODES), "reward.reward_mode"),
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
     *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
     *rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
@@ -271,7 +370,7 @@ TRANSLATED_ROWS = (
 )
 TABLE = Table(
     (
-        *REFUSALS,
+        *REFUSED_KEYS,
         *CHANGED_ROWS,
         *TRANSLATED_ROWS,
         *WITHOUT_EFFECT,
@@ -284,7 +383,59 @@ TABLE = Table(
 """Every key of RLinf's config."""
 
 
+REPLACED_FILES = (
+    "workers/env/*env_worker.py",
+    "workers/rollout/hf/*huggingface_worker.py",
+    "workers/actor/async_ppo_fsdp_worker.py",
+    "workers/actor/*fsdp_actor_worker.py",
+    "runners/embodied_runner.py",
+    "runners/async_ppo_embodied_runner.py",
+)
+"""RLinf's files with the workers and runners that ours take the places of."""
+
+
 def fate(key: str) -> Fate | None:
     """Return the fate of a dotted key; None if it is undecided."""
     row = TABLE.find(key)
     return row.fate if row else None
+
+
+def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
+    for key, value in _unknown(cfg).items():
+        if not _is_ignored(key, value):
+            near = TABLE.nearest(key)
+            hint = f"; did you mean {near}?" if near else ""
+            yield (
+                f"{key}={shortened(value)}: nobody has looked at what becomes of this key; RLinf's workers "
+                f"and runners do not read it{hint}"
+            )
+
+
+def read_by_others(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """The keys of `cfg` (plain data) that RLinf's own workers and runners read, and ours do not."""
+    for key, value in _unknown(cfg).items():
+        if _is_ignored(key, value):
+            yield Reason(
+                f"{key}={shortened(value)} is read by RLinf's own workers or runner, and by none of those "
+                "that take their places; remove it, or use async.mode=off",
+                f"~{key}",
+            )
+
+
+def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    brought = entry_points(group="rlinf_async.preparations").names
+    return {key: value for key, value in TABLE.unknown(cfg).items() if key.partition(".")[0] not in brought}
+
+
+def _is_ignored(key: str, value: Any) -> bool:
+    """Return True if RLinf's own workers would act on a key, by the name that it has in its section."""
+    name = key.split(".")[min(1, key.count("."))]
+    return not asks_for_nothing(value) and bool(re.search(rf"\b{re.escape(name)}\b", _sources()))
+
+
+@cache
+def _sources() -> str:
+    tree = rlinf_tree()
+    root = tree.root if tree else Path("nowhere")
+    return "\n".join(path.read_text() for pattern in REPLACED_FILES for path in sorted(root.glob(pattern)))

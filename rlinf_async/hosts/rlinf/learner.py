@@ -13,16 +13,13 @@ import torch.distributed as dist
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.scoring import PROXIMAL, samples_of
-from rlinf_async.hosts.kit.training import ScoringTraining
-from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
+from rlinf_async.hosts.kit.scoring import PROXIMAL, ScoringTraining, samples_of
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
-from rlinf_async.hosts.rlinf.losses import ratio_level
-from rlinf_async.hosts.rlinf.premise import is_half
-from rlinf_async.hosts.rlinf.proximal import forward, model_name
-from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES, RLinfSettings
-from rlinf_async.hosts.rlinf.shards import TrainedShards
+from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_level
+from rlinf_async.hosts.rlinf.proximal import forward, is_half, model_name
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.weights import TrainedShards
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
@@ -34,7 +31,7 @@ REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
     """The learner of one rank, which from now on is trained by `actor`."""
     if weighting := settings.asynchrony.weighting:
-        actor.correct(ON_POLICY_LOSSES[settings.loss], weighting)
+        actor.correct(settings.loss, weighting)
     return StreamingLearner(
         FSDPTraining(actor, settings),
         settings,
@@ -70,10 +67,10 @@ class FSDPTraining(ScoringTraining):
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        collected = concatenate([piece.payload for piece in pieces], dim=1)
+        fields = concatenate([piece.payload for piece in pieces], dim=1)
         # Taken out, as their leading dimension is not that of the rollout.
-        bootstrap = collected.pop("bootstrap_inputs", None)
-        rollout: Tree = self._actor._process_received_rollout_batch(collected)
+        bootstrap = fields.pop("bootstrap_inputs", None)
+        rollout: Tree = self._actor._process_received_rollout_batch(fields)
         self.look_at(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = bootstrap
@@ -112,14 +109,14 @@ class FSDPTraining(ScoringTraining):
         """RLinf's own training."""
         actor = self._actor
         actor.rollout_batch = rollout
-        reported = actor.compute_advantages_and_returns()
-        return self._named(reported, actor.run_training())
+        rollout_metrics = actor.compute_advantages_and_returns()
+        return self._with_prefixes(rollout_metrics, actor.run_training())
 
     def note(self, name: str, value: float) -> None:
         self._metrics.setdefault(name, []).append(value)
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Those of this rank: RLinf normalises the advantages of each by themselves."""
+        """Return the sums of this rank: RLinf normalises the advantages of each by themselves."""
         return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
@@ -127,12 +124,12 @@ class FSDPTraining(ScoringTraining):
         self._actor.model.zero_grad()
         variance = explained_variance(self._metrics, self.summed)
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
-        trained = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
+        train_metrics = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
         report = concatenate(self._reports, dim=1)
         report["advantages"] = normalized(leaf(report, "advantages"))
-        return self._named(compute_rollout_metrics(report), trained)
+        return self._with_prefixes(compute_rollout_metrics(report), train_metrics)
 
-    def _named(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
+    def _with_prefixes(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
         return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined, **self._silent()})
 
     def _silent(self) -> dict[str, float]:
@@ -148,14 +145,14 @@ class FSDPTraining(ScoringTraining):
         versions = leaf(rollout, "versions").flatten().long()
         pair = None
         if PROXIMAL in rollout:
-            acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-            pair = ratios(PROXIMAL), ratios(acted)
+            acted_field = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
+            pair = ratios(PROXIMAL), ratios(acted_field)
         return samples_of(rollout), self._batch - versions, pair
 
     def score(self, inputs: Tree) -> Pair:
         (output,) = self.passes([inputs], values=False)
-        stored: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
-        return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored)
+        stored_logprobs: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
+        return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored_logprobs)
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         total: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)

@@ -1,22 +1,99 @@
-"""The off-policy objectives, as a loss in RLinf's registry."""
+"""RLinf's algorithms: the losses and advantages that are served, and what is added to them.
+
+The off-policy objectives are a loss in RLinf's registry, around one of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
 from rlinf_async.config import Weighting
-from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked
+from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked, without_signal
 from rlinf_async.core.types import RatioLevel
+from rlinf_async.hosts.kit.keys import shortened
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
-from rlinf_async.hosts.rlinf.borrowed import get_policy_loss, register_policy_loss
+from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.rlinf import borrowed
+
+ON_POLICY_LOSSES = {
+    "actor_critic": "actor_critic",
+    "actor": "actor",
+    "decoupled_actor_critic": "actor_critic",
+}
+"""RLinf's `algorithm.loss_type` of losses that are served, and the on-policy loss that each reduces to."""
+CRITIC_LOSS = "actor_critic"
+"""The on-policy loss that trains a critic, too."""
+ASYNC_PPO = "decoupled_actor_critic"
+"""The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
+GRPO_TYPE = "grpo"
+ADVANTAGE_TYPES = ("gae", GRPO_TYPE)
+"""RLinf's `algorithm.adv_type` of PPO and of GRPO."""
+OTHER_ALGORITHMS = {
+    "embodied_sac": "SAC",
+    "embodied_dagger": "DAgger",
+    "embodied_nft": "NFT",
+    "offline_iql": "IQL",
+    "opd": "on-policy distillation",
+    "rlt_ac": "RLT",
+    "rlt_td3": "RLT",
+}
+"""Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
+COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
+"""RLinf's `algorithm.adv_type` that compare the members of a group."""
 
 LOSS_NAME = "rlinf_async_corrected"
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it masks."""
+
+
+def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
+    """See that `cfg` trains by PPO or GRPO; the keys and sizes of others are others, and no check fits them.
+
+    Raises:
+        RefusedError: it does not.
+    """
+    loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
+    if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
+        return
+    key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
+    algorithm_name = OTHER_ALGORITHMS.get(str(value), "none of these")
+    other = Reason(
+        f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
+        f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
+        f"{' or '.join(ADVANTAGE_TYPES)}); "
+        "use async.mode=off"
+    )
+    refuse([other])
+
+
+def failing_assertions(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Return the assertions of RLinf's on `cfg` (plain data) that would fail once it has started Ray."""
+    return [*_groups(cfg), *_critic(cfg)]
+
+
+def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    kind, size = lookup(cfg, "algorithm.adv_type"), lookup(cfg, "algorithm.group_size")
+    if kind in COMPARING_TYPES and (size or 1) < 2:
+        yield Reason(
+            f"algorithm.adv_type={kind} compares the members of a group, and algorithm.group_size={size}; "
+            "use 2 or more, in env.train.group_size too",
+            "algorithm.group_size=2",
+        )
+
+
+def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    loss = lookup(cfg, "algorithm.loss_type")
+    if ON_POLICY_LOSSES.get(loss) == CRITIC_LOSS and not lookup(cfg, "actor.model.add_value_head"):
+        yield Reason(
+            f"algorithm.loss_type={loss} needs a critic: set actor.model.add_value_head=true",
+            "actor.model.add_value_head=true",
+        )
 
 
 class CorrectedLoss:
@@ -43,14 +120,14 @@ class CorrectedLoss:
         self._weighting = weighting
         self._level = level
         self._action_dim = action_dim
-        self._base = get_policy_loss(base)
+        self._base = borrowed.get_policy_loss(base)
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, Any] | None = None
         self._version = 0
 
     def register(self) -> str:
         """Make this the loss that RLinf finds under the returned name, in this process."""
-        register_policy_loss(LOSS_NAME)(self)
+        borrowed.register_policy_loss(LOSS_NAME)(self)
         return LOSS_NAME
 
     @contextmanager
@@ -76,11 +153,11 @@ class CorrectedLoss:
         advantages = without_masked(mask, kwargs["advantages"]) * weights
         # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
         logprobs, anchor = bounded_logprobs(current, proximal)
-        changed = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
+        fields = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
         critic = {
             name: without_masked(mask, kwargs[name]) for name in CRITIC_FIELDS if kwargs.get(name) is not None
         }
-        loss, metrics = self._base(**{**self._defaults, **kwargs, **changed, **critic})
+        loss, metrics = self._base(**{**self._defaults, **kwargs, **fields, **critic})
         return loss, metrics | _means(measures, mask)
 
     def _proximal(self, current: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
@@ -88,10 +165,26 @@ class CorrectedLoss:
             raise RuntimeError("the corrected loss was called outside of a micro-batch")
         if self._weighting.interpolates:
             versions = self._micro_batch["versions"].to(behaviour.device)
-            acted = versions.reshape(-1, *[1] * (behaviour.dim() - 1))  # against the shape of a ratio
-            return loglinear(current, behaviour, self._version - acted)
+            # Against the shape of a ratio.
+            acting_versions = versions.reshape(-1, *[1] * (behaviour.dim() - 1))
+            return loglinear(current, behaviour, self._version - acting_versions)
         proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
         return at_ratio_level(proximal, self._level, self._action_dim)
+
+
+def corrected_loss(cfg: DictConfig, loss: str, weighting: Weighting) -> CorrectedLoss:
+    """Return the loss `loss` of `cfg`, anchored at the proximal policy and weighted, as `weighting` says."""
+    algorithm = cfg.algorithm
+    # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in their
+    # configs all the same.
+    dual_clips = loss == ASYNC_PPO
+    return CorrectedLoss(
+        ON_POLICY_LOSSES[loss],
+        weighting=weighting,
+        level=ratio_level(algorithm),
+        action_dim=cfg.actor.model.get("action_dim", 7),
+        dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
+    )
 
 
 def _means(measures: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
@@ -106,3 +199,54 @@ def ratio_level(algorithm: Any) -> RatioLevel:
     """Return the level at which RLinf forms ratios, by its `algorithm` section."""
     level: RatioLevel = algorithm.logprob_type.removesuffix("_level")
     return level
+
+
+class GroupAdvantages:
+    """RLinf's advantages of GRPO, but 0 for groups without signal, which it counts.
+
+    RLinf divides what rounding has left of equal scores by its own deviation: seven scores of 0.7 have
+    advantages of 0.06 there.
+    """
+
+    def __init__(self) -> None:
+        own = borrowed.get_adv_and_returns(GRPO_TYPE)
+        self._base: Callable[..., Any] = own._base if isinstance(own, GroupAdvantages) else own
+        self._silent = 0
+
+    def register(self) -> GroupAdvantages:
+        """Make this what RLinf finds under the name of GRPO, in this process."""
+        borrowed.register_advantage(GRPO_TYPE)(self)
+        return self
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """As RLinf's: `rewards` [groups, members] are the scores of trajectories; advantages [..., B]."""
+        advantages, returns = self._base(**kwargs)
+        silent = without_signal(kwargs["rewards"], kwargs["group_size"])
+        self._silent += int(silent.sum())
+        members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
+        return advantages.masked_fill(members, 0.0), returns
+
+    def pop_silent(self) -> int:
+        """Groups without signal since this was asked before."""
+        silent, self._silent = self._silent, 0
+        return silent
+
+
+def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
+    """RLinf's advantages and returns, normalised over `rollout` or not; fields of [T, B, ...]."""
+    algorithm = cfg.algorithm
+    estimates: dict[str, torch.Tensor] = borrowed.calculate_adv_and_returns(
+        task_type=cfg.runner.task_type,
+        adv_type=algorithm.adv_type,
+        rewards=rollout["rewards"],
+        dones=rollout["dones"],
+        values=rollout.get("prev_values"),
+        gamma=algorithm.get("gamma", 1),
+        gae_lambda=algorithm.get("gae_lambda", 1),
+        group_size=algorithm.get("group_size", 8),
+        reward_type=algorithm.reward_type,
+        loss_mask=rollout.get("loss_mask"),
+        loss_mask_sum=rollout.get("loss_mask_sum"),
+        normalize_advantages=normalize,
+    )
+    return estimates

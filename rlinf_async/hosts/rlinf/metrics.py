@@ -1,12 +1,38 @@
-"""RLinf's metric logger, which a run outlives."""
+"""RLinf's metrics: its logger, which a run outlives, and its tags of what takes how long.
+
+Runs have the times under these names whatever levels are on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlinf_async.hosts.rlinf import compat
 from rlinf_async.observe.metrics_outlet import MetricsOutlet
+
+STEP_METRIC = "time/step"
+SYNC_METRIC = "time/sync_weights"
+WORK_METRICS = {
+    "env": ("time/env/env_interact_step", "time/env/env/bootstrap_step"),
+    "inference": ("time/rollout/predict",),
+    "learner": ("time/actor/run_training", "time/actor/actor/compute_adv"),
+}
+"""Times that RLinf's workers report for a step, the slowest rank of each; a run need not have all."""
+
+
+def in_rlinf_words(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The times of a step in which levels overlap, in seconds, under the first tag of each part.
+
+    A step is as long as until the next one begins. Of shards and ranks the busiest counts; resetting is part
+    of an environment's time, advantages are part of the learner's, and syncing is what publication keeps the
+    learner for.
+    """
+    seconds = metrics.get("async/step_seconds")
+    if seconds is None:
+        return {}
+    busiest = {tags[0]: metrics.get(f"async/busiest/{part}") for part, tags in WORK_METRICS.items()}
+    parts = {tag: share * seconds for tag, share in busiest.items() if share is not None}
+    return {STEP_METRIC: seconds, SYNC_METRIC: metrics.get("async/publication_seconds", 0.0), **parts}
 
 
 def metrics_outlet(make: Callable[[], Any], say: Callable[[str], None]) -> MetricsOutlet[Any]:
@@ -15,6 +41,14 @@ def metrics_outlet(make: Callable[[], Any], say: Callable[[str], None]) -> Metri
         make,
         write=lambda logger, batch, metrics, **keywords: logger.log(metrics, batch, **keywords),
         close=lambda logger: logger.finish(),
-        drop=compat.drop_metric_logger,
+        drop=_drop,
         say=say,
     )
+
+
+def _drop(logger: Any) -> None:
+    """Close a `MetricLogger` that has failed; its finalizer finds nothing left to close."""
+    try:
+        logger.finish()
+    finally:
+        logger._all_loggers = []

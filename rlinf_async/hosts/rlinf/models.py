@@ -1,15 +1,88 @@
-"""Models that RLinf builds by name: those of the `rlinf_async.models` entry points."""
+"""RLinf's models: the facts about each `model_type`, and the models of entry points, which RLinf builds."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
     import torch
+
+TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
+"""Models that sample actions as tokens."""
+
+EVALUATED_MODELS = frozenset({"molmoact2"})
+"""Models whose class in RLinf does not train."""
+
+WITHOUT_ADAPTERS = frozenset({"cnn_policy", "mlp_policy"})
+"""Models without a layer of the names that RLinf's `get_model` gives new adapters to."""
+
+
+PACKAGES = {
+    "abot_m0": "ABot",
+    "dexbotic_dm0": "dexbotic",
+    "dexbotic_pi": "dexbotic",
+    "dreamzero": "groot",
+    "gr00t": "gr00t",
+    "gr00t_n1d6": "gr00t",
+    "gr00t_n1d7": "gr00t",
+    "lingbotvla": "lingbotvla",
+    "openpi": "openpi",
+    "openpi_cfg": "openpi",
+    "openvla": "prismatic",
+    "openvla_oft": "prismatic",
+    "starvla": "starVLA",
+}
+"""The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
+
+
+SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
+"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
+
+
+UNTRAINED_CRITICS = frozenset({"gr00t"})
+"""Models in which RLinf's `get_model`, when it adds adapters, does not find the critic that it unfreezes."""
+
+
+CAST_BYTES = {"openpi": 2}
+"""Bytes per parameter of a model that its class casts, whatever its checkpoint has.
+
+pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
+"""
+VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
+"""Part of the names of parameters that `train_expert_only` freezes, and adapters that RLinf adds."""
+
+
+PER_SAMPLE = frozenset({"mlp_policy", "cnn_policy", "openvla", "openvla_oft", *OWN_MODELS})
+"""Models that draw an action for every sample by itself: a Gaussian's noise, or tokens."""
+ONE_STEP = frozenset(
+    {
+        "openpi",
+        "openpi_rlinf",
+        "evo1",
+        "gr00t",
+        "gr00t_n1d6",
+        "gr00t_n1d7",
+        "abot_m0",
+        "dexbotic_pi",
+        "dexbotic_dm0",
+        "lingbotvla",
+        "tiny_pi0",
+    }
+)
+"""Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
+STARVLA_ONE_STEP = ("gr00t", "pi", "dual")
+"""Parts of the names of StarVLA frameworks whose head draws one step for all samples, too."""
+SHARED_STEP = "samples of one forward pass share a denoise step"
+STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
+"""Names that models have for the number of their denoise steps: in a section of their kind, or beside it."""
+
 
 ENTRY_POINTS = "rlinf_async.models"
 
@@ -30,8 +103,8 @@ def model_types() -> set[str]:
     They are read from its sources where it is not imported, as importing its list takes seconds.
     """
     sources = sources_of("rlinf")
-    loaded = sys.modules.get("rlinf.config") is not None
-    names = set() if sources is None or loaded else sources.given_to("register", "config.py")
+    is_loaded = sys.modules.get("rlinf.config") is not None
+    names = set() if sources is None or is_loaded else sources.given_to("register", "config.py")
     if not names:
         from rlinf_async.hosts.rlinf.borrowed import SupportedModel
 
@@ -48,3 +121,52 @@ class _Builder:
 
     def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
         return self._entry.load()(cfg, torch_dtype)
+
+
+def shared_chance(cfg: Mapping[str, Any]) -> str | None:
+    """Return what samples of one forward pass share besides the weights; "" for nothing, None where it was
+    not examined.
+    """
+    model = lookup(cfg, "actor.model") or {}
+    kind = str(model.get("model_type"))
+    if kind == "starvla":
+        return _of_starvla(str(lookup(model, "starvla.framework_name") or "").lower())
+    if kind == "openpi" and "fast" in str(lookup(model, "openpi.config_name")):
+        return None  # which gives tokens one after another
+    if kind in PER_SAMPLE:
+        return ""
+    if kind not in ONE_STEP:
+        return None
+    return "" if is_joint(model) else SHARED_STEP
+
+
+def is_joint(model: Mapping[str, Any]) -> bool:
+    """Return True if log-probabilities are of all denoise steps; `model` is the section of the model."""
+    kind = str(model.get("model_type"))
+    places = ("joint_logprob", f"{kind}.joint_logprob", "rl_head_config.joint_logprob")
+    return kind in ONE_STEP and any(lookup(model, place) is True for place in places)
+
+
+def _of_starvla(framework: str) -> str | None:
+    """By the name of the framework, which says which action head a checkpoint has."""
+    if framework.endswith("oft"):
+        return ""
+    return SHARED_STEP if framework.endswith(STARVLA_ONE_STEP) else None
+
+
+def scored_by(cfg: Mapping[str, Any]) -> str:
+    """Return the part of an action that importance weights are of; empty where that is all of it.
+
+    Without a number in the config the checkpoint has it.
+    """
+    model = lookup(cfg, "actor.model") or {}
+    joint = is_joint(model)
+    if not joint and shared_chance(cfg) != SHARED_STEP:
+        return ""
+    kind = str(model.get("model_type"))
+    counts = [lookup(model, f"{place}{name}") for place in (f"{kind}.", "") for name in STEP_COUNT_KEYS]
+    steps = next((str(value) for value in counts if value is not None), "K")
+    if joint:
+        parts = str(int(steps) + 1) if steps.isdigit() else "(K + 1)"
+        return f"of the mean over {steps} denoise steps and their noise, which sees 1 / {parts} of a lag"
+    return f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag" if steps != "1" else ""

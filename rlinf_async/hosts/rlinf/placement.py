@@ -65,7 +65,7 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
         groups, text = _groups_and_ranks(placement)
         available = sum(_group_size(cluster, group, machines) for group in groups)
         where = f"cluster.component_placement.{names}={text}"
-        processes = _assigned(str(text), available, where, bounded=machines.named)
+        processes = _processes_of(str(text), available, where, is_bounded=machines.named)
         by_group |= {name.strip(): processes for name in str(names).split(",")}
     missing = [name for name in COMPONENT_NAMES if name not in by_group]
     if missing:
@@ -119,21 +119,24 @@ def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> i
         )
     group = by_label[label]
     ranks = _ranks(
-        str(group["node_ranks"]), machines.nodes, f"node_ranks of node group {label}", bounded=machines.named
+        str(group["node_ranks"]),
+        machines.nodes,
+        f"node_ranks of node group {label}",
+        is_bounded=machines.named,
     )
     if group.get("hardware"):
         return sum(int(config["node_rank"]) in ranks for config in group["hardware"]["configs"])
     return len(ranks) * (1 if group.get("ignore_hardware") else max(1, machines.gpus))
 
 
-def _assigned(text: str, available: int, where: str, *, bounded: bool) -> Assignment:
+def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> Assignment:
     """The parts of a placement, `resources` or `resources:processes`, divided evenly as RLinf does."""
     processes: list[tuple[int, ...]] = []
     for part in text.split(","):
         if not part.strip():
             continue
         resources_text, _, processes_text = part.partition(":")
-        resources = _ranks(resources_text, available, where, bounded=bounded)
+        resources = _ranks(resources_text, available, where, is_bounded=is_bounded)
         if processes_text:
             first, last = _range(processes_text, where)
             if first != len(processes):
@@ -155,11 +158,11 @@ def _assigned(text: str, available: int, where: str, *, bounded: bool) -> Assign
     return tuple(processes)
 
 
-def _ranks(text: str, available: int, where: str, *, bounded: bool) -> range:
+def _ranks(text: str, available: int, where: str, *, is_bounded: bool) -> range:
     if text.strip().lower() == "all":
         return range(available)
     first, last = _range(text, where)
-    if bounded and last >= available:
+    if is_bounded and last >= available:
         raise ValueError(f"{where}: rank {last} is beyond the {available} that the cluster has there")
     return range(first, last + 1)
 

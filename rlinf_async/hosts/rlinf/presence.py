@@ -19,7 +19,7 @@ from rlinf_async.hosts.presence import (
     unknown_loggers,
 )
 from rlinf_async.hosts.reasons import Reason, unknown
-from rlinf_async.hosts.rlinf.models import model_types
+from rlinf_async.hosts.rlinf.models import PACKAGES, model_types
 
 SIMULATOR_PACKAGES = {
     "d4rl": "d4rl",
@@ -31,28 +31,12 @@ SIMULATOR_PACKAGES = {
     "roboverse": "metasim",
 }
 """The package that RLinf's environment of an `env_type` imports, of those that import one by one name."""
-PACKAGES = {
-    "abot_m0": "ABot",
-    "dexbotic_dm0": "dexbotic",
-    "dexbotic_pi": "dexbotic",
-    "dreamzero": "groot",
-    "gr00t": "gr00t",
-    "gr00t_n1d6": "gr00t",
-    "gr00t_n1d7": "gr00t",
-    "lingbotvla": "lingbotvla",
-    "openpi": "openpi",
-    "openpi_cfg": "openpi",
-    "openvla": "prismatic",
-    "openvla_oft": "prismatic",
-    "starvla": "starVLA",
-}
-"""The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
-EXTRAS = ("libero", "maniskill", "metaworld")
-"""Those that an extra of this package installs."""
-BACKENDS = "runner.logger.logger_backends"
-LOGGERS = ("wandb", "swanlab")
+SIMULATOR_EXTRAS = ("libero", "maniskill", "metaworld")
+"""Simulators that an extra of this package installs."""
+BACKENDS_KEY = "runner.logger.logger_backends"
+LOGGER_PACKAGES = ("wandb", "swanlab")
 """Backends of RLinf's logger that are packages of their own."""
-SYNCERS = ("bucket", "patch")
+SYNCER_TYPES = ("bucket", "patch")
 """RLinf's ways for weights; each reads the block of its name."""
 FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
@@ -71,8 +55,8 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own, this machine cannot tell.
     """
-    backends = lookup(cfg, BACKENDS)
-    missing = [*absent_loggers(BACKENDS, backends, LOGGERS, instead="tensorboard")]
+    backends = lookup(cfg, BACKENDS_KEY)
+    missing = [*absent_loggers(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")]
     if _on_this_machine(cfg):
         adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
         missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, (*FILE_KEYS, *adapters))]
@@ -118,7 +102,7 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     package = SIMULATOR_PACKAGES.get(kind)
     if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
         return
-    where = "docs/install.md" if kind in EXTRAS else "RLinf's documentation"
+    where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
     yield Reason(
         f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
     )
@@ -128,7 +112,7 @@ def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 
     names = list(MetricLogger.supported_logger)
-    return unknown_loggers(BACKENDS, lookup(cfg, BACKENDS), names, what="a logger of RLinf")
+    return unknown_loggers(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, what="a logger of RLinf")
 
 
 def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -141,7 +125,7 @@ def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         )
         return
     kind = block.get("type")
-    if kind not in SYNCERS:
-        yield unknown(key, kind, SYNCERS, "a weight syncer of RLinf")
+    if kind not in SYNCER_TYPES:
+        yield unknown(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
     elif not isinstance(block.get(kind), Mapping):
         yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import Tensors, Tree, map_tensors
-
-SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
-"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
+from rlinf_async.hosts.footprints import BYTES_OF_PRECISION, precision_of
+from rlinf_async.hosts.rlinf.models import SELECTING_MODELS
 
 
 @torch.no_grad()
@@ -38,13 +37,11 @@ def score(cfg: Any, model: torch.nn.Module, samples: dict[str, Any], *, values: 
     return output
 
 
-def forward_kwargs(cfg: Any, stored: torch.Tensor) -> dict[str, Any]:
-    """Return the arguments that RLinf's training step passes to some models besides inputs; `stored` are
-    log-probabilities.
-    """
+def forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:
+    """Return the arguments that RLinf's training step passes to some models besides inputs."""
     model = cfg.actor.model.model_type
     if model in SELECTING_MODELS:
-        return {"prev_logprobs": stored}
+        return {"prev_logprobs": stored_logprobs}
     if model not in ("openvla", "openvla_oft"):
         return {}
     sampling = cfg.rollout.sampling_params
@@ -54,3 +51,14 @@ def forward_kwargs(cfg: Any, stored: torch.Tensor) -> dict[str, Any]:
 def model_name(cfg: Any) -> str:
     """The key that names the model, and its value."""
     return f"actor.model.model_type={cfg.actor.model.model_type!r}"
+
+
+def is_half(section: Any) -> bool:
+    """Return True if a part of the forward pass is in 16 bits. Without a precision the model decides: pi0
+    mixes.
+    """
+    fsdp, precision = section.get("fsdp_config", {}), section.model.get("precision")
+    casts = [precision, fsdp.get("mixed_precision", {}).get("param_dtype")]
+    if fsdp.get("amp_autocast", {}).get("enabled", False):
+        casts.append(fsdp.amp_autocast.precision)
+    return precision is None or any(BYTES_OF_PRECISION.get(precision_of(cast)) == 2 for cast in casts)

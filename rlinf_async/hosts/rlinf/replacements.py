@@ -91,12 +91,12 @@ def replacement(cls: type) -> type:
 def _before(replacement: Any, users: type, base: type, role: str) -> type:
     """Return our class with the user's behind it, so that ours extends the user's overrides."""
     own = users.__mro__[: users.__mro__.index(base)]
-    bypassed = sorted({name for cls in own for name in BYPASSED_METHODS[role] if name in vars(cls)})
-    if bypassed:
+    lost_methods = sorted({name for cls in own for name in BYPASSED_METHODS[role] if name in vars(cls)})
+    if lost_methods:
         raise ValueError(
-            f"async is on, and {dotted(users)} overrides {', '.join(bypassed)} of RLinf's {base.__name__}, "
-            "which the asynchronous loops do not call. Provide a subclass of rlinf-async's worker by an "
-            f"entry point {WORKERS_GROUP}: {dotted(users)}, or use async.mode=off"
+            f"async is on, and {dotted(users)} overrides {', '.join(lost_methods)} of RLinf's "
+            f"{base.__name__}, which the asynchronous loops do not call. Provide a subclass of rlinf-async's "
+            f"worker by an entry point {WORKERS_GROUP}: {dotted(users)}, or use async.mode=off"
         )
     return type(replacement)(f"Async{users.__name__}", (replacement, users), {"__module__": users.__module__})
 

@@ -17,7 +17,7 @@ import torch
 
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.hosts.rlinf.compat import reward_method
-from rlinf_async.hosts.rlinf.reward_section import HISTORY, PER_STEP, TERMINAL
+from rlinf_async.hosts.rlinf.settings import HISTORY, PER_STEP, TERMINAL
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.ray_runtime.handles import Handle
 
@@ -86,13 +86,13 @@ class ShardRewards:
         """
         assert step.rewards is not None, "a step has rewards"
         assert step.dones is not None, "a step has ends"
-        shown, lengths = self._shown(step)
+        shown, lengths = self._model_inputs(step)
         # RLinf's model scores where nothing has ended, too, and that is not looked at.
         in_vain = self._mode == TERMINAL and not step.dones.any()
         answer = torch.zeros_like(step.rewards) if in_vain else await self._ask(shown)
         if answer is None:
             return
-        given = self._checked(answer, step.rewards)
+        given = self._valid_rewards(answer, step.rewards)
         if self._mode == TERMINAL:
             given = at_first_end(given, step.dones)
         rewards = given.to(step.rewards.dtype)
@@ -103,8 +103,8 @@ class ShardRewards:
         if not step.dones[:, -1].any():
             step.final_obs = None  # whose value nobody needs
 
-    def _shown(self, step: EnvStep) -> tuple[dict[str, Any], list[int]]:
-        """What the model is shown; and how many decisions the history of each environment consists of."""
+    def _model_inputs(self, step: EnvStep) -> tuple[dict[str, Any], list[int]]:
+        """Return the inputs of the model, and the number of decisions in the history of each environment."""
         last = step.final_obs if step.final_obs is not None else step.obs
         shown = {name: value for name, value in last.items() if value is not None}
         assert step.dones is not None
@@ -118,13 +118,13 @@ class ShardRewards:
         each = zip(*lengths.values(), strict=True)
         return shown, [min(of_buffers) for of_buffers in each]
 
-    def _checked(self, given: Any, beside: torch.Tensor) -> torch.Tensor:
+    def _valid_rewards(self, given: Any, step_rewards: torch.Tensor) -> torch.Tensor:
         rewards = torch.as_tensor(given)
-        expected = ([self._size, 1], list(beside.shape))
-        if list(rewards.shape) not in expected:
+        shapes = ([self._size, 1], list(step_rewards.shape))
+        if list(rewards.shape) not in shapes:
             raise RuntimeError(
                 f"the reward model has given rewards {list(rewards.shape)} for {self._size} environments; "
-                f"expected was {' or '.join(map(str, expected))}"
+                f"expected was {' or '.join(map(str, shapes))}"
             )
         if not bool(torch.isfinite(rewards).all()):
             raise RuntimeError("the reward model has given rewards that are not finite")

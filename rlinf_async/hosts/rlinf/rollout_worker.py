@@ -44,7 +44,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self.version = 0
         self._takes_turns = bool(cfg.rollout.get("enable_offload", False))
         self._wants_graphs = bool(cfg.rollout.get("enable_cuda_graph", False))
-        self._captured = False
+        self._has_graphs = False
         self._buckets: tuple[int, ...] = ()
 
     def init_worker(self) -> None:
@@ -68,11 +68,11 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self.version = version
         self.set_global_step(version)
         if self._takes_turns:
-            self._come_back()
-        if self._wants_graphs and self.torch_device_type == "cuda" and not self._captured:
+            self._come_back()  # first: a graph is captured of weights on the device
+        if self._wants_graphs and self.torch_device_type == "cuda" and not self._has_graphs:
             (size,) = self._buckets
             self.hf_model.capture_cuda_graph(train_batch_size=size, eval_batch_size=size)
-            self._captured = True
+            self._has_graphs = True
 
     async def leave(self) -> None:
         """Off the accelerator, if RLinf's config says so, until there are new weights."""
@@ -81,9 +81,10 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
 
     def _leave(self) -> None:
         with self.spans.span("offload"):
-            if self._captured:
+            # Before the weights move: a captured graph reads them where they are.
+            if self._has_graphs:
                 self.hf_model.release_cuda_graph()
-                self._captured = False
+                self._has_graphs = False
             self.hf_model.to("cpu")
             self.torch_platform.empty_cache()
 
@@ -94,9 +95,9 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        actions, result = self.predict(self._padded(observations, size), mode=mode)
+        actions, result = self.predict(self._padded_batch(observations, size), mode=mode)
         # A captured graph writes the next answer where this one is.
-        actions, result = (trim(value, size, copy=self._captured) for value in (actions, result))
+        actions, result = (trim(value, size, copy=self._has_graphs) for value in (actions, result))
         return actions, result
 
     def has_critic(self) -> bool:
@@ -107,8 +108,8 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         output = score(self.cfg, self.policy_module(), on_device, values=values)
         return scores_of(output)
 
-    def _padded(self, observations: list[Mapping[str, Any]], size: int) -> dict[str, Any]:
+    def _padded_batch(self, observations: list[Mapping[str, Any]], size: int) -> dict[str, Any]:
         """The observations of a batch, as many as its bucket holds."""
-        merged = merge(observations)
-        padded = padded_size(size, self._buckets)
-        return pad(merged, padded) if padded > size else merged
+        batch = merge(observations)
+        bucket = padded_size(size, self._buckets)
+        return pad(batch, bucket) if bucket > size else batch

@@ -23,11 +23,10 @@ from rlinf_async.hosts.rlinf.borrowed import (
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import resolve
-from rlinf_async.hosts.rlinf.elsewhere import ENV_WORKERS
 from rlinf_async.hosts.rlinf.host import versions
-from rlinf_async.hosts.rlinf.metrics import metrics_outlet
-from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
-from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
+from rlinf_async.hosts.rlinf.settings import scored_by_workers
+from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
 from rlinf_async.ray_runtime.driver.fleet import Fleet
@@ -62,7 +61,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.max_steps = settings.batches
         self.display = RunDisplay()
         self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
-        launched = LaunchedRun(
+        parts = LaunchedRun(
             settings=self.settings,
             workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
             requests=self._launch_channel("requests", self.settings),
@@ -77,9 +76,9 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
             rebuild={"env": "init_again", "inference": "init_worker"},
-            elsewhere={"env": ENV_WORKERS.again},
+            elsewhere={"env": ENV_WORKERS.start_elsewhere},
         )
-        self._run = AsyncRun(launched, display=self.display)
+        self._run = AsyncRun(parts, display=self.display)
 
     @property
     def global_step(self) -> int:
@@ -143,7 +142,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def _launch_channel(self, name: str, *arguments: object) -> Any:
         channel = load_class("rlinf_async.channels", name)
-        launched = channel.create_group(*arguments).launch(
+        parts = channel.create_group(*arguments).launch(
             Cluster(),
             name=f"async_{name}",
             placement_strategy=NodePlacementStrategy([0]),
@@ -151,7 +150,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             max_concurrency=2**31 - 1,
             disable_distributed_log=True,
         )
-        return _actors(launched)[0]
+        return _actors(parts)[0]
 
 
 @contextmanager

@@ -9,22 +9,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.hosts.reasons import Reason, refuse
-from rlinf_async.hosts.rlinf.offload import offloading
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
-from rlinf_async.hosts.rlinf.reward_section import misfits
 from rlinf_async.hosts.rlinf.workload import last_step
-from rlinf_async.hosts.simulators import divide
-from rlinf_async.hosts.sizes import Evaluation, fair_share, split_requests
+from rlinf_async.hosts.simulators import Evaluation, divide, fair_share, split_requests
 from rlinf_async.loops.run_settings import RunSettings
 
-ON_POLICY_LOSSES = {
-    "actor_critic": "actor_critic",
-    "actor": "actor",
-    "decoupled_actor_critic": "actor_critic",
+OFFLOAD_KEYS = {
+    "actor.enable_offload": "the learner works while rollouts go on",
+    "rollout.enable_offload": "inference goes on while the learner works",
+    "env.train.enable_offload": "simulators go on while the learner works",
+    "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
 }
-"""Losses that have a correction for off-policy data, and the on-policy loss that each reduces to."""
+"""RLinf's keys that move a part off its accelerator while another works, and the reason against each."""
+
+PER_STEP, TERMINAL, HISTORY = "per_step", "terminal", "history_buffer"
+REWARD_MODES = (PER_STEP, TERMINAL, HISTORY)
+"""RLinf's `reward.reward_mode`: the model scores what every decision led to, only ends of episodes, or what
+was seen up to every decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +170,8 @@ def _group_size(cfg: Mapping[str, Any]) -> int:
     """
     alike = int(cfg["env"]["train"].get("group_size") or 1)
     algorithm = cfg["algorithm"]
-    compared = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == "grpo" else 1
-    return math.lcm(alike, compared)
+    group_size = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == "grpo" else 1
+    return math.lcm(alike, group_size)
 
 
 def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
@@ -188,3 +192,55 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
         evaluates=_evaluation(cfg).fits,
     )
+
+
+def overlap(asynchrony: AsyncConfig) -> bool:
+    """Return True if training and rollouts go on at the same time."""
+    return asynchrony.train.enabled or asynchrony.streamer.enabled
+
+
+def offloading(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    """Return True if a run of `cfg`, RLinf's config as plain data, has to take turns."""
+    return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOAD_KEYS)
+
+
+def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
+    """Return True if RLinf's reward workers score what environments show; a robot's asks one by itself."""
+    return bool(lookup(cfg, "reward.use_reward_model")) and not lookup(cfg, "reward.standalone_realworld")
+
+
+def unserved_rewards(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield why the rewards that `cfg` (plain data) asks for cannot be had."""
+    if not scored_by_workers(cfg):
+        return
+    components = ",".join(lookup(cfg, "cluster.component_placement") or ())
+    if "reward" not in [name.strip() for name in components.split(",")]:
+        yield Reason(
+            "reward.use_reward_model=True needs reward workers, and cluster.component_placement places no "
+            "reward; add it, such as cluster.component_placement.reward: 0-0, or set "
+            "reward.use_reward_model=false",
+            "+cluster.component_placement.reward=0-0",
+        )
+    goes_on = lookup(cfg, "env.train.auto_reset") and (lookup(cfg, "env.train.rollout_epoch") or 1) > 1
+    if (
+        goes_on
+        and lookup(cfg, "reward.reward_mode") == HISTORY
+        and lookup(cfg, "reward.history_reward_assign")
+    ):
+        yield Reason(
+            "async does not support reward.history_reward_assign=True with env.train.auto_reset=True and "
+            f"env.train.rollout_epoch={lookup(cfg, 'env.train.rollout_epoch')}: a reward would belong to "
+            "decisions of the rollout before, which has been handed over; set env.train.rollout_epoch=1, "
+            "with as many times more of env.train.total_num_envs",
+            "env.train.rollout_epoch=1",
+        )
+
+
+def misfits(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
+    """Yield why `workers` reward workers are refused by RLinf."""
+    total = int(lookup(cfg, "env.train.total_num_envs"))
+    if scored_by_workers(cfg) and workers and total % workers:
+        yield Reason(
+            f"env.train.total_num_envs={total} must be a multiple of the {workers} reward workers that "
+            "cluster.component_placement.reward places"
+        )

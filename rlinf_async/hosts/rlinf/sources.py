@@ -1,4 +1,4 @@
-"""What the modules of a Python package define, read from its sources: nothing of it is imported."""
+"""Reads the definitions of a Python package from its sources: nothing of it is imported."""
 
 from __future__ import annotations
 
@@ -27,35 +27,39 @@ class Sources:
 
     def keys_given(self, place: str, method: str) -> set[str]:
         """The keys of the dictionary that a method of a class returns, where it is written out."""
-        found = self._find(*_parts(place))
-        body = found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else []
-        returned = [
+        class_place = self._find(*_parts(place))
+        body = (
+            class_place[1].body
+            if class_place is not None and isinstance(class_place[1], ast.ClassDef)
+            else []
+        )
+        return_values = [
             node.value
             for function in body
             if isinstance(function, FUNCTIONS) and function.name == method
             for node in ast.walk(function)
             if isinstance(node, ast.Return)
         ]
-        keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+        keys = [key for value in return_values if isinstance(value, ast.Dict) for key in value.keys]
         return {key.value for key in keys if isinstance(key, ast.Constant) and type(key.value) is str}
 
     def given_to(self, function: str, file: str) -> set[str]:
         """The words that calls of `function` begin with in a file of the package."""
         path = self.root / file
-        calls = [node for node in ast.walk(_parsed(path)) if isinstance(node, ast.Call)]
-        named = [
+        calls = [node for node in ast.walk(_syntax_tree(path)) if isinstance(node, ast.Call)]
+        own_calls = [
             call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == function
         ]
-        firsts = [call.args[0] for call in named if call.args]
+        firsts = [call.args[0] for call in own_calls if call.args]
         return {
             first.value for first in firsts if isinstance(first, ast.Constant) and type(first.value) is str
         }
 
     def _members(self, module: str, name: str) -> set[str]:
-        found = self._find(module, name)
-        if found is None:
+        place = self._find(module, name)
+        if place is None:
             return set()
-        module, definition = found
+        module, definition = place
         if not isinstance(definition, ast.ClassDef):
             return set()
         bases = [base.id for base in definition.bases if isinstance(base, ast.Name)]
@@ -66,15 +70,15 @@ class Sources:
         path = self._path(module)
         if path is None:
             return None
-        for node in _parsed(path).body:
+        for node in _syntax_tree(path).body:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name:
                 return module, node
-            if isinstance(node, ast.Assign) and name in _assigned(node):
+            if isinstance(node, ast.Assign) and name in _assigned_names(node):
                 return module, node
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:
-                        return self._find(_imported(module, node, path), alias.name)
+                        return self._find(_imported_module(module, node, path), alias.name)
         return None
 
     def _path(self, module: str) -> Path | None:
@@ -88,7 +92,7 @@ class Sources:
 
 @cache
 def sources_of(package: str) -> Sources | None:
-    """Of the package that `import` would give in this process; None where it finds none."""
+    """Return the sources that `import` would load in this process; None where it finds no package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -100,7 +104,7 @@ def _parts(place: str) -> tuple[str, str]:
     return module, name
 
 
-def _imported(module: str, node: ast.ImportFrom, path: Path) -> str:
+def _imported_module(module: str, node: ast.ImportFrom, path: Path) -> str:
     """The module that an import names, which may be relative to `module`."""
     if not node.level:
         return node.module or ""
@@ -115,23 +119,23 @@ def _own(definition: ast.ClassDef) -> set[str]:
         if isinstance(node, FUNCTIONS):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
-            names |= _assigned(node)
+            names |= _assigned_names(node)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-    stored = (
+    attributes = (
         node
         for node in ast.walk(definition)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
     )
     return names | {
-        node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"
+        node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"
     }
 
 
-def _assigned(node: ast.Assign) -> set[str]:
+def _assigned_names(node: ast.Assign) -> set[str]:
     return {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
 @cache
-def _parsed(path: Path) -> ast.Module:
+def _syntax_tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text() if path.is_file() else "", str(path))

@@ -18,8 +18,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import versions
-from rlinf_async.hosts.rlinf.metrics import metrics_outlet
-from rlinf_async.hosts.rlinf.times import STEP_METRIC, SYNC_METRIC, WORK_METRICS
+from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRICS, metrics_outlet
 from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
 from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
@@ -31,7 +30,7 @@ from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary, Tally
 
 
-class Observed:
+class ObservedRunner:
     """Makes RLinf's runner of a run, with its logger heard; to be called in the place of its class."""
 
     def __init__(self, runner_class: Callable[..., Any]) -> None:
@@ -41,8 +40,8 @@ class Observed:
     def __call__(self, cfg: DictConfig, **groups: Any) -> Any:
         runner = self._runner_class(cfg=cfg, **groups)
         self._records = StockRecords(cfg)
-        again = partial(MetricLogger, cfg)
-        runner.metric_logger = HeardLogger(runner.metric_logger, self._records, again=again)
+        remake = partial(MetricLogger, cfg)
+        runner.metric_logger = HeardLogger(runner.metric_logger, self._records, remake=remake)
         return runner
 
     def summary(self, faults: FaultCounts) -> RunSummary:
@@ -51,13 +50,15 @@ class Observed:
 
 
 class HeardLogger:
-    """RLinf's metric logger, of which every call is passed on as it is; one that fails is made `again`."""
+    """RLinf's metric logger, whose calls are passed on; `remake` gives another for one that fails."""
 
-    def __init__(self, logger: Any, records: StockRecords, *, again: Callable[[], Any] | None = None) -> None:
-        made = chain([lambda: logger], repeat(again or (lambda: logger)))
+    def __init__(
+        self, logger: Any, records: StockRecords, *, remake: Callable[[], Any] | None = None
+    ) -> None:
+        makers = chain([lambda: logger], repeat(remake or (lambda: logger)))
         self._logger = logger
         self._records = records
-        self._outlet = metrics_outlet(lambda: next(made)(), RunDisplay().note)
+        self._outlet = metrics_outlet(lambda: next(makers)(), RunDisplay().note)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logger, name)
@@ -101,9 +102,9 @@ class StockRecords:
         self._tally = Tally()
         self._parts: dict[str, float] = {}
         self._step: int | None = None
-        self._ended: float | None = None
+        self._step_end: float | None = None
         self._written = 0
-        self._finished = False
+        self._is_finished = False
 
     def hear(self, data: Mapping[str, Any], step: int) -> None:
         """Take in a part of what is logged of `step`, which RLinf counts from 0."""
@@ -113,23 +114,23 @@ class StockRecords:
         self._parts |= {name: float(value) for name, value in data.items()}
         if STEP_METRIC in data:
             now = self._now()
-            began = now - float(data[STEP_METRIC]) if self._ended is None else self._ended
+            began = now - float(data[STEP_METRIC]) if self._step_end is None else self._step_end
             self._parts["async/step_seconds"] = now - began
             self._spans.add("learn", began, step=step + 1)
-            self._ended = now
+            self._step_end = now
 
     def finish(self) -> None:
         """Sum up. RLinf closes its logger more than once."""
         self._write()
-        if not self._finished and self._ended is not None:
+        if not self._is_finished and self._step_end is not None:
             self._run_dir.write_summary(self.summary(count_failures(self._run_dir.path)).as_dict())
             RunDisplay().note(f"look closer: {report_command(self._run_dir.path)}")
-        self._finished = True
+        self._is_finished = True
 
     def summary(self, faults: FaultCounts) -> RunSummary:
         """Return the sum of the steps so far: every trajectory that RLinf's own loop collects is trained."""
-        trained = self._trajectories * self._written
-        return self._tally.summary(Ledger(produced=trained, trained=trained), faults)
+        trajectories = self._trajectories * self._written
+        return self._tally.summary(Ledger(produced=trajectories, trained=trajectories), faults)
 
     def _write(self) -> None:
         parts, step, self._parts, self._step = self._parts, self._step, {}, None

@@ -20,8 +20,8 @@ from rlinf_async.hosts.rlinf.borrowed import (
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
-from rlinf_async.hosts.rlinf.reward_section import scored_by_workers
-from rlinf_async.hosts.rlinf.stock import Observed
+from rlinf_async.hosts.rlinf.settings import scored_by_workers
+from rlinf_async.hosts.rlinf.stock import ObservedRunner
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
@@ -45,10 +45,10 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
         _launch(cfg, EmbodiedRunner, dashboard=dashboard)
         return
     set_aside(cfg, RunDisplay().note)
-    observed = Observed(EmbodiedRunner)
+    runner = ObservedRunner(EmbodiedRunner)
     place = Path(cfg.runner.logger.log_path)
-    with recorded(lambda: place, judge=ray_ending_of, summary=observed.summary), TERMINATION.through_ray():
-        _launch(cfg, observed, dashboard=dashboard)
+    with recorded(lambda: place, judge=ray_ending_of, summary=runner.summary), TERMINATION.through_ray():
+        _launch(cfg, runner, dashboard=dashboard)
 
 
 def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
@@ -103,6 +103,7 @@ def _run(cfg: DictConfig, runner_class: Any, **workers: Any) -> None:
     cfg = validate_cfg(cfg)
     cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
     placement = HybridComponentPlacement(cfg, cluster)
+    # After the cluster, whose start takes SIGUSR1 for itself.
     hear_worker_groups()
     groups = {
         name: worker.create_group(cfg).launch(

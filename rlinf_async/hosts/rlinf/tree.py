@@ -1,4 +1,4 @@
-"""Which RLinf is here, and whether our classes can extend it.
+"""Reads which RLinf is here, and if our classes can extend it.
 
 RLinf's users have checkouts on `PYTHONPATH`, of which two different ones call themselves 0.3.0, and wheels.
 So what RLinf is here is decided by what `import rlinf` finds and by what its modules define, never by the
@@ -16,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from rlinf_async.extras import RLINF_REMEDY
-from rlinf_async.hosts.rlinf.borrowed import BORROWED, OBSERVED
+from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES, OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 
-SUPPORTED = "0.3.x, and the main branch that calls itself 0.4.0"
+SUPPORTED_VERSIONS = "0.3.x, and the main branch that calls itself 0.4.0"
 """The RLinf versions with which this package was run."""
 
 
@@ -30,16 +30,16 @@ class RLinfTree:
     root: Path
     """The folder of the package."""
     version: str
-    """What it calls itself, or `of unknown version`."""
+    """The version that it gives itself, or `of unknown version`."""
     missing: tuple[str, ...]
-    """What our classes need and it does not have, as `Class` or `Class.member`, with what needs it."""
+    """Names that our classes need and it does not have, as `Class` or `Class.member`, with what needs it."""
 
     def __str__(self) -> str:
         return f"RLinf {self.version} in {self.root}"
 
 
 def rlinf_tree() -> RLinfTree | None:
-    """Which RLinf is here; None where `import rlinf` finds none. Nothing of it is imported."""
+    """Return the RLinf that is here; None where `import rlinf` finds none. Nothing of it is imported."""
     sources = sources_of("rlinf")
     return None if sources is None else read_tree(sources.root)
 
@@ -60,47 +60,45 @@ def check_rlinf() -> RLinfTree:
     if tree is None:
         raise ValueError(f"RLinf cannot be imported: {RLINF_REMEDY}")
     if tree.missing:
-        raise ValueError(unserved(tree))
+        raise ValueError(why_unserved(tree))
     return tree
 
 
-def unserved(tree: RLinfTree) -> str:
+def why_unserved(tree: RLinfTree) -> str:
     """Why our classes cannot extend a tree, in one sentence."""
     return (
         f"{tree} is not one that rlinf-async can extend: it has no {', '.join(tree.missing)}; "
-        f"supported are {SUPPORTED}, and with async.mode=off RLinf runs by itself"
+        f"supported are {SUPPORTED_VERSIONS}, and with async.mode=off RLinf runs by itself"
     )
 
 
 def _missing(sources: Sources) -> Iterator[str]:
-    for name, borrowed in BORROWED.items():
-        place = next((place for place in borrowed.places if sources.defines(place)), None)
-        if place is None and not borrowed.optional:
-            yield f"{name} (for {borrowed.use})"
+    for name, entry in BORROWED_NAMES.items():
+        place = next((place for place in entry.places if sources.defines(place)), None)
+        if place is None and not entry.optional:
+            yield f"{name} (for {entry.use})"
         if place is None:
             continue
-        members = sources.members(place) if borrowed.members else set()
+        members = sources.members(place) if entry.members else set()
         yield from (
-            f"{name}.{member} (for {use})"
-            for member, use in borrowed.members.items()
-            if member not in members
+            f"{name}.{member} (for {use})" for member, use in entry.members.items() if member not in members
         )
-    for place in BORROWED["EnvOutput"].places:
-        shown = sources.keys_given(place, "prepare_observations")
-        if shown and shown != set(OBSERVED):
-            yield f"observations of {', '.join(OBSERVED)} alone (it has {', '.join(sorted(shown))})"
+    for place in BORROWED_NAMES["EnvOutput"].places:
+        fields = sources.keys_given(place, "prepare_observations")
+        if fields and fields != set(OBSERVED_FIELDS):
+            yield f"observations of {', '.join(OBSERVED_FIELDS)} alone (it has {', '.join(sorted(fields))})"
 
 
 def _version(root: Path) -> str:
-    """What the tree calls itself: in the project file beside it, or as an installed distribution."""
+    """Return the version of the tree by the project file beside it, or by an installed distribution."""
     project = root.parent / "pyproject.toml"
     if project.is_file():
         match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)
         if match:
             return match[1]
     try:
-        installed = distribution("rlinf")
+        package = distribution("rlinf")
     except PackageNotFoundError:
         return "of unknown version"
-    same = Path(str(installed.locate_file("rlinf"))).resolve() == root.resolve()
-    return installed.version if same else "of unknown version"
+    same = Path(str(package.locate_file("rlinf"))).resolve() == root.resolve()
+    return package.version if same else "of unknown version"

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from rlinf_async.hosts.workload import StockRuns, Workload
+from rlinf_async.hosts.host import StockRuns, Workload
 
 OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
 
@@ -19,12 +19,17 @@ def workload(cfg: DictConfig) -> Workload:
         ValueError: the run trains nothing, or the config lacks a key that RLinf needs.
     """
     _check_trains(cfg)
-    seeds = {"actor.seed": _needed(cfg, "actor.seed"), "env.train.seed": _select(cfg, "env.train.seed", None)}
+    seeds = {
+        "actor.seed": _required_value(cfg, "actor.seed"),
+        "env.train.seed": _select(cfg, "env.train.seed", None),
+    }
     return Workload(
         run_dir="runner.logger.log_path",
         steps=last_step(cfg.runner),
         seeds={key: int(seed) for key, seed in seeds.items() if seed is not None},
-        overrides=_logged(OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")),
+        overrides=_logger_overrides(
+            OmegaConf.select(cfg, "runner.logger.logger_backends", default="tensorboard")
+        ),
         off=OFF_NOTE,
         stock=StockRuns(
             env_steps=env_steps_of(cfg), stages=int(_select(cfg, "rollout.pipeline_stage_num", 1))
@@ -35,7 +40,7 @@ def workload(cfg: DictConfig) -> Workload:
 def _check_trains(cfg: DictConfig) -> None:
     if _select(cfg, "runner.only_eval", False):
         raise ValueError("runner.only_eval=true trains nothing that could be compared; set it to false")
-    task = _needed(cfg, "runner.task_type")
+    task = _required_value(cfg, "runner.task_type")
     if task != "embodied":
         raise ValueError(
             f"runner.task_type={task!r} has no asynchronous levels to compare; nearest: embodied"
@@ -54,13 +59,13 @@ def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
 
 def env_steps_of(cfg: DictConfig) -> int:
     """Environment steps of all environments in a step of training."""
-    chunk = int(_needed(cfg, "actor.model.num_action_chunks"))
-    decisions = int(_needed(cfg, "env.train.max_steps_per_rollout_epoch")) // chunk
+    chunk = int(_required_value(cfg, "actor.model.num_action_chunks"))
+    decisions = int(_required_value(cfg, "env.train.max_steps_per_rollout_epoch")) // chunk
     epochs = int(_select(cfg, "env.train.rollout_epoch", 1))
-    return int(_needed(cfg, "env.train.total_num_envs")) * epochs * decisions * chunk
+    return int(_required_value(cfg, "env.train.total_num_envs")) * epochs * decisions * chunk
 
 
-def _logged(backends: Any) -> tuple[str, ...]:
+def _logger_overrides(backends: Any) -> tuple[str, ...]:
     """Return the overrides with which RLinf writes the event files by which its own runs are measured.
 
     `backends`: as RLinf's logger reads it, a list, one name, or null for none.
@@ -74,7 +79,7 @@ def _logged(backends: Any) -> tuple[str, ...]:
     return (f"++runner.logger.logger_backends=[{','.join((*loggers, 'tensorboard'))}]",)
 
 
-def _needed(cfg: DictConfig, key: str) -> Any:
+def _required_value(cfg: DictConfig, key: str) -> Any:
     value = OmegaConf.select(cfg, key)
     if value is None:
         raise ValueError(f"the config gives no {key}, which RLinf needs")

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.scorer import why_learner_scores
-from rlinf_async.hosts.sizes import fair_share
+from rlinf_async.hosts.simulators import fair_share
 from rlinf_async.hosts.tasks import settled
 from rlinf_async.hosts.verl.algorithms import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE, unknown, wrong_types

@@ -16,9 +16,9 @@ from rlinf_async.hosts import explanation, workers
 from rlinf_async.hosts import footprints as memory
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import is_declared, parameters
-from rlinf_async.hosts.model_size import ModelSize
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.keys import other_words, unread_sections, without_effect, without_fate

@@ -54,7 +54,7 @@ class VerlHost(PackagedHost):
         return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
-        from rlinf_async.hosts.preparations import make_ready
+        from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resumed
         from rlinf_async.hosts.verl.presence import checked, validate
 

@@ -11,9 +11,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.core.config_keys import dotted, lookup, nearest
-from rlinf_async.hosts.kit.keys import Key, Table, rows, shortened
+from rlinf_async.hosts.kit.keys import Key, Table, counterparts, rows, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
-from rlinf_async.hosts.kit.synonyms import counterparts
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT

@@ -14,8 +14,7 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.simulators import divide
-from rlinf_async.hosts.sizes import Evaluation, split_requests
+from rlinf_async.hosts.simulators import Evaluation, divide, split_requests
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
 ACTOR_SECTION = "actor_rollout_ref.actor"

@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.preparations import make_ready
+from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.installation import versions

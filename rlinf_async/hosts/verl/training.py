@@ -16,8 +16,7 @@ from verl.workers.config import ActorConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
-from rlinf_async.hosts.kit.training import ScoringTraining
+from rlinf_async.hosts.kit.scoring import PROXIMAL, ScoringTraining, flat, samples_of
 from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine

@@ -6,8 +6,8 @@ from omegaconf import DictConfig
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.host import Workload
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, section, whole
-from rlinf_async.hosts.workload import Workload
 
 OFF_NOTE = (
     "off: the loop of this package with every level off, around veRL's own update; veRL has no loop of its "

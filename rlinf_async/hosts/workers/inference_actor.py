@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.decisions import decided
+from rlinf_async.hosts.contract import decided
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.scoring import scores_of
 from rlinf_async.hosts.observations import merge

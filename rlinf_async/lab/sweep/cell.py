@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlinf_async.hosts.workload import Workload
+from rlinf_async.hosts.host import Workload
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.process import last_words, run_command
 from rlinf_async.lab.sweep.settings import Setting

@@ -14,8 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlinf_async.compose import compose_config
 from rlinf_async.config import LEVEL_NAMES
-from rlinf_async.hosts.host import host_of
-from rlinf_async.hosts.workload import Workload
+from rlinf_async.hosts.host import Workload, host_of
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL

@@ -29,7 +29,7 @@ from benchmarks.learning.fsdp1_on_cpu import OnCpu
 from rlinf_async.compose import compose_config
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.kit import training as training_module
+from rlinf_async.hosts.kit import scoring
 from rlinf_async.hosts.kit.scoring import recompute
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
@@ -250,7 +250,7 @@ def noting_anchors(training):
         recompute(rollout, *arguments, **keywords)
         training.anchors[0].append(rollout["proximal_logprobs"].clone())
 
-    with mock.patch.object(training_module, "recompute", note):
+    with mock.patch.object(scoring, "recompute", note):
         yield
 
 

@@ -4,8 +4,7 @@ from functools import partial
 
 from rlinf_async.core import premise
 from rlinf_async.hosts.kit import scoring
-from rlinf_async.hosts.rlinf.premise import is_half
-from rlinf_async.hosts.rlinf.proximal import forward, model_name
+from rlinf_async.hosts.rlinf.proximal import forward, is_half, model_name
 
 
 def recompute(actor, rollout, last, *, micro_batch_size, values):

@@ -7,7 +7,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf.algorithms.registry import register_advantage
 
-from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
+from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
 

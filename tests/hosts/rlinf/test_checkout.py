@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_async.cli import app
-from rlinf_async.hosts.rlinf.checkout import EXAMPLES, KNOWN, look_at
+from rlinf_async.hosts.rlinf.checkout import EXAMPLES_FOLDER, KNOWN_EXAMPLES, look_at
 from tests.checkouts import TREES, checkout
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -31,7 +31,7 @@ def test_the_digests_are_those_of_the_trees_at_hand(monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     import generate_rlinf_configs
 
-    assert generate_rlinf_configs.known([checkout(name) for name in TREES]) == KNOWN.read_text()
+    assert generate_rlinf_configs.known([checkout(name) for name in TREES]) == KNOWN_EXAMPLES.read_text()
     sys.modules.pop("generate_rlinf_configs")
 
 
@@ -41,12 +41,12 @@ def moved(tmp_path):
     root = tmp_path / "RLinf"
     source = checkout(TREES[-1])
     shutil.copytree(source / "rlinf", root / "rlinf")
-    shutil.copytree(source / EXAMPLES, root / EXAMPLES)
+    shutil.copytree(source / EXAMPLES_FOLDER, root / EXAMPLES_FOLDER)
     for path in (root, *root.rglob("*")):
         path.chmod(0o755)
     worker = root / "rlinf" / "workers" / "rollout" / "hf" / "huggingface_worker.py"
     worker.write_text(worker.read_text().replace("def predict(", "def act("))
-    examples = root / EXAMPLES
+    examples = root / EXAMPLES_FOLDER
     new = (examples / "maniskill_ppo_mlp.yaml").read_text()
     (examples / "moon_ppo_mlp.yaml").write_text(f"{new}\nreward:\n  moon: 3\n")
     (examples / "moon_sac_mlp.yaml").write_text("algorithm:\n  loss_type: embodied_sac\n")

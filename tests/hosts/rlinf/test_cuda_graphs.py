@@ -145,4 +145,4 @@ def test_without_cuda_nothing_is_captured_and_the_run_goes_on():
         worker = BatchingRolloutWorker(config("rollout.enable_cuda_graph=true"))
         worker.init_worker()
         worker.weights_changed(0)
-    assert not worker._captured
+    assert not worker._has_graphs

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_async.hosts.rlinf import elsewhere
-from rlinf_async.hosts.rlinf.elsewhere import StartedWorkers
+from rlinf_async.hosts.rlinf import worker_groups
+from rlinf_async.hosts.rlinf.worker_groups import StartedWorkers
 
 GPUS = (("accelerator", 8),)
 
@@ -55,7 +55,7 @@ def lose(monkeypatch):
 
     def lose(*left):
         nodes = [{"NodeID": f"id {rank}", "Alive": rank in left} for rank in range(10)]
-        monkeypatch.setattr(elsewhere.ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(worker_groups.ray, "nodes", lambda: nodes)
 
     return lose
 
@@ -64,24 +64,24 @@ def test_workers_of_a_lost_node_are_spread_over_those_that_have_the_fewest(lose)
     cluster = Cluster(*[GPUS] * 4)
     workers = started(cluster, 0, 0, 1, 1, 2)
     lose(0, 2, 3)
-    assert workers.again(2) == ("handle 6", "10.0.0.3")
-    assert workers.again(3) == ("handle 7", "10.0.0.2")
+    assert workers.start_elsewhere(2) == ("handle 6", "10.0.0.3")
+    assert workers.start_elsewhere(3) == ("handle 7", "10.0.0.2")
     assert cluster.allocated[-2:] == [(3, "3"), (2, "2")]
     # The one that has just come is lost with its second node.
     lose(0, 2)
-    assert workers.again(2) == ("handle 8", "10.0.0.0")
+    assert workers.start_elsewhere(2) == ("handle 8", "10.0.0.0")
 
 
 def test_a_node_with_other_hardware_or_of_another_group_holds_no_worker(lose):
     cluster = Cluster((), GPUS, (("accelerator", 4),), GPUS)
     lose(0, 2)
-    assert started(cluster, 1).again(0) is None
+    assert started(cluster, 1).start_elsewhere(0) is None
     lose(0, 1, 2)
-    assert started(cluster, 3, label="last").again(0) is None
-    assert started(cluster, 3).again(0) == ("handle 4", "10.0.0.1")
+    assert started(cluster, 3, label="last").start_elsewhere(0) is None
+    assert started(cluster, 3).start_elsewhere(0) == ("handle 4", "10.0.0.1")
 
 
 def test_the_node_that_ray_has_not_missed_yet_is_not_where_its_worker_goes(lose):
     cluster = Cluster((), ())
     lose(0, 1)
-    assert started(cluster, 1).again(0) == ("handle 2", "10.0.0.0")
+    assert started(cluster, 1).start_elsewhere(0) == ("handle 2", "10.0.0.0")

@@ -8,7 +8,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.rlinf import entropy
+from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.hosts.rlinf.fit import fit
 from tests.hosts.rlinf.alone import Run, one_rank
@@ -87,4 +87,4 @@ def test_micro_batches_of_level_3_that_would_change_the_weight_of_the_bonus_are_
 )
 def test_micro_batches_of_any_size_are_served_where_the_weight_of_the_bonus_stays(changes, size):
     asked = AsyncConfig.from_mapping({"mode": "full", "streamer": {"micro_batch_size": size}})
-    assert not list(entropy.rescaled(config({**SUMMED, **changes}), asked))
+    assert not list(bonus_reasons(config({**SUMMED, **changes}), asked))

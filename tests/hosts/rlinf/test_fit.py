@@ -5,7 +5,7 @@ import pytest
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.reasons import RefusedError
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.offload import OFFLOAD_KEYS
+from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS
 from tests.hosts.rlinf.given import config
 
 TOP_K = {"actor.model.model_type": "openvla", "rollout.sampling_params.top_k": 50}

@@ -5,9 +5,7 @@ import re
 
 import pytest
 
-from rlinf_async.hosts.rlinf.keys import TABLE, fate
-from rlinf_async.hosts.rlinf.refusals import REFUSALS
-from rlinf_async.hosts.rlinf.translation import KEY_TRANSLATIONS
+from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, REFUSED_KEYS, TABLE, fate
 from tests.checkouts import TREES, checkout
 from tests.hosts.rlinf.given import config
 
@@ -24,7 +22,7 @@ REPLACED = (
 READ = re.compile(r"\bcfg\.(algorithm|runner|rollout|actor)(?:\.get\(\s*\"(\w+)\"|\.(?!get\b)(\w+))")
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
 def test_what_is_refused_is_in_no_other_table(refusal):
     assert fate(refusal.name) == "refused"
     assert {row.fate for row in TABLE.rows if row.name == refusal.name} == {"refused"}

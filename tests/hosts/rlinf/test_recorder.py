@@ -8,8 +8,7 @@ import torch
 
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.rlinf.env_shard import ShardOutput
-from rlinf_async.hosts.rlinf.recorder import ShardRecorder
-from rlinf_async.hosts.rlinf.trajectory import EnvStep
+from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardRecorder
 from tests.hosts.rlinf.workers import ACTION, CHUNK, HORIZON, config, settings_of
 
 ENVS = 6

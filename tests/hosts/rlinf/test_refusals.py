@@ -3,8 +3,9 @@ import pytest
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.refusals import OTHER_ALGORITHMS, REFUSALS, TOKEN_MODELS
-from rlinf_async.hosts.rlinf.settings import ON_POLICY_LOSSES
+from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
+from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS
+from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from tests.hosts.rlinf.given import config
 
 WRONG = {
@@ -28,7 +29,7 @@ def wrong(refusal):
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES)
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
 def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_only_for_them(refusal, level):
     if level not in refusal.levels:
         check(wrong(refusal), level)
@@ -38,7 +39,7 @@ def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_on
     assert str(caught.value).endswith(refusal.remedy)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
 def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
     check(wrong(refusal), "off")
 
@@ -46,7 +47,7 @@ def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
 @pytest.mark.parametrize("value", [False, None])
 @pytest.mark.parametrize(
     "refusal",
-    [refusal for refusal in REFUSALS if refusal.name not in WRONG],
+    [refusal for refusal in REFUSED_KEYS if refusal.name not in WRONG],
     ids=lambda refusal: refusal.name,
 )
 def test_a_setting_that_is_off_is_allowed(refusal, value):

@@ -11,7 +11,7 @@ pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 from rlinf.envs.metaworld.metaworld_env import MetaWorldEnv
 
-from rlinf_async.hosts.rlinf.rendering import RLINF_VARIABLE, rendering_on_own_gpu
+from rlinf_async.hosts.rlinf.compat import RLINF_VARIABLE, rendering_on_own_gpu
 
 STAGE = 5
 

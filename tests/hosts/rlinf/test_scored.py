@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.hosts.rlinf.chance import scored_by
+from rlinf_async.hosts.rlinf.models import scored_by
 
 
 def said(kind, **model):

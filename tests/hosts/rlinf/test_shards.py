@@ -9,8 +9,8 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 import torch
 from torch import nn
 
-from rlinf_async.hosts.rlinf import shards
-from rlinf_async.hosts.rlinf.shards import TrainedShards, reshard
+from rlinf_async.hosts.rlinf import weights
+from rlinf_async.hosts.rlinf.weights import TrainedShards, reshard
 
 
 def actor_of(model, *frozen_for_now):
@@ -75,7 +75,7 @@ class Handle:
 
 
 def test_every_module_that_fsdp2_has_wrapped_forgets_what_it_gathered(monkeypatch):
-    monkeypatch.setattr(shards, "FSDPModule", Wrapped)
+    monkeypatch.setattr(weights, "FSDPModule", Wrapped)
     inner = Wrapped()
     outer = Wrapped(nn.Linear(1, 1), inner)
     reshard(outer)
@@ -90,7 +90,7 @@ def test_every_unit_of_fsdp1_that_has_gathered_anything_forgets_it(monkeypatch):
         asked.append(model)
         return [SimpleNamespace(_handle=handle) for handle in handles]
 
-    monkeypatch.setattr(shards, "FSDP", SimpleNamespace(fsdp_modules=units))
+    monkeypatch.setattr(weights, "FSDP", SimpleNamespace(fsdp_modules=units))
     whole = nn.Linear(1, 1)
     TrainedShards(actor_of(whole))()
     assert asked == [whole]

@@ -10,8 +10,8 @@ import pytest
 
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import stock
-from rlinf_async.hosts.rlinf.stock import HeardLogger, Observed, StockRecords
-from rlinf_async.hosts.rlinf.times import in_rlinf_words
+from rlinf_async.hosts.rlinf.metrics import in_rlinf_words
+from rlinf_async.hosts.rlinf.stock import HeardLogger, ObservedRunner, StockRecords
 from rlinf_async.lab.report.measures import measure
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.observe.ending import RunFailed, recorded
@@ -145,7 +145,7 @@ def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_pat
     monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
     place = f"runner.logger.log_path={tmp_path}"
     cfg = compose_config("metaworld_ppo_mlp", [place, "async.mode=off", "runner.max_epochs=3"])
-    observed = Observed(lambda cfg: SimpleNamespace(metric_logger=Logger()))
+    observed = ObservedRunner(lambda cfg: SimpleNamespace(metric_logger=Logger()))
     assert observed.summary(FaultCounts()).steps == 0
     runner = observed(cfg)
     for step in range(2):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.rlinf.trajectory import OUTCOME, EnvStep, Trajectory
+from rlinf_async.hosts.rlinf.trajectory import OUTCOME_FIELDS, EnvStep, Trajectory
 
 
 def told():
-    return {name: torch.full((3, 2), number) for number, name in enumerate(OUTCOME)}
+    return {name: torch.full((3, 2), number) for number, name in enumerate(OUTCOME_FIELDS)}
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -18,8 +18,8 @@ def test_what_came_of_steps_is_found_beside_the_observation_or_in_its_transition
     seen = {"obs": {"states": torch.ones(3, 4), "sound": 1}, "final_obs": None}
     outcome = {"transition": SimpleNamespace(**told())} if apart else told()
     step = EnvStep.of(SimpleNamespace(**seen, **outcome))
-    assert {name: getattr(step, name)[0, 0].item() for name in OUTCOME} == dict(
-        zip(OUTCOME, range(6), strict=True)
+    assert {name: getattr(step, name)[0, 0].item() for name in OUTCOME_FIELDS} == dict(
+        zip(OUTCOME_FIELDS, range(6), strict=True)
     )
     assert step.obs["states"].shape == (3, 4)
     assert step.obs["main_images"] is None

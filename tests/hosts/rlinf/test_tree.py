@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
-from rlinf_async.hosts.rlinf.tree import SUPPORTED, check_rlinf, read_tree, rlinf_tree
+from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, check_rlinf, read_tree, rlinf_tree
 from tests.checkouts import TREES, checkout
 
 ROOT = Path(__file__).parents[3]
@@ -76,7 +76,7 @@ def test_what_the_classes_lack_is_named_with_what_needs_it(tree):
     assert not any(name.startswith(("EnvWorker.init_worker", "EnvWorker.cfg")) for name in missing)
     with pytest.raises(ValueError, match=r"EnvWorker\.env_interact_step") as raised:
         check_rlinf()
-    assert SUPPORTED in str(raised.value)
+    assert SUPPORTED_VERSIONS in str(raised.value)
 
 
 def test_observations_of_which_ours_would_lose_a_part_are_not_served(tree):

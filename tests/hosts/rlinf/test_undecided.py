@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.compose import compose_config
-from rlinf_async.hosts.rlinf import undecided as module
+from rlinf_async.hosts.rlinf import keys as module
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.hosts.rlinf.undecided import read_by_others, undecided
+from rlinf_async.hosts.rlinf.keys import read_by_others, undecided
 from rlinf_async.observe.display import RunDisplay
 from tests.hosts.rlinf.given import config
 

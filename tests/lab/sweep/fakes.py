@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from rlinf_async.hosts.workload import StockRuns, Workload
+from rlinf_async.hosts.host import StockRuns, Workload
 from rlinf_async.lab.sweep import cell as cell_module
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.plan import Sweep, seeded
