@@ -149,7 +149,7 @@ def area(path: Path) -> str:
         if folder.startswith(prefix):
             return prefix
     first = folder.partition("/")[0]
-    if folder in ("lab/report", "lab/report/advice", "lab/trace") or first == "observe":
+    if path.relative_to(PACKAGE).as_posix().startswith(("observe/", "lab/report/", "lab/trace")):
         return "observe"
     if first in ("lab", "core"):
         return first

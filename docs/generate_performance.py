@@ -17,8 +17,8 @@ from pathlib import Path
 
 from generated import fill
 
+from rlinf_async.lab.bench.command import Row, figure
 from rlinf_async.lab.bench.results import Results
-from rlinf_async.lab.bench.table import Row, figure
 from rlinf_async.lab.table import markdown
 
 PAGE = Path(__file__).with_name("performance.md")

@@ -82,7 +82,6 @@ ELSEWHERE = {
     r"make demo": "tests/runs/test_matrix.py",
     r"make demo-vla|rlinf-async train metaworld_ppo_pi0": "tests/vla/test_tiny_pi0.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
-    r"rlinf-async plan --rows .*": "tests/lab/plan/rows/test_command.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow.*": "tests/benchmarks/test_flow.py",
@@ -254,7 +253,7 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
         )
         assert result.exit_code == 0, result.output
     elif name == "bench":
-        listed = {key: comparing.listed(parameters[key]) for key in ("scenario", "modes")}
+        listed = {key: comparing.split_at_commas(parameters[key]) for key in ("scenario", "modes")}
         chosen = {key: parameters[key] for key in ("quick", "repetitions")}
         assert bench.plan(scenarios=listed["scenario"], modes=listed["modes"], **chosen)
     elif name == "sweep":

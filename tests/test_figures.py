@@ -274,32 +274,6 @@ def learning():
     )
 
 
-def ideas():
-    """Of what was planned and not built."""
-    found = json.loads((SCHEDULES / "ideas.json").read_text())
-    gains = sorted(one["gain"] for one in found["lend"].values())
-    few = [gain for gain in gains if gain < found["least_gain"]]
-    many = gains[len(few) :]
-    yield MEASUREMENTS, f"no more than {few[0]:.2f} to {few[-1]:.2f} times the best division"
-    yield MEASUREMENTS, f"in {COUNTS[len(few)]} of {COUNTS[len(gains)]} cases"
-    yield MEASUREMENTS, f"no more than {many[0]:.2f} to {many[-1]:.2f} in the others"
-    refilled = found["refill"]
-    over = sorted(one["gain_over_skip"] for one in refilled.values())
-    yield MEASUREMENTS, f"{over[0]:.2f} to {over[-1]:.2f} times as many groups with signal in a second"
-    skips = [
-        sorted(
-            one["gain_of_skip"] for case, one in refilled.items() if case.startswith(f"training {training},")
-        )
-        for training in ("half", "as long", "twice")
-    ]
-    (a, b), (c, d), (e, f) = skips
-    yield (
-        MEASUREMENTS,
-        f"gives {a:.2f} to {b:.2f} where simulators limit, {c:.2f} to {d:.2f} in balance "
-        f"and {e:.1f} to {f:.1f}",
-    )
-
-
 def causes():
     """Of the experiment that takes asynchronous training apart."""
     page, table = "docs/learning.md", lines("benchmarks/learning/results/causes.md")
@@ -424,7 +398,6 @@ CLAIMS = [
         speed,
         page_of_speed,
         sixteen_cores,
-        ideas,
         newcomer,
         learning,
         uncorrected,

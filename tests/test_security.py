@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlinf_async.lab.report.page import write_report
-from rlinf_async.lab.trace.command import write_trace
+from rlinf_async.lab.trace import write_trace
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog

@@ -20,10 +20,8 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.demo import DEMOS, demo
-from benchmarks.chaos.kept import Kept
-from benchmarks.chaos.killer import Killer
-from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.runs import DEMOS, Kept, Outcome, demo
+from benchmarks.chaos.victims import Killer
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 

@@ -34,8 +34,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.kept import Kept
-from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.runs import Kept, Outcome
 from benchmarks.chaos.victims import processes
 from benchmarks.chaos.watch import family
 from rlinf_async.lab.process import OWN_CLUSTER

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.chaos.driver import newest_of, pid_of
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from rlinf_async.lab.process import OWN_CLUSTER
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir

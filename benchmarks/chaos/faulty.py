@@ -30,7 +30,7 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome

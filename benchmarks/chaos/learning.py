@@ -31,10 +31,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.victims import simulators_of
 from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
-from benchmarks.learning.experiments import PRESS
+from benchmarks.learning.data import PRESS
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
 from benchmarks.learning.statistics import Tost, tost_paired
 from benchmarks.learning.verdicts import area, final

@@ -27,7 +27,7 @@ from typing import Any
 import typer
 
 from benchmarks.chaos import saving
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.soak import SETTINGS
 from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
 from rlinf_async.lab.table import markdown

@@ -21,9 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.demo import demo
-from benchmarks.chaos.kept import Kept
-from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.runs import Kept, Outcome, demo
 from benchmarks.chaos.victims import processes, step_of, victims
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.watch import Sample, Watch
 from rlinf_async.lab.process import OWN_CLUSTER
 from rlinf_async.lab.table import markdown

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.learning import experiments
+from benchmarks.learning import data
 from benchmarks.learning.campaign import console, run_all
 from benchmarks.learning.cells import Cell
 
@@ -24,8 +24,8 @@ Seeds = Annotated[int, typer.Option(help="Runs that have a result are not run ag
 @app.command()
 def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) -> None:
     """Does `full` learn what the synchronous loop learns? On both hosts."""
-    failed = _run(experiments.equivalence("local", seeds_local), jobs)
-    failed += _run(experiments.equivalence("rlinf", seeds_rlinf), 1)
+    failed = _run(data.equivalence("local", seeds_local), jobs)
+    failed += _run(data.equivalence("rlinf", seeds_rlinf), 1)
     _report("equivalence", "hosts")
     _end(failed)
 
@@ -33,7 +33,7 @@ def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) 
 @app.command()
 def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does a fixed lag cost, and which correction pays it back?"""
-    failed = _run(experiments.staleness(seeds), jobs)
+    failed = _run(data.staleness(seeds), jobs)
     _report("staleness")
     _end(failed)
 
@@ -41,7 +41,7 @@ def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
 @app.command()
 def levels(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does each level do to learning by itself?"""
-    failed = _run(experiments.levels(seeds), jobs)
+    failed = _run(data.levels(seeds), jobs)
     _report("levels")
     _end(failed)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,8 +46,12 @@ class Cell:
 
     def run(self) -> None:
         """Train, and write the curve."""
-        # Here, because each host needs what the other does not.
-        import_module(f"benchmarks.learning.{self.host}_cell").run(self)
+        # Imported here, because the local host needs the simulators, and the others need Ray.
+        if self.host == "local":
+            from benchmarks.learning.local_cell import run as run_cell
+        else:
+            from benchmarks.learning.on_ray import run_cell
+        run_cell(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,10 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.learning import cells, plots, tables
+from benchmarks.learning.on_ray import RUNS, train
 from benchmarks.learning.peers import PROGRAM, PeerCurve, read_async_ppo
-from benchmarks.learning.rlinf_cell import RUNS, train
 from benchmarks.learning.statistics import holm, learned, moved, tost_paired
-from rlinf_async.lab.bench.modes import ASYNC_PPO
+from rlinf_async.lab.bench.sides import ASYNC_PPO
 from rlinf_async.lab.sweep.steps import read_scalars
 
 CONFIG = "metaworld_ppo_pi0"

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning import cells, preregistered_rlinf, tables
+from benchmarks.learning import cells, on_ray, tables
 from benchmarks.learning.campaign import by_seed
 from benchmarks.learning.preregistration import Setting, load
 
@@ -68,7 +68,7 @@ def setting() -> Setting:
 def trained(run: Run) -> dict[str, Any]:
     """Train one run."""
     normalization = f"async.advanced.normalization={NORMALIZATIONS[run.arm]}"
-    curves = preregistered_rlinf.curves(setting(), "asynchronous", run.seed, normalization)
+    curves = on_ray.curves(setting(), "asynchronous", run.seed, normalization)
     return {**vars(run), **{name: curves[name] for name in ("success", "gradient_norm", "mean_lag")}}
 
 

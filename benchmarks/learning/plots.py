@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from benchmarks.learning import cells, experiments
+from benchmarks.learning import cells, data
 from benchmarks.learning.cells import Curve
 from benchmarks.learning.data import (
     HOST_NAMES,
@@ -60,12 +60,12 @@ def equivalence(results: Results) -> Path | None:
     """A panel for each setting: success over env steps, seeds thin, means thick."""
     drawn: set[tuple[str, str]] = set()
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), sharex=True, sharey=True, layout="constrained")
-    for panel, (task, algorithm) in zip(axes.flat, experiments.SETTINGS, strict=True):
+    for panel, (task, algorithm) in zip(axes.flat, data.SETTINGS, strict=True):
         counts: dict[str, list[int]] = {}
         for host in STYLES:
             for label in SIDES:
                 curves = results.curves(
-                    host=host, task=task, algorithm=algorithm, label=label, batches=experiments.BATCHES
+                    host=host, task=task, algorithm=algorithm, label=label, batches=data.BATCHES
                 )
                 counts.setdefault(host, []).append(len(curves))
                 if curves:
@@ -119,7 +119,7 @@ def staleness(results: Results) -> Path | None:
     for panel, (name, measure) in zip(axes, measures.items(), strict=True):
         for place, (correction, (color, marker)) in enumerate(CORRECTIONS.items()):
             means = {}
-            for lag in experiments.STALENESS:
+            for lag in data.STALENESS:
                 curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off").values()
                 values = [measure(curve) for curve in curves]
                 if values:
@@ -137,24 +137,22 @@ def staleness(results: Results) -> Path | None:
                 [measure(delayed(curve, lag)) for curve in on_press(results, "ppo", "off").values()]
                 or [np.nan]
             )
-            for lag in experiments.STALENESS
+            for lag in data.STALENESS
         ]
-        panel.plot(experiments.STALENESS, late, color=GREY, ls=":", lw=1.5, label="no loss but delay")
-        panel.set_xticks(experiments.STALENESS)
+        panel.plot(data.STALENESS, late, color=GREY, ls=":", lw=1.5, label="no loss but delay")
+        panel.set_xticks(data.STALENESS)
         panel.set_xlabel("lag (policy versions)")
         panel.set_ylabel(name)
         panel.set_ylim(0, 1.02)
     axes[0].legend(title="correction", loc="lower left")
-    figure.suptitle(
-        f"Learning with a fixed lag ({experiments.PRESS}, PPO): lines are means, small points are seeds"
-    )
+    figure.suptitle(f"Learning with a fixed lag ({data.PRESS}, PPO): lines are means, small points are seeds")
     return _save(figure, "staleness.png", drawn)
 
 
 def levels(results: Results) -> Path | None:
     """Paired differences of each level to the synchronous loop, with the margin as a band."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), sharex=True, sharey=True, layout="constrained")
-    labels = [label for label in experiments.LEVELS if label != "off"]
+    labels = [label for label in data.LEVELS if label != "off"]
     drawn = False
     for panel, algorithm in zip(axes, ("ppo", "grpo"), strict=True):
         base = on_press(results, algorithm, "off")
@@ -167,7 +165,7 @@ def levels(results: Results) -> Path | None:
                 _difference(panel, compared(pairs, task="", algorithm=algorithm, host="local"), place)
                 drawn = True
         panel.axvline(0, color=GREY, lw=0.8)
-        panel.set_title(f"{algorithm.upper()}, {experiments.PRESS}")
+        panel.set_title(f"{algorithm.upper()}, {data.PRESS}")
         panel.set_xlabel("difference of AUC to off")
         panel.locator_params(axis="x", nbins=6)
     axes[0].set_yticks(range(len(labels)), labels)
@@ -195,7 +193,7 @@ def hosts(results: Results) -> Path | None:
     values: list[float] = []
     for one, label in comparisons:
         local, rlinf = ([area_under_curve(pair[side]) for pair in one.pairs] for side in (0, 1))
-        marker = MARKERS[experiments.SETTINGS.index((one.task, one.algorithm))]
+        marker = MARKERS[data.SETTINGS.index((one.task, one.algorithm))]
         name = f"{one.task}, {one.algorithm.upper()}, {SIDES[label][0]}"
         panel.plot(local, rlinf, marker, color=SIDES[label][1], ms=6, alpha=0.7, mew=0, label=name)
         values += local + rlinf

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from benchmarks.learning.cells import store
-from benchmarks.learning.points import GAUSSIAN, PointsStart, points_start
+from benchmarks.learning.points import GAUSSIAN, TOKENS_56, PointsStart, points_start
 from benchmarks.learning.preregistration import STEPS, Recipe, Setting, Side, Task, load
-from benchmarks.learning.tokens import TOKENS_56
 from benchmarks.learning.virtual_host import BatchSeen, LearnerOf, ServiceTimes, VirtualResult, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
@@ -144,8 +143,7 @@ def begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
         environments = TOYS[task.kind].environments(of_env, group_size=recipe.group_size, seed=seed)
         return environments, _points(task, seed)
     # Meta-World is only needed, and only imported, for its own tasks.
-    from benchmarks.learning.simulators import mixed_tasks
-    from benchmarks.learning.starts import MixedStart, mixed_start
+    from benchmarks.learning.simulators import MixedStart, mixed_start, mixed_tasks
 
     low, high = task.start or (0.0, 1.0)
     start = mixed_start(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -111,8 +110,12 @@ class Run(NamedTuple):
 
     def run(self) -> None:
         """Train, and write the result."""
-        module = "preregistered_run" if self.setting.host == "local" else "preregistered_rlinf"
-        import_module(f"benchmarks.learning.{module}").run(*self)
+        # Imported here, because both read this file.
+        if self.setting.host == "local":
+            from benchmarks.learning.preregistered_run import run
+        else:
+            from benchmarks.learning.on_ray import run_setting as run
+        run(*self)
 
 
 def missing(settings: Iterable[Setting]) -> list[Run]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning import experiments, tables
+from benchmarks.learning import data, tables
 from benchmarks.learning.cells import Cell, Curve
 from benchmarks.learning.data import (
     HOST_NAMES,
@@ -40,13 +40,9 @@ PAIRS = f"Intervals are of 90 %, of paired differences; the margin is {MARGIN:.0
 
 def equivalence(results: Results) -> list[Path]:
     """Synchronous training against `full`: JSON for programs, markdown for people."""
-    found = comparisons(results, experiments.SETTINGS, experiments.BATCHES)
+    found = comparisons(results, data.SETTINGS, data.BATCHES)
     rows = [comparison.as_row() for comparison in found]
-    gaps = [
-        name
-        for host in ("local", "rlinf")
-        for name in missing(partial(experiments.equivalence, host), results)
-    ]
+    gaps = [name for host in ("local", "rlinf") for name in missing(partial(data.equivalence, host), results)]
     return [
         tables.write("equivalence.json", json.dumps(rows, indent=2) + "\n"),
         tables.write(
@@ -128,7 +124,7 @@ def _in_words(found: list[Comparison]) -> str:
             told = "; ".join(
                 f"{verdict} {len(names)} ({', '.join(names)})" for verdict, names in verdicts.items()
             )
-            share = f"{len(shares)} of {len(experiments.SETTINGS)} settings with pairs"
+            share = f"{len(shares)} of {len(data.SETTINGS)} settings with pairs"
             reach = " to ".join(f"{end:+.1%}" for end in sorted({min(shares), max(shares)}))
             parts.append(f"{where}, {share}: {told}; mean differences of {reach} of the synchronous means.")
     if any(one.tost.verdict == "undecided" for one in found):
@@ -142,8 +138,8 @@ def staleness(results: Results) -> list[Path]:
     """Lag by correction, each compared with no lag."""
     base = on_press(results, "ppo", "off")
     rows = []
-    for lag in experiments.STALENESS:
-        for correction in experiments.CORRECTIONS if lag else (tables.NOTHING,):
+    for lag in data.STALENESS:
+        for correction in data.CORRECTIONS if lag else (tables.NOTHING,):
             curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off")
             if curves:
                 size, area, final, stale = _figures(curves)
@@ -159,14 +155,14 @@ def staleness(results: Results) -> list[Path]:
         tables.write(
             "staleness.md",
             "# A fixed lag, by correction\n",
-            f"{experiments.PRESS}, PPO, {experiments.BATCHES} batches, local host. {AUC} Final success "
+            f"{data.PRESS}, PPO, {data.BATCHES} batches, local host. {AUC} Final success "
             f"is that of the last {WINDOW} batches; sd and worst are between seeds. Intervals are of 90 %, "
             "of differences paired by seed. Delay is what the runs of lag 0 would lose if they learnt as "
             "well, as many batches later as the lag. The mean staleness is over all batches; the first have "
             "no policy as old as the lag.\n",
             tables.markdown(head.split("|"), rows),
             _picture("AUC and final success over lag", "staleness.png", rows),
-            tables.listing("Runs that are missing", missing(experiments.staleness, results)),
+            tables.listing("Runs that are missing", missing(data.staleness, results)),
         )
     ]
 
@@ -176,19 +172,19 @@ def levels(results: Results) -> list[Path]:
     rows = []
     for algorithm in ("ppo", "grpo"):
         base = on_press(results, algorithm, "off")
-        for label in experiments.LEVELS:
+        for label in data.LEVELS:
             curves = on_press(results, algorithm, label)
             if curves:
                 size, area, final, stale = _figures(curves)
                 comparison = _difference(base, curves) if label != "off" else [tables.NOTHING] * 3
                 rows.append([algorithm, label, size, area, *comparison, final, stale])
     head = "algorithm|level|seeds|AUC ± sd|to off|90 % interval|verdict|final success|mean staleness"
-    gaps = missing(experiments.levels, results, _of_levels_alone)
+    gaps = missing(data.levels, results, _of_levels_alone)
     return [
         tables.write(
             "levels.md",
             "# Each level by itself\n",
-            f"{experiments.PRESS}, {experiments.BATCHES} batches, local host. {AUC} {PAIRS} The runs of "
+            f"{data.PRESS}, {data.BATCHES} batches, local host. {AUC} {PAIRS} The runs of "
             "`off` and `full` are those of the equivalence experiment.\n",
             tables.markdown(head.split("|"), rows),
             _picture("Differences to the synchronous loop", "levels.png", rows),

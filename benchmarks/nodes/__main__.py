@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.kept import Kept
+from benchmarks.chaos.runs import Kept
 from benchmarks.nodes.cluster import Run, start_cluster
 from benchmarks.nodes.machines import Machine, machines, unavailable
 from benchmarks.nodes.tables import tables

@@ -17,10 +17,10 @@ import typer
 
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
-from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.sides import BENCH_MODES
+from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
-from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.table import Range, markdown
 
 RESULTS = Path(__file__).with_name("held_out.json")

@@ -42,8 +42,9 @@ Overrides = Annotated[
         autocompletion=_begun,
     ),
 ]
-RUN_DIR = typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
-RunDir = Annotated[Path, RUN_DIR]
+RunDir = Annotated[
+    Path, typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
+]
 
 
 def _several(wanted: bool) -> None:

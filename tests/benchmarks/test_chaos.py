@@ -5,8 +5,7 @@ import json
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
-from benchmarks.chaos.demo import DEMOS, demo
-from benchmarks.chaos.outcome import Outcome
+from benchmarks.chaos.runs import DEMOS, Outcome, demo
 from benchmarks.chaos.victims import VICTIM_KINDS
 from rlinf_async.observe.failures import record_failure
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from benchmarks.chaos.killer import Killer
+from benchmarks.chaos.victims import Killer
 from tests.benchmarks.making_victims import started_in, status
 
 

@@ -69,7 +69,6 @@ COMMANDS = (
     Smallest(r"micro weights.*", "micro weights --rounds 1", nightly=True),
     _stored("schedules.hosts"),
     _stored("schedules.held_out", "--scenario libero"),
-    Smallest(r"schedules\.ideas", "schedules.ideas", nightly=True),
     _stored("learning equivalence", nightly=True),
     _stored("learning staleness", nightly=True),
     _stored("learning levels", nightly=True),

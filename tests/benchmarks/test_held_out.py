@@ -7,9 +7,9 @@ import pytest
 from benchmarks.schedules import held_out
 from benchmarks.schedules.held_out import HELD_OUT, planned, table
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.sides import BENCH_MODES
+from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
-from rlinf_async.lab.plan.variants import changed
 from tests.lab.plan.given import job, left_by, times
 
 

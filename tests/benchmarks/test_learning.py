@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.learning import cells, data, experiments, reports, statistics
+from benchmarks.learning import cells, data, reports, statistics
 from benchmarks.learning.cells import Cell, Curve
 from benchmarks.learning.statistics import delayed, tost_paired
 from rlinf_async.config import AsyncConfig
@@ -24,10 +24,10 @@ KEYS = [
 ]
 
 EXPERIMENTS = {
-    "equivalence-local": lambda seeds: experiments.equivalence("local", seeds),
-    "equivalence-rlinf": lambda seeds: experiments.equivalence("rlinf", seeds),
-    "staleness": experiments.staleness,
-    "levels": experiments.levels,
+    "equivalence-local": lambda seeds: data.equivalence("local", seeds),
+    "equivalence-rlinf": lambda seeds: data.equivalence("rlinf", seeds),
+    "staleness": data.staleness,
+    "levels": data.levels,
 }
 
 
@@ -169,8 +169,8 @@ def test_the_runs_of_an_experiment_have_names_of_their_own_and_valid_settings(na
 
 
 def test_a_lag_is_fixed_and_its_correction_is_in_force():
-    lagged = [cell for cell in experiments.staleness(1) if cell.label != "off"]
-    assert len(lagged) == (len(experiments.STALENESS) - 1) * len(experiments.CORRECTIONS)
+    lagged = [cell for cell in data.staleness(1) if cell.label != "off"]
+    assert len(lagged) == (len(data.STALENESS) - 1) * len(data.CORRECTIONS)
     for cell in lagged:
         config = AsyncConfig.from_mapping(cell.asynchrony)
         assert config.deterministic
@@ -178,12 +178,12 @@ def test_a_lag_is_fixed_and_its_correction_is_in_force():
 
 
 def test_levels_borrow_the_runs_of_the_equivalence_experiment():
-    borrowed = {cell.name for cell in experiments.levels(1) if cell.label in ("off", "full")}
-    assert borrowed <= {cell.name for cell in experiments.equivalence("local", 1)}
+    borrowed = {cell.name for cell in data.levels(1) if cell.label in ("off", "full")}
+    assert borrowed <= {cell.name for cell in data.equivalence("local", 1)}
 
 
 def test_a_written_run_is_read_back(results):
-    cell = experiments.levels(1)[0]
+    cell = data.levels(1)[0]
     cells.write(cell, curve([0.25, 0.5]), {"trajectories": "some"})
     (cell.path.parent / "unfinished.draft").write_text("{")
     assert data.load().runs == ((cell, curve([0.25, 0.5])),)
@@ -191,7 +191,7 @@ def test_a_written_run_is_read_back(results):
 
 
 def test_the_json_has_exactly_the_agreed_keys_and_a_row_for_each_setting_and_host(results):
-    store(experiments.equivalence("local", 3) + experiments.equivalence("rlinf", 2))
+    store(data.equivalence("local", 3) + data.equivalence("rlinf", 2))
     reports.equivalence(data.load())
     rows = json.loads((results / "equivalence.json").read_text())
     assert all(list(row) == KEYS for row in rows)
@@ -205,8 +205,8 @@ def test_the_json_has_exactly_the_agreed_keys_and_a_row_for_each_setting_and_hos
 
 
 def test_only_pairs_count_and_one_has_no_interval_in_the_json(results):
-    first = experiments.equivalence("local", 1)[:2]
-    unpaired = [cell for cell in experiments.equivalence("local", 2) if cell.seed == 1][:1]
+    first = data.equivalence("local", 1)[:2]
+    unpaired = [cell for cell in data.equivalence("local", 2) if cell.seed == 1][:1]
     store(first + unpaired)
     reports.equivalence(data.load())
     (row,) = json.loads((results / "equivalence.json").read_text())
@@ -224,19 +224,17 @@ def test_reports_say_that_there_is_nothing_yet(name, results):
 
 
 def test_missing_counts_up_to_the_highest_seed_and_not_by_borrowed_runs(results):
-    store(experiments.equivalence("local", 3))
-    gaps = data.missing(experiments.levels, data.load(), lambda cell: cell.label not in ("off", "full"))
+    store(data.equivalence("local", 3))
+    gaps = data.missing(data.levels, data.load(), lambda cell: cell.label not in ("off", "full"))
     assert gaps
     assert all(name.endswith("seed0") for name in gaps)
     assert data.missing(EXPERIMENTS["equivalence-local"], data.load()) == []
 
 
 def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
-    lagged = [cell for cell in experiments.staleness(2) if cell.label in ("off", "lag4-tis")]
+    lagged = [cell for cell in data.staleness(2) if cell.label in ("off", "lag4-tis")]
     for cell in lagged:
-        cells.write(
-            cell, curve([0.5 + 0.1 * cell.seed - 0.2 * (cell.label != "off")] * experiments.BATCHES), {}
-        )
+        cells.write(cell, curve([0.5 + 0.1 * cell.seed - 0.2 * (cell.label != "off")] * data.BATCHES), {})
     (path,) = reports.staleness(data.load())
     assert (
         "| 4 | tis | 2 | 0.350 ± 0.071 | -0.200 | [-0.200, -0.200] | +0.000 | 35% | 30% | 0.50 |"
@@ -245,7 +243,7 @@ def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
 
 
 def test_hosts_are_compared_over_the_seeds_that_both_have(results):
-    store(experiments.equivalence("local", 3) + experiments.equivalence("rlinf", 2))
+    store(data.equivalence("local", 3) + data.equivalence("rlinf", 2))
     found = data.host_pairs(data.load())
     assert len(found) == 8
     assert {one.tost.pairs for one, _ in found} == {2}
@@ -254,10 +252,7 @@ def test_hosts_are_compared_over_the_seeds_that_both_have(results):
 def test_pictures_are_small_repeat_themselves_and_go_with_their_data(results):
     plots = pytest.importorskip("benchmarks.learning.plots")
     store(
-        experiments.equivalence("local", 2)
-        + experiments.equivalence("rlinf", 1)
-        + experiments.staleness(2)[:-4]
-        + experiments.levels(2)
+        data.equivalence("local", 2) + data.equivalence("rlinf", 1) + data.staleness(2)[:-4] + data.levels(2)
     )
     drawn = [plot(data.load()) for plot in plots.PLOTS.values()]
     before = [path.read_bytes() for path in drawn]

@@ -95,7 +95,7 @@ def test_settings_of_rlinf_have_five_seeds_on_two_tasks_and_both_shardings():
 def test_a_setting_of_rlinf_is_the_stock_run_against_all_levels_in_four_steps(setting):
     pytest.importorskip("rlinf", reason="RLinf is not installed")
     pytest.importorskip("tensorboard", reason="results are read from its files")
-    from benchmarks.learning.preregistered_rlinf import arguments
+    from benchmarks.learning.on_ray import arguments
     from rlinf_async.compose import compose_config
     from rlinf_async.hosts.rlinf.config import resolve
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.learning.points import PointsStart, points_start
-from benchmarks.learning.tokens import BINS, TOKENS, TOKENS_56, bins, centres
+from benchmarks.learning.points import BINS, TOKENS, TOKENS_56, PointsStart, bins, centres, points_start
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli, compose
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.lab.sweep.sweep_dir import SweepDirectory
+from rlinf_async.lab.sweep.plan import SweepDirectory
 
 DEMO = "metaworld_ppo_mlp"
 LONGEST = 5
@@ -128,7 +128,7 @@ COMMANDS = {
     "sweep metaworld_ppo_mlp --vary nonsense=1,2": "To append to your config use +nonsense=1",
     "explain metaworld_ppo_mlp --gpu-memory -1": "Invalid value for '--gpu-memory'",
     "bench --scenario nope": "scenario 'nope' is not one of",
-    "plan": "give the directory of a run, or --rows FILE",
+    "plan": "Missing argument",
     **{f"{command} nowhere": "nowhere" for command in ("report", "trace", "status", "plan")},
     **{f"{command} other": "no run directory" for command in ("report", "trace", "status")},
     **{f"{command} file": "file is" for command in ("report", "trace", "status")},

@@ -14,7 +14,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.trainer import LocalTrainer
-from rlinf_async.lab.trace.flows import flows_of
+from rlinf_async.lab.trace import flows_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import read_spans
 

@@ -29,7 +29,7 @@ from rlinf_async.core.buffer import TrajectoryBuffer
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.lab.plan import command as plan_command
-from rlinf_async.lab.plan.comparison import Comparison
+from rlinf_async.lab.plan.command import Comparison
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
 from rlinf_async.observe.failures import record_failure

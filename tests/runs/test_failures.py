@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.lab.trace.command import write_trace
+from rlinf_async.lab.trace import write_trace
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from rlinf_async.observe.status import status_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.lab.report.page import write_report
-from rlinf_async.lab.trace.command import write_trace
+from rlinf_async.lab.trace import write_trace
 from rlinf_async.observe.status import status_of
 from tests.runs.conftest import COMMAND, Run, Runner
 

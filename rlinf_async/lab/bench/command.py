@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_json
+from rlinf_async.lab.table import screen
 
 WARM_UP, STEPS = 3, 4
 """Global steps before the ones that are measured, and those that are."""
@@ -40,7 +41,7 @@ def plan(
         ValueError: an unknown host, scenario or mode, one that cannot run here, no repetition, or no step.
         ModuleNotFoundError: what the host's runs need is not installed.
     """
-    _known("host", [host], SIDES_BY_HOST)
+    _check_names("host", [host], SIDES_BY_HOST)
     side = SIDES_BY_HOST[host]
     side.check()
     if importlib.util.find_spec("hydra") is None:
@@ -50,11 +51,11 @@ def plan(
         if quick
         else tuple(name for name in SCENARIOS_BY_NAME if unavailable(name, host) is None)
     )
-    names = _known("scenario", scenarios or usual, SCENARIOS_BY_NAME)
+    names = _check_names("scenario", scenarios or usual, SCENARIOS_BY_NAME)
     for name in names:
         if (reason := unavailable(name, host)) is not None:
             raise ValueError(f"scenario {name!r} cannot run here: {reason}")
-    run = _known("mode", modes or (side.quick if quick else side.standard), side.modes)
+    run = _check_names("mode", modes or (side.quick if quick else side.standard), side.modes)
     count = repetitions if repetitions is not None else (1 if quick else 3)
     if count < 1:
         raise ValueError(f"repetitions={count} must be at least 1")
@@ -113,9 +114,71 @@ def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
     write_json(path, content)
 
 
-def _known(what: str, names: Sequence[str], choices: Any) -> Sequence[str]:
+def _check_names(kind: str, names: Sequence[str], choices: Any) -> Sequence[str]:
     for name in names:
         if name not in choices:
             hint = did_you_mean(name, choices)
-            raise ValueError(f"{what} {name!r} is not one of {', '.join(choices)}{hint}")
+            raise ValueError(f"{kind} {name!r} is not one of {', '.join(choices)}{hint}")
     return names
+
+
+Row = Mapping[str, Any]
+
+TABLE_COLUMNS = (
+    "mode",
+    "fresh\nsteps/s",
+    "over\nsync",
+    "over best\n{others}",
+    "overlap\neff.",
+    "own\neff.",
+    "CPU\nms",
+    "lag",
+    "% idle\nenv/inf./\nlearner",
+)
+"""The table of a scenario fits into 80 columns; `others` is the host's word for what it is compared with."""
+WITH_RANGES = {
+    "fresh_steps_per_s": ".0f",
+    "ratio_stock_sync": ".2f",
+    "ratio_best_stock": ".2f",
+    "overlap_efficiency": ".2f",
+}
+
+
+def show(results: Results, console: Console) -> None:
+    """A table per host and scenario: medians, and below them the range of the repetitions."""
+    rows = results.rows()
+    for host, name in dict.fromkeys((row["host"], row["scenario"]) for row in rows):
+        modes = [row for row in rows if (row["host"], row["scenario"]) == (host, name)]
+        cv = [row["chunk_cv"] for row in modes if row.get("chunk_cv") is not None]
+        spread = f"; measured spread of a decision: {sum(cv) / len(cv):.2f}" if cv else ""
+        console.print(f"\n[bold]{name}[/], under {host}: {SCENARIOS_BY_NAME[name].what}{spread}")
+        columns = [column.format(others=SIDES_BY_HOST[host].others) for column in TABLE_COLUMNS]
+        console.print(screen(columns, map(_cells, modes)))
+        for row in modes:
+            if "error" in row:
+                console.print(f"{row['mode']} failed: {row['error'].strip()}", markup=False, soft_wrap=True)
+
+
+def figure(row: Row, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
+    """Return the median; in `form`, with the least and the most where there are several repetitions."""
+    if row[key] is None:
+        return "-"
+    if row["repetitions"] == 1:
+        return f"{row[key]:{digits}}"
+    return form.format(*(f"{value:{digits}}" for value in (row[key], *row["range"][key])))
+
+
+def _cells(row: Row) -> list[str]:
+    if "error" in row:
+        return [row["mode"], "failed"]
+    return [
+        row["mode"],
+        *(figure(row, key, digits, "{}\n{}-{}") for key, digits in WITH_RANGES.items()),
+        *(figure(row, key, ".2f", "{}") for key in ("own_efficiency", "cpu_ms")),
+        str(row["staleness_max"]),
+        "/".join(_share(row["idle"].get(part)) for part in ("env", "inference", "learner")),
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f}"

@@ -38,7 +38,7 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
         """`mark` is `NAME=value`, as it stands in an environment."""
         self._mark = mark.encode()
         self._proc = proc
-        self._ours: dict[tuple[str, str], bool] = {}
+        self._is_marked: dict[tuple[str, str], bool] = {}
         self._used: dict[tuple[str, str], float] = {}
         self._looks: list[tuple[float, float, float]] = []
         self._over = threading.Event()
@@ -81,11 +81,11 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
             # The name of a process, in brackets, may hold anything.
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             process = (path.name, fields[19])  # when it started: numbers of processes are given again
-            if process not in self._ours:
-                self._ours[process] = self._mark in (path / "environ").read_bytes().split(b"\0")
+            if process not in self._is_marked:
+                self._is_marked[process] = self._mark in (path / "environ").read_bytes().split(b"\0")
         except OSError:
             return  # it has ended, or is not ours to look at
-        if self._ours[process]:
+        if self._is_marked[process]:
             self._used[process] = (int(fields[11]) + int(fields[12])) / _ticks()
 
 

@@ -2,16 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rlinf_async.lab.bench.cpu import CpuMeter
-from rlinf_async.lab.bench.modes import Mode
 from rlinf_async.lab.bench.scenarios import Scenario
-from rlinf_async.lab.bench.window import Environment, Record, Window, spread, window
+from rlinf_async.lab.bench.sides import Mode
+
+Record = Mapping[str, Any]
+"""A span of `observe.spans`: `kind`, `began`, `ended`, and facts."""
+
+
+@dataclass(kw_only=True)
+class Environment:
+    """The work of one environment within the window; the part of a decision that lies in it counts."""
+
+    decisions: float = 0.0
+    busy_s: float = 0.0
+    """Seconds of its decisions and resets, without waiting."""
+    seconds: list[float] = field(default_factory=list)
+    """The seconds of each decision that ended within the window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """From the end of the last warm-up step to the end of the last step, in seconds of the run's clock."""
+
+    start: float
+    stop: float
+    steps: int
+    fresh: int
+    """Samples that were trained on for the first time."""
+    staleness_max: int
+    """Global steps that the weights were trained between an action and the training on it, at most."""
+    records: Sequence[Record]
+    """All that was served, at any time of the run."""
+
+    @property
+    def seconds(self) -> float:
+        return self.stop - self.start
+
+    def within(self, *kinds: str) -> Iterator[tuple[Record, float]]:
+        """Yield the records of these kinds, with the share of their time that lies within the window."""
+        for record in self.records:
+            began, end = max(self.start, record["began"]), min(self.stop, record["ended"])
+            if record["kind"] in kinds and end > began:
+                yield record, (end - began) / (record["ended"] - record["began"])
+
+    def busy_s(self, *kinds: str) -> float:
+        """Seconds of the window in which something of these kinds was served, one at a time."""
+        return float(
+            sum(share * (record["ended"] - record["began"]) for record, share in self.within(*kinds))
+        )
+
+    def environments(self) -> dict[int, Environment]:
+        """Emulated environments by their numbers; none where simulators are real."""
+        environments: dict[int, Environment] = defaultdict(Environment)
+        for record, share in self.within("step", "reset"):
+            for offset, seconds in enumerate(record["seconds"]):
+                one = environments[record["first"] + offset]
+                one.busy_s += share * seconds
+                if record["kind"] == "step":
+                    one.decisions += share
+                    if record["ended"] <= self.stop:
+                        one.seconds.append(seconds)
+        return dict(environments)
+
+
+def window(records: Sequence[Record], *, calls: int, warm_up: int, steps: int) -> Window:
+    """Global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+
+    Args:
+        records: in order of their ends.
+        calls: micro-batches of a step.
+
+    Raises:
+        ValueError: the run trained fewer steps.
+    """
+    training = [record for record in records if record["kind"] == "train"]
+    if len(training) < (warm_up + steps) * calls:
+        raise ValueError(
+            f"the run trained {len(training)} micro-batches, fewer than {warm_up + steps} steps of {calls}"
+        )
+    first, last = warm_up * calls, (warm_up + steps) * calls
+    measured_steps = training[first:last]
+    return Window(
+        start=float(training[first - 1]["ended"]),
+        stop=float(measured_steps[-1]["ended"]),
+        steps=steps,
+        fresh=len(_samples(measured_steps) - _samples(training[:first])),
+        staleness_max=max(
+            index // calls - record["oldest"] // calls
+            for index, record in enumerate(measured_steps, start=first)
+        ),
+        records=records,
+    )
+
+
+def spread(environments: Iterable[Environment]) -> float:
+    """The spread of one environment's decisions in units of their mean, on average."""
+    return float(np.mean([np.std(one.seconds) / np.mean(one.seconds) for one in environments]))
+
+
+def _samples(training: Iterable[Record]) -> set[int]:
+    return {sample for record in training for sample in record["samples"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +175,21 @@ def measure(
     """
     steady = window(records, calls=scenario.micro_batches, warm_up=warm_up, steps=steps)
     environments = steady.environments()
-    collected = sum(one.decisions for one in environments.values()) if scenario.env else None
-    samples = steady.fresh if collected is None else min(steady.fresh, collected)
+    collected_samples = sum(one.decisions for one in environments.values()) if scenario.env else None
+    samples = steady.fresh if collected_samples is None else min(steady.fresh, collected_samples)
     bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
     overlap = samples / scenario.samples * max(bounds.values()) / steady.seconds if bounds else None
-    fixed = mode.balance_in(scenario) == "exact"
-    if fixed and bounds:
+    own_tasks = mode.balance_in(scenario) == "exact"
+    if own_tasks and bounds:
         _check(steady, environments, scenario)
     usage = cpu.between(steady.start, steady.stop) if cpu is not None else None
     return Measurement(
         step_s=steady.seconds / steps,
         trained_per_s=steady.fresh / steady.seconds,
-        collected_per_s=None if collected is None else collected / steady.seconds,
+        collected_per_s=None if collected_samples is None else collected_samples / steady.seconds,
         fresh_steps_per_s=samples * scenario.chunk / steady.seconds,
         retrained=1.0 - steady.fresh / (steps * scenario.samples),
-        overlap_efficiency=overlap if fixed else None,
+        overlap_efficiency=overlap if own_tasks else None,
         own_efficiency=samples / scenario.samples * max(own.values()) / steady.seconds if own else None,
         bounds_s=bounds,
         own_bounds_s=own,
@@ -165,10 +263,10 @@ def _check(steady: Window, environments: Mapping[int, Environment], scenario: Sc
         f"environment {number}": one.busy_s + one.decisions * answer for number, one in environments.items()
     }
     busy["the learner"] = steady.busy_s("train")
-    who, seconds = max(busy.items(), key=lambda one: one[1])
+    part, seconds = max(busy.items(), key=lambda one: one[1])
     if seconds > steady.seconds + answer:  # the answer to the first decision can be older than the steps
         raise ValueError(
-            f"{who} was busy for {seconds:.2f} s of the {steady.seconds:.2f} s that {steady.steps} steps "
+            f"{part} was busy for {seconds:.2f} s of the {steady.seconds:.2f} s that {steady.steps} steps "
             "took, which cannot be: it does one thing at a time"
         )
 

@@ -78,8 +78,8 @@ class Results:
                 f"{self.path} holds results over other steps than these (warm-up, measured: "
                 f"{', '.join(map(str, sorted(windows)))}): they cannot be compared, write to another file"
             )
-        measured = {cell for cell, result in self.runs if "error" not in result}
-        return [cell for cell in cells if cell not in measured]
+        done_cells = {cell for cell, result in self.runs if "error" not in result}
+        return [cell for cell in cells if cell not in done_cells]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per host, scenario and mode: medians and ranges over repetitions, ratios within each.
@@ -101,8 +101,8 @@ class Results:
         names = {"host": host, "scenario": scenario, "mode": mode}
         row: dict[str, Any] = {**names, "repetitions": len(good)}
         if not good:
-            failed = [result for cell, result in self.runs if _line(cell) == (host, scenario, mode)]
-            return {**row, "error": failed[-1]["error"]}
+            failures = [result for cell, result in self.runs if _line(cell) == (host, scenario, mode)]
+            return {**row, "error": failures[-1]["error"]}
         modes = SIDES_BY_HOST[host].modes
         stock = [name for name, other in modes.items() if other.kind != "plugin"]
         sync = [name for name in stock if modes[name].kind == "sync"]

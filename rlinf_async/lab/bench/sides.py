@@ -1,12 +1,253 @@
-"""The hosts that a bench can run under."""
+"""The modes that are compared, and what a bench has to know of each host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
 
-from rlinf_async.lab.bench.side import Side
-from rlinf_async.lab.bench.under_rlinf import UnderRLinf
-from rlinf_async.lab.bench.under_verl import UnderVerl
+from rlinf_async.extras import pip_install
+from rlinf_async.hosts.host import load
+from rlinf_async.hosts.rlinf.tree import check_rlinf
+from rlinf_async.lab.bench.scenarios import Scenario
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
+from rlinf_async.lab.demo.simulators.vulkan import check_vulkan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A schedule: how a run is wired, and the overrides that choose it."""
+
+    name: str
+    kind: Literal["sync", "stock", "plugin"]
+    """A synchronous loop, another schedule to compare with, or a level of this package."""
+    overrides: tuple[str, ...]
+    wiring: str = "plugin"
+
+    env_workers: int = 0
+    """The number that this mode needs; by default as many as the scenario has."""
+    balance: Literal["exact", "tasks", "free"] = "exact"
+    """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
+    one with the next task where it can take it on (tasks); or more from the faster ones (free)."""
+
+    def balance_in(self, scenario: Scenario) -> Literal["exact", "tasks", "free"]:
+        """Return the balance that a run of `scenario` has."""
+        return "exact" if self.balance == "tasks" and not scenario.takes_tasks else self.balance
+
+    def overrides_for(self, scenario: Scenario) -> list[str]:
+        """Return the overrides with which a config of RLinf for `scenario` runs in this mode."""
+        workers = self.env_workers or scenario.env_workers
+        placement = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
+        # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
+        store_size = (
+            [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
+        )
+        return [*self.overrides, *placement, *store_size]
+
+
+OFF_OVERRIDE = "async.mode=off"
+OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
+ASYNC_PPO = (OFF_OVERRIDE, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
+LEVEL_MODES = (
+    Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
+    Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
+    Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
+    Mode(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
+    Mode(
+        name="full-loglinear",
+        kind="plugin",
+        overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
+        balance="tasks",
+    ),
+    Mode(
+        name="full-exact",
+        kind="plugin",
+        overrides=("async.mode=full", "async.advanced.balance=exact"),
+    ),
+)
+"""The levels of this package, which every host has; those named `full-` change what is learnt or how."""
+BENCH_MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            name="stock-sync-1",
+            kind="sync",
+            overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=1", OVERLAP_RESETS),
+        ),
+        Mode(
+            name="stock-sync-2",
+            kind="sync",
+            overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=2", OVERLAP_RESETS),
+        ),
+        Mode(
+            name="stock-pipeline",
+            kind="stock",
+            overrides=(OFF_OVERRIDE, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
+        ),
+        Mode(
+            name="stock-async",
+            kind="stock",
+            wiring="async-ppo",
+            overrides=ASYNC_PPO,
+        ),
+        Mode(
+            name="stock-decoupled",
+            kind="stock",
+            wiring="async-ppo",
+            overrides=(*ASYNC_PPO, "+runner.enable_decoupled_mode=true"),
+            env_workers=8,
+            balance="free",
+        ),
+        *LEVEL_MODES,
+    )
+}
+
+
+def standard(modes: Iterable[str]) -> tuple[str, ...]:
+    """Return the modes that are run unless some are named."""
+    return tuple(name for name in modes if not name.startswith("full-"))
+
+
+STANDARD_MODES = standard(BENCH_MODES)
+
+
+class Side(Protocol):
+    """One host's part in a bench: which schedules there are, and how a config of the host says them."""
+
+    modes: Mapping[str, Mode]
+    standard: tuple[str, ...]
+    """Modes that are run unless some are named."""
+    quick: tuple[str, ...]
+    """Modes of a quick bench."""
+    over: str
+    """The unit of throughput: the best mode that is `sync`."""
+    others: str
+    """One word for all modes that are not this package's levels."""
+
+    def check(self) -> None:
+        """See whether the host is here.
+
+        Raises:
+            ValueError: it is not, with the remedy.
+        """
+
+    def unavailable(self, scenario: Scenario) -> str | None:
+        """Why a scenario cannot run on this machine under this host, or None."""
+
+    def config(self, scenario: Scenario) -> str:
+        """The name of the config that a scenario is made of."""
+
+    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+        """Return the overrides that make that config the scenario in a mode; processes log into `log` what
+        they served.
+        """
+
+    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
+        """Return the overrides for a run of `steps` global steps, which writes into `directory`."""
+
+
+class UnderRLinf(Side):
+    """RLinf's own modes next to the levels of this package."""
+
+    modes: Mapping[str, Mode] = BENCH_MODES
+    standard: tuple[str, ...] = STANDARD_MODES
+    quick: tuple[str, ...] = ("stock-sync-1", "stock-async", "full")
+    over = "RLinf's synchronous loop"
+    others = "stock"
+
+    def check(self) -> None:
+        check_rlinf()
+
+    def unavailable(self, scenario: Scenario) -> str | None:
+        if scenario.name == "metaworld" and importlib.util.find_spec("metaworld") is None:
+            return f"Meta-World is not installed: {pip_install('metaworld')}"
+        if scenario.name == "libero-real":
+            if not os.environ.get(ASSETS_VARIABLE):
+                return f"{ASSETS_VARIABLE} names no folder of LIBERO's assets, see docs/install.md"
+            return missing_libero()
+        if scenario.name == "maniskill-real":
+            if importlib.util.find_spec("mani_skill") is None:
+                return "ManiSkill is not installed, see docs/install.md"
+            vulkan = check_vulkan()
+            return None if vulkan.status == "ok" else f"{vulkan.detail}; {vulkan.mend}"
+        return None
+
+    def config(self, scenario: Scenario) -> str:
+        return scenario.config
+
+    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+        return [*scenario.overrides(log=log), *mode.overrides_for(scenario)]
+
+    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
+        return [f"runner.max_epochs={steps}", f"runner.logger.log_path={directory}", f"actor.seed={seed}"]
+
+
+BENCH_CONFIG = "bench/verl_emulated"
+ACTOR_SECTION = "actor_rollout_ref.actor"
+STAGES = "env.stages=2"
+RESETS_AHEAD = "env.train.resets_ahead=true"
+"""Environments reset beside the update, as in veRL's experiment with VLAs."""
+VERL_MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD)),
+        # As that experiment stepped its environments: two halves, one acts while one is answered.
+        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES)),
+        Mode(
+            name="one-step-off",
+            kind="stock",
+            overrides=("async.mode=train", "++async.deterministic=true", RESETS_AHEAD),
+        ),
+        *LEVEL_MODES,
+    )
+}
+
+
+class UnderVerl(Side):
+    """Schedules of veRL's modes, as this package's loops make them, next to its levels.
+
+    veRL itself cannot run an environment, so nothing here is a run of veRL's own loops.
+    """
+
+    modes: Mapping[str, Mode] = VERL_MODES
+    standard: tuple[str, ...] = standard(VERL_MODES)
+    quick: tuple[str, ...] = ("off", "one-step-off", "full")
+    over = "the same loop with every level off"
+    others = "peer"
+
+    def check(self) -> None:
+        load("verl").versions()
+
+    def unavailable(self, scenario: Scenario) -> str | None:
+        return None if scenario.env else f"its simulators are real, and {scenario.config} is for RLinf"
+
+    def config(self, scenario: Scenario) -> str:
+        return BENCH_CONFIG
+
+    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+        mini_batch = scenario.samples // scenario.optimizer_steps // scenario.decisions
+        return [
+            f"env.workers={mode.env_workers or scenario.env_workers}",
+            f"env.train.total_num_envs={scenario.envs}",
+            f"env.train.max_episode_steps={scenario.decisions * scenario.chunk}",
+            f"{ACTOR_SECTION}.ppo_epochs={scenario.update_epoch}",
+            f"{ACTOR_SECTION}.ppo_mini_batch_size={mini_batch}",
+            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={scenario.micro_batch_size}",
+            *scenario.emulated(log=log, model="vla.model"),
+            *scenario.extra,
+            *mode.overrides,
+        ]
+
+    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
+        return [
+            f"trainer.total_training_steps={steps}",
+            f"vla.run_dir={directory}",
+            f"{ACTOR_SECTION}.data_loader_seed={seed}",
+        ]
+
 
 SIDES_BY_HOST: Mapping[str, Side] = {"rlinf": UnderRLinf(), "verl": UnderVerl()}
 """The sides by the names of their hosts."""

@@ -18,12 +18,12 @@ def compat(
     from rlinf_async.hosts.rlinf.checkout import lines_of, look_at
 
     try:
-        found = look_at(tree.absolute())
+        checkout = look_at(tree.absolute())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="TREE") from error
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2, default=str))
+        typer.echo(json.dumps(asdict(checkout), indent=2, default=str))
     else:
-        typer.echo("\n".join(lines_of(found)))
-    if found.tree.missing:
+        typer.echo("\n".join(lines_of(checkout)))
+    if checkout.tree.missing:
         raise typer.Exit(1)

@@ -32,12 +32,12 @@ def bench(
 ) -> None:
     """Measure how fast each mode is here, and how far from the best possible."""
     from rlinf_async.lab.bench import command
-    from rlinf_async.lab.bench.table import show
+    from rlinf_async.lab.bench.command import show
 
     cells = or_exit(
         lambda: command.plan(
-            scenarios=listed(scenario),
-            modes=listed(modes),
+            scenarios=split_at_commas(scenario),
+            modes=split_at_commas(modes),
             quick=quick,
             repetitions=repetitions,
             host=host,
@@ -53,7 +53,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def listed(values: list[str] | None) -> list[str] | None:
+def split_at_commas(values: list[str] | None) -> list[str] | None:
     """Return the values of an option, which was given with commas, or repeated."""
     return [name.strip() for value in values for name in value.split(",")] if values else None
 
@@ -95,7 +95,7 @@ def sweep(
 
     config = Chosen.of(config_name, config_dir, overrides)
     (name, directory), cfg = config.place, config.compose()
-    planned = or_exit(
+    sweep_plan = or_exit(
         lambda: command.plan(
             cfg,
             config_name=name,
@@ -109,8 +109,8 @@ def sweep(
         )
     )
     try:
-        succeeded = or_exit(command.run, planned, console)
+        all_done = or_exit(command.run, sweep_plan, console)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    if not succeeded:
+    if not all_done:
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ def trace(
     ] = None,
 ) -> None:
     """Write what every process of a run did when into a file that Perfetto opens (ui.perfetto.dev)."""
-    from rlinf_async.lab.trace.command import write_trace
+    from rlinf_async.lab.trace import write_trace
 
     path = output or run / "trace.json"
     console.print(f"{or_exit(write_trace, run, path)} spans in {path}; open it at ui.perfetto.dev")

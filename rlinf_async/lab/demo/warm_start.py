@@ -201,8 +201,8 @@ def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
     if not folder.exists():
         _make(settings, out_dir, folder)
     try:
-        made = read_json_file(folder / "summary.json")
-        summary = {name: float(made[name]) for name in ("success", "seconds")}
+        record = read_json_file(folder / "summary.json")
+        summary = {name: float(record[name]) for name in ("success", "seconds")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{folder} holds no warm start that can be read; remove it to have it made"
@@ -212,8 +212,8 @@ def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
 
 def place(settings: WarmStart, out_dir: Path) -> Path:
     """The folder of a start, whether it is there or not."""
-    stored = STARTS / settings.key
-    return stored if stored.exists() else out_dir / settings.key
+    shipped = STARTS / settings.key
+    return shipped if shipped.exists() else out_dir / settings.key
 
 
 def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
@@ -273,14 +273,14 @@ class Trial:
         """The share of solved episodes; stops early once `enough` is out of reach."""
         self._policy.load_state_dict(state)
         self._simulators.rewind()
-        solved = 0
-        for played in range(1, self._rounds + 1):
-            solved += self._round()
-            if (solved / PARALLEL_EPISODES + self._rounds - played) / self._rounds < enough:
+        solved_count = 0
+        for round_number in range(1, self._rounds + 1):
+            solved_count += self._round()
+            if (solved_count / PARALLEL_EPISODES + self._rounds - round_number) / self._rounds < enough:
                 break
-            if played == 1 and solved == 0:
+            if round_number == 1 and solved_count == 0:
                 break
-        return solved / (self._rounds * PARALLEL_EPISODES)
+        return solved_count / (self._rounds * PARALLEL_EPISODES)
 
     def close(self) -> None:
         self._simulators.close()
@@ -315,10 +315,10 @@ def cloning_epochs(
     A chunk is cloned from what the expert did `action_repeat` steps apart.
     """
     policy = policy or ClonedPolicy(settings.log_std)
-    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=settings.learning_rate)
-    seen, followed = demonstrations.chunks(policy.chunk, every=action_repeat)
-    states, actions = torch.from_numpy(stats.normalise(seen)), torch.from_numpy(followed)
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
+    states_before, actions_after = demonstrations.chunks(policy.chunk, every=action_repeat)
+    states, actions = torch.from_numpy(stats.normalise(states_before)), torch.from_numpy(actions_after)
     for _ in range(settings.max_epochs):
         for batch in torch.randperm(len(states)).split(settings.batch_size):
             loss = policy.loss(states[batch], actions[batch])
@@ -345,8 +345,8 @@ def search(settings: SuccessBand, epochs: Iterator[State], trial: PolicyTrial) -
 def _between(settings: SuccessBand, weak: Candidate, strong: Candidate, trial: PolicyTrial) -> Candidate:
     """Bisect the straight line between two parameter sets until the success lies in the wanted band."""
     for _ in range(MAX_BISECTIONS):
-        mixed = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
-        candidate = Candidate(mixed, trial.success(mixed, enough=0.0))
+        middle = {name: (tensor + strong.state[name]) / 2 for name, tensor in weak.state.items()}
+        candidate = Candidate(middle, trial.success(middle, enough=0.0))
         if settings.lowest_success <= candidate.success <= settings.highest_success:
             return candidate
         weak, strong = (

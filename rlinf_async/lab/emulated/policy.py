@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
-from rlinf_async.lab.demo.policies.gaussian_policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.gaussian_policy import ActionDistribution, GaussianPolicy
 from rlinf_async.lab.emulated.env import STATE_SIZE
 from rlinf_async.lab.emulated.service import holding
 from rlinf_async.observe.spans import SpanLog

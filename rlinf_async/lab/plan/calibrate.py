@@ -14,12 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rlinf_async.lab.plan.job import Job
-from rlinf_async.lab.plan.of_one import of_one, unshared
-from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
 from rlinf_async.lab.virtual.times import (
+    DurationDraws,
     PolicyTimes,
+    SimulatorTimes,
     Times,
     TrainingTimes,
     WayTimes,
@@ -28,6 +29,61 @@ from rlinf_async.lab.virtual.times import (
 )
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.spans import Span
+
+SAMPLE_COUNT = 4000
+MAX_SPREAD = 3.0
+"""The largest spread (deviation over mean of one environment) that is looked for."""
+
+
+def of_one(seconds: Sequence[float], size: int, *, in_turn: bool = False) -> DurationDraws:
+    """Return the distribution of one environment's time, from measured seconds of shards of `size` of
+    them.
+
+    A shard waits for the slowest, or steps its environments `in_turn`. One is taken to be log-normal: the
+    mean and the spread of the slowest of `size`, or of their sum, then tell its own. With a `size` of 1 the
+    measurements are kept.
+    """
+    if size == 1:
+        return DurationDraws.of(seconds)
+    if in_turn:
+        whole = DurationDraws.of(seconds)
+        return DurationDraws(mean=whole.mean / size, cv=whole.cv * size**0.5)
+    mean, target_spread = float(np.mean(seconds)), float(np.std(seconds) / np.mean(seconds))
+    normal = np.random.default_rng(0).standard_normal((SAMPLE_COUNT, size)).max(axis=1)
+    low, high = 0.0, MAX_SPREAD
+    for _ in range(40):
+        middle = (low + high) / 2
+        slowest = np.exp(_sigma(middle) * normal)
+        low, high = (
+            (middle, high) if float(np.std(slowest) / np.mean(slowest)) < target_spread else (low, middle)
+        )
+    sigma = _sigma(low)
+    return DurationDraws(mean=mean / float(np.mean(np.exp(sigma * normal - sigma * sigma / 2))), cv=low)
+
+
+def without_contention(began: Sequence[float], ended: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Seconds of each call by itself, where calls that overlapped had equal shares of their process.
+
+    Python runs one thread at a time, so that `n` simulators that step in threads at the same time take up to
+    `n` times as long as one. Together these seconds are the time in which any call was under way.
+
+    Args:
+        began: When each call began, in seconds.
+        ended: When each ended, in the same order.
+    """
+    moments = np.concatenate([began, ended])
+    order = np.argsort(moments, kind="stable")
+    changes = np.concatenate([np.ones(len(began)), -np.ones(len(ended))])[order]
+    at, under_way = moments[order], np.cumsum(changes)[:-1]
+    shares = np.divide(np.diff(at), under_way, out=np.zeros(len(under_way)), where=under_way > 0)
+    service_s = np.concatenate([[0.0], np.cumsum(shares)])
+    result: npt.NDArray[np.float64] = np.interp(ended, at, service_s) - np.interp(began, at, service_s)
+    return result
+
+
+def _sigma(cv: float) -> float:
+    return float(np.sqrt(np.log1p(cv * cv)))
+
 
 UNQUEUED_SHARE = 0.1
 """The share of requests that are taken to have met an idle rank: the fastest ones."""
@@ -65,7 +121,7 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
     )
 
 
-def _lasted(span: Span) -> float:
+def _seconds(span: Span) -> float:
     return float(span["ended"] - span["began"])
 
 
@@ -85,7 +141,7 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
         job.stepping == "at once",
         job.stepping == "in turn",
     )
-    measured = _unshared(kinds) if in_turn else kinds
+    measured = _without_contention(kinds) if in_turn else kinds
     steps = _by_shard(measured["step"])
     means = {shard: float(np.mean(seconds)) for shard, seconds in steps.items()}
     overall = float(np.mean(list(means.values())))
@@ -103,29 +159,29 @@ def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
     )
 
 
-def _unshared(kinds: Mapping[str, list[Span]]) -> Mapping[str, list[Span]]:
+def _without_contention(kinds: Mapping[str, list[Span]]) -> Mapping[str, list[Span]]:
     """Steps and resets as long as they would have been if each had had its process for itself."""
-    found: dict[str, list[Span]] = {"step": [], "reset": []}
+    by_itself: dict[str, list[Span]] = {"step": [], "reset": []}
     for _, spans in _by_process([*kinds["step"], *kinds["reset"]]):
-        seconds = unshared([one["began"] for one in spans], [one["ended"] for one in spans])
+        seconds = without_contention([one["began"] for one in spans], [one["ended"] for one in spans])
         for span, lasted in zip(spans, seconds.tolist(), strict=True):
-            found[span["kind"]].append({**span, "ended": span["began"] + lasted})
-    return found
+            by_itself[span["kind"]].append({**span, "ended": span["began"] + lasted})
+    return by_itself
 
 
 def _by_shard(spans: Iterable[Span]) -> dict[int, list[float]]:
     seconds: dict[int, list[float]] = defaultdict(list)
     for span in spans:
-        seconds[int(span["shard"])].append(_lasted(span))
+        seconds[int(span["shard"])].append(_seconds(span))
     return seconds
 
 
 def _policy(spans: Sequence[Span]) -> PolicyTimes:
     """As measured up to the largest batch, and beyond it along a straight line through all batches."""
-    seen = [(int(span["size"]), _lasted(span)) for span in spans]
-    sizes, seconds = np.array(seen).T
+    passes = [(int(span["size"]), _seconds(span)) for span in spans]
+    sizes, seconds = np.array(passes).T
     line = np.polyfit(sizes, seconds, 1)[0] if len(set(sizes.tolist())) > 1 else 0.0
-    points = table(seen)
+    points = table(passes)
     # A larger batch is not faster: where it was, that was chance.
     rising = np.maximum.accumulate([lasted for _, lasted in points])
     return PolicyTimes(
@@ -135,21 +191,21 @@ def _policy(spans: Sequence[Span]) -> PolicyTimes:
 
 
 def _way(kinds: Mapping[str, list[Span]]) -> WayTimes:
-    asked = {(span["shard"], span["number"]): span for span in kinds["ask"]}
+    asks = {(span["shard"], span["number"]): span for span in kinds["ask"]}
     pairs = [
-        (asked[request], forward)
+        (asks[request], forward)
         for forward in kinds["forward"]
         for request in zip(forward["shards"], forward["numbers"], strict=True)
-        if request in asked
+        if request in asks
     ]
-    there = [forward["began"] - ask["began"] for ask, forward in pairs]
+    way_there = [forward["began"] - ask["began"] for ask, forward in pairs]
     back = [ask["ended"] - forward["ended"] for ask, forward in pairs]
-    worker_s = 2 * _apart(pairs)
-    both = float(np.quantile(there, UNQUEUED_SHARE) + np.quantile(back, UNQUEUED_SHARE)) if pairs else 0.0
+    worker_s = 2 * _answer_gap_s(pairs)
+    both = float(np.quantile(way_there, UNQUEUED_SHARE) + np.quantile(back, UNQUEUED_SHARE)) if pairs else 0.0
     return WayTimes(request_s=max(0.0, both - worker_s), worker_s=worker_s, put_s=_mean(kinds["put"]))
 
 
-def _apart(pairs: Sequence[tuple[Span, Span]]) -> float:
+def _answer_gap_s(pairs: Sequence[tuple[Span, Span]]) -> float:
     """Return the seconds of an env worker's process per answer: the ends of the answers of one pass are
     that far apart.
     """
@@ -167,8 +223,8 @@ def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> Trainin
     within_accepts = _within(accepts, [*passes, *steps])
     within_finishes = _within(finishes, [*passes, *steps])
     batches = len(finishes)
-    accept_s = (sum(map(_lasted, accepts)) - within_accepts) / batches
-    finish_s = (sum(map(_lasted, finishes)) - within_finishes) / batches
+    accept_s = (sum(map(_seconds, accepts)) - within_accepts) / batches
+    finish_s = (sum(map(_seconds, finishes)) - within_finishes) / batches
     if passes:
         sample_s = _mean(passes) / settings.micro_batch_size
     else:
@@ -176,11 +232,11 @@ def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> Trainin
         shares = settings.update_epoch + settings.asynchrony.recomputes / 3
         sample_s, accept_s, finish_s = (accept_s + finish_s) / per_rank / shares, 0.0, 0.0
     recomputes = settings.asynchrony.recomputes
-    scored = per_rank * (settings.horizon + settings.normalizes) / settings.horizon
+    samples = per_rank * (settings.horizon + settings.normalizes) / settings.horizon
     by_inference = sum(span["size"] for span in kinds["score"]) / settings.plan.learner_ranks / batches
     # What it scored for nothing, as the learner took it back, counts, too: it is little.
-    scored = max(scored - by_inference, scored / settings.plan.pieces_per_rank)
-    share = accept_s / scored / sample_s if recomputes and sample_s and passes else 1 / 3
+    samples = max(samples - by_inference, samples / settings.plan.pieces_per_rank)
+    share = accept_s / samples / sample_s if recomputes and sample_s and passes else 1 / 3
     return TrainingTimes(
         sample_s=sample_s,
         score_share=share,
@@ -190,7 +246,7 @@ def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> Trainin
 
 
 def _mean(spans: Sequence[Span]) -> float:
-    return float(np.mean([_lasted(span) for span in spans])) if spans else 0.0
+    return float(np.mean([_seconds(span) for span in spans])) if spans else 0.0
 
 
 def _within(outer: Sequence[Span], inner: Sequence[Span]) -> float:
@@ -200,7 +256,7 @@ def _within(outer: Sequence[Span], inner: Sequence[Span]) -> float:
         inside = [one for one in inner if one["process"] == process]
         for span in spans:
             total += sum(
-                _lasted(one)
+                _seconds(one)
                 for one in inside
                 if span["began"] <= one["began"] and one["ended"] <= span["ended"]
             )
@@ -221,6 +277,6 @@ def _between(kinds: Mapping[str, list[Span]]) -> float:
         for span in finishes:
             following = next((began for began in fetches if began >= span["ended"]), None)
             if following is not None:
-                copied = sum(_lasted(one) for one in copies if span["ended"] <= one["began"] < following)
-                gaps.append(following - span["ended"] - copied)
+                copy_s = sum(_seconds(one) for one in copies if span["ended"] <= one["began"] < following)
+                gaps.append(following - span["ended"] - copy_s)
     return max(0.0, float(np.median(gaps))) if gaps else 0.0

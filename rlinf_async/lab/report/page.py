@@ -9,12 +9,11 @@ from typing import Any
 
 from rlinf_async.extras import pip_install
 from rlinf_async.lab.report import redact
-from rlinf_async.lab.report.comparison import verdicts
 from rlinf_async.lab.report.content import Section
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, share
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import Subject, subjects
-from rlinf_async.lab.report.sections import config_text, sections, step_table, versions
+from rlinf_async.lab.report.sections import config_text, sections, step_table, verdicts, versions
 from rlinf_async.observe.files import write_whole
 
 REQUIRED_PACKAGES = ("jinja2",)
@@ -87,7 +86,7 @@ def _headline(subject: Subject) -> dict[str, Any]:
         "tiles": _tiles(subject),
         "advice": subject.advice,
         "full_cores": bool(subject.limit),
-        "faults": _outlived(subject),
+        "faults": _fault_words(subject),
         "knows": diagnosis is not None,
         "traced": any(measures.shares.values()),
         "missing": subject.run.missing,
@@ -106,7 +105,7 @@ def _sentence(subject: Subject) -> str:
     return NO_BOUND_SENTENCE if diagnosis is None else diagnosis.sentence()
 
 
-def _outlived(subject: Subject) -> str:
+def _fault_words(subject: Subject) -> str:
     """The faults of a run, and what they cost; empty where there were none."""
     counts = subject.run.fault_counts
     if not counts.kinds:
@@ -121,13 +120,13 @@ def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
     total = subject.run.facts.get("steps")
     of = f" of {total}" if isinstance(total, int) else ""
     bound = subject.run.facts.get("max_staleness")
-    allowed = f", {bound} allowed" if isinstance(bound, int) else ""
+    bound_words = f", {bound} allowed" if isinstance(bound, int) else ""
     tiles = [
         ("fresh env steps/s", number(measures.rate), "trained for the first time, per second"),
         ("overlap efficiency", share(measures.efficiency), "time of the busiest part over time taken"),
         ("steps", f"{measures.steps}{of}", "of the learner, each a global batch"),
         ("step time", duration(measures.step_s), "median"),
-        ("staleness", number(measures.staleness_max), f"versions at most{allowed}"),
+        ("staleness", number(measures.staleness_max), f"versions at most{bound_words}"),
         ("batch size", number(measures.batch_size), "mean of forward passes"),
         ("publication", share(measures.busiest.get("publication")), "of the learner's time"),
         ("success", ends(measures.success, percent=True), "first to last steps"),

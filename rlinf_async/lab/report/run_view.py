@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlinf_async.lab.report.advice import Advice, Facts, advise
-from rlinf_async.lab.report.intervals import Interval
 from rlinf_async.lab.report.measures import Measures, measure
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.report.steps import Step, measured, steps_of
-from rlinf_async.lab.report.timelines import Timeline, timelines_of
+from rlinf_async.lab.report.timelines import Interval, Step, Timeline, measured, steps_of, timelines_of
 
 
 @dataclass(frozen=True, kw_only=True)

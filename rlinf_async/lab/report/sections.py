@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import yaml
 
-from rlinf_async.lab.report import charts, comparison, curves, health, histograms, series, time_line
+from rlinf_async.core.config_keys import dotted
+from rlinf_async.lab.report import charts, lines, time_line
 from rlinf_async.lab.report.content import Figure, Section, Table
-from rlinf_async.lab.report.faults import faults
-from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, share
-from rlinf_async.lab.report.measures import mean_of
+from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, ratio, share
+from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.lab.report.staleness import Staleness
-from rlinf_async.lab.report.steps import slowest
+from rlinf_async.lab.report.timelines import ALL_PARTS, slowest
+from rlinf_async.observe.plain_data import finite
 
 SLOWEST_STEPS = 3
 MOST_BARS = 6000
 """Bars in all time lines of a page together: they are most of what makes it large."""
-MOST_ROWS = 500
+MOST_STEP_ROWS = 500
 """Rows in the table of steps."""
 
 
 def sections(subjects: Sequence[Subject]) -> list[Section]:
     """In the order of the page; those that nothing is known for say so."""
-    compared = [_comparison(subjects)] if len(subjects) > 1 else []
+    comparison_section = [_comparison(subjects)] if len(subjects) > 1 else []
     return [
-        *compared,
+        *comparison_section,
         _shares(subjects),
         _time_lines(subjects),
         _batches(subjects),
@@ -44,7 +45,7 @@ def _comparison(subjects: Sequence[Subject]) -> Section:
         nav="Comparison",
         title="Comparison",
         sentence="The same figures of every run with their ratio to the first, and what was set differently.",
-        tables=[comparison.figures(subjects), comparison.differing(subjects)],
+        tables=[compared_figures(subjects), differing_keys(subjects)],
     )
 
 
@@ -58,25 +59,24 @@ def _shares(subjects: Sequence[Subject]) -> Section:
         "last. Orange is work, grey is waiting, blue is moving data or weights, and the rest is pale.",
         legend=charts.legend(with_timelines, lambda subject: subject.window),
         figures=[charts.shares(subject, subject.window) for subject in with_timelines if subject.window],
-        remarks=[remark for subject in subjects if (remark := _streamed(subject))],
+        remarks=[remark for subject in subjects if (remark := _streaming_remark(subject))],
         absent=_without(subjects, with_timelines, "no trace of shards and ranks"),
     )
 
 
-def _streamed(subject: Subject) -> str:
+def _streaming_remark(subject: Subject) -> str:
     """Say what level 3 did before batches were complete; empty where it was off."""
-    done = [
-        f"{share(mean)} of the {what}"
-        for name, what in (("train/anchored", "anchors and values"), ("train/streamed", "gradients"))
+    parts = [
+        f"{share(mean)} of the {part}"
+        for name, part in (("train/anchored", "anchors and values"), ("train/streamed", "gradients"))
         if (mean := mean_of(subject.run.metrics[1:], name)) is not None
     ]
-    if not done:
+    if not parts:
         return ""
-    streamed = any("gradients" in each for each in done)
-    but = "" if streamed else " All gradients waited for the whole batch."
-    return (
-        f"{subject.label}: of a batch, level 3 made {' and '.join(done)} before the last piece had come.{but}"
-    )
+    gradients = any("gradients" in each for each in parts)
+    but = "" if gradients else " All gradients waited for the whole batch."
+    words = " and ".join(parts)
+    return f"{subject.label}: of a batch, level 3 made {words} before the last piece had come.{but}"
 
 
 def _time_lines(subjects: Sequence[Subject]) -> Section:
@@ -102,8 +102,8 @@ def _time_lines(subjects: Sequence[Subject]) -> Section:
 
 def _batches(subjects: Sequence[Subject]) -> Section:
     alone = len(subjects) == 1
-    figures = [histograms.batch_sizes(subjects), histograms.queue_waits(subjects)]
-    figures += [histograms.round_trips(subject, alone=alone) for subject in subjects]
+    figures = [charts.batch_sizes(subjects), charts.queue_waits(subjects)]
+    figures += [charts.round_trips(subject, alone=alone) for subject in subjects]
     return Section(
         id="batches",
         nav="Batches",
@@ -135,7 +135,7 @@ def _staleness(subjects: Sequence[Subject]) -> Section:
 
 
 def _over_time(subjects: Sequence[Subject]) -> Section:
-    figures = series.series(subjects)
+    figures = lines.speed(subjects)
     return Section(
         id="over-time",
         nav="Over time",
@@ -147,7 +147,7 @@ def _over_time(subjects: Sequence[Subject]) -> Section:
 
 
 def _health(subjects: Sequence[Subject]) -> Section:
-    figures = health.health(subjects)
+    figures = lines.health(subjects)
     return Section(
         id="health",
         nav="Learning health",
@@ -159,7 +159,7 @@ def _health(subjects: Sequence[Subject]) -> Section:
 
 
 def _learning(subjects: Sequence[Subject]) -> Section:
-    figures = curves.curves(subjects)
+    figures = lines.outcomes(subjects)
     return Section(
         id="learning",
         nav="Learning",
@@ -198,13 +198,13 @@ STEP_COLUMNS: Sequence[tuple[str, Callable[[Mapping[str, float]], str]]] = (
 
 def step_table(subject: Subject) -> Table | None:
     """A row for each step; of very many, evenly chosen ones."""
-    lines = subject.run.metrics
-    if not lines:
+    reports = subject.run.metrics
+    if not reports:
         return None
-    every = -(-len(lines) // MOST_ROWS)
+    every = -(-len(reports) // MOST_STEP_ROWS)
     return Table(
         header=[name for name, _ in STEP_COLUMNS],
-        rows=[[read(line) for _, read in STEP_COLUMNS] for line in lines[::every]],
+        rows=[[read(line) for _, read in STEP_COLUMNS] for line in reports[::every]],
         note="Env, inference and learner are mean busy shares."
         + (f" One step in {every} is shown." if every > 1 else ""),
     )
@@ -229,3 +229,139 @@ def versions(subject: Subject) -> list[tuple[str, str]]:
     if "began" in facts:
         pairs.append(("began", moment(facts["began"])))
     return pairs
+
+
+Read = Callable[[Measures], float | None]
+
+
+def _busiest(name: str) -> Read:
+    return lambda measures: measures.busiest.get(name)
+
+
+def _waits(name: str, word: str) -> Read:
+    return lambda measures: measures.shares.get(name, {}).get(word)
+
+
+def _last(pair: tuple[float, float] | None) -> float | None:
+    return None if pair is None else pair[1]
+
+
+COMPARED_FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
+    ("steps", lambda m: float(m.steps), number),
+    ("fresh env steps/s", lambda m: m.rate, number),
+    ("seconds a step (median)", lambda m: m.step_s, number),
+    ("overlap efficiency", lambda m: m.efficiency, share),
+    *((f"the busiest {part.member} works", _busiest(part.name), share) for part in ALL_PARTS),
+    *(
+        (f"{part.member}s: {word}", _waits(part.name, word), share)
+        for part in ALL_PARTS
+        for word in part.words
+        if word.startswith(("waiting", "at the"))
+    ),
+    ("publication", _busiest("publication"), share),
+    ("mean batch size", lambda m: m.batch_size, number),
+    ("forward pass (mean)", lambda m: m.forward_s, duration),
+    ("request to answer (mean)", lambda m: m.ask_s, duration),
+    ("staleness (mean)", lambda m: m.staleness, number),
+    ("staleness (max)", lambda m: m.staleness_max, number),
+    ("refused trajectories", lambda m: None if m.refused is None else float(sum(m.refused.values())), number),
+    ("success at the end", lambda m: _last(m.success), share),
+    ("return at the end", lambda m: _last(m.returns), number),
+)
+
+
+def verdicts(subjects: Sequence[Subject]) -> list[str]:
+    """One sentence for each run after the first: its speed and its success beside those of the first."""
+    first, *rest = subjects
+    return [sentence for each in rest if (sentence := _verdict(each, first))]
+
+
+def _verdict(subject: Subject, first: Subject) -> str:
+    rate, base = subject.measures.rate, first.measures.rate
+    if not rate or not base:
+        return ""
+    times = f"{rate / base:.0f}" if rate >= 10 * base else f"{rate / base:.2g}"
+    speed = f"{subject.label} is {times} times as fast as {first.label}"
+    success, before = (share(_last(each.measures.success)) for each in (subject, first))
+    if NO_VALUE in (success, before):
+        return f"{speed}."
+    if success == before:
+        return f"{speed}, with the same success at the end, {success}."
+    return f"{speed}; its success at the end is {success}, against {before}."
+
+
+def compared_figures(subjects: Sequence[Subject]) -> Table:
+    """A row for each figure that any run has, with the ratio to the first run."""
+    first, rest = subjects[0], subjects[1:]
+    header = ["", first.label]
+    for subject in rest:
+        header += [subject.label, "/ first"]
+    rows = []
+    for name, read, form in COMPARED_FIGURES:
+        base = read(first.measures)
+        if all(read(subject.measures) is None for subject in subjects):
+            continue
+        row = [name, form(base)]
+        for subject in rest:
+            value = read(subject.measures)
+            row += [form(value), ratio(value, base)]
+        rows.append(row)
+    return Table(header=header, rows=rows)
+
+
+def differing_keys(subjects: Sequence[Subject]) -> Table:
+    """The keys of the configs that differ."""
+    configs = [dotted(subject.run.config) for subject in subjects]
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    rows = []
+    for key in keys:
+        values = [_value(config[key]) if key in config else "(absent)" for config in configs]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    note = "" if rows else "The configs are the same."
+    return Table(
+        header=("key", *(subject.label for subject in subjects)), rows=rows, note=note, numbers=False
+    )
+
+
+def _value(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()
+
+
+MOST_FAULTS = 200
+FAULT_COLUMNS = ("after", "process", "shard", "what", "error", "what was done", "lost", "took")
+
+
+def faults(subjects: Sequence[Subject]) -> Section:
+    """A table for each run in which something has failed."""
+    faulty = [subject for subject in subjects if subject.run.faults]
+    return Section(
+        id="faults",
+        nav="Faults",
+        title="What has failed, and what was done about it",
+        sentence="Every fault: who has failed, what it cost, and how long it took until work went on. Of "
+        "errors only the types are shown; failures.jsonl in the run directory has their words.",
+        tables=[_fault_table(subject, alone=len(faulty) == 1) for subject in faulty],
+    )
+
+
+def _fault_table(subject: Subject, *, alone: bool) -> Table:
+    faults, began = subject.run.faults, subject.run.facts.get("began")
+    counts, count = subject.run.fault_counts, min(len(faults), MOST_FAULTS)
+    left_out = f" The last {count} are shown." if counts.kinds.total() > count else ""
+    return Table(
+        header=FAULT_COLUMNS,
+        rows=[_fault_row(fault, began) for fault in faults[-MOST_FAULTS:]],
+        note=f"{'' if alone else f'{subject.label}: '}{counts}.{left_out}",
+        numbers=False,
+    )
+
+
+def _fault_row(fault: Mapping[str, Any], began: object) -> list[str]:
+    after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NO_VALUE
+    took = fault.get("seconds")
+    cells = [str(fault.get(name, NO_VALUE)) for name in ("process", "shard", "what")]
+    kind = str(fault.get("error")).partition(":")[0]
+    error = kind if kind.isidentifier() else NO_VALUE
+    words = [str(fault.get(name, NO_VALUE)) for name in ("action", "lost")]
+    return [after, *cells, error, *words, duration(took) if finite(took) else NO_VALUE]

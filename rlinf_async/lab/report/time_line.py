@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from html import escape
 
 from rlinf_async.lab.report import charts, palette
-from rlinf_async.lab.report.axes import round_axis
 from rlinf_async.lab.report.content import Figure, Legend, Table
+from rlinf_async.lab.report.drawing import round_axis
 from rlinf_async.lab.report.drawing import rows as drawn_rows
 from rlinf_async.lab.report.formatting import duration, number, share
-from rlinf_async.lab.report.intervals import Interval, intersection, union
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.lab.report.steps import Step
-from rlinf_async.lab.report.timelines import ALL_PARTS, Timeline, extremes, of_part
+from rlinf_async.lab.report.timelines import (
+    ALL_PARTS,
+    Interval,
+    Step,
+    Timeline,
+    extremes,
+    intersection,
+    of_part,
+    union,
+)
 from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_words
 
 MOST_LANES = 24

@@ -1,14 +1,121 @@
-"""The timelines of a run: the spans of each shard and rank, and their shares of the time."""
+"""The timelines of a run: its steps, the spans of each shard and rank, and their shares of the time."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlinf_async.lab.report.intervals import Interval, difference, intersection, length, union
 from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_and_rank, kind_words
+
+Interval = tuple[float, float]
+"""Two moments in seconds, from and to; without length when they are equal."""
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same seconds as disjoint intervals in order, none of them empty, no two of them touching."""
+    joined: list[Interval] = []
+    for began, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if joined and began <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((began, end))
+    return joined
+
+
+def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
+    """The seconds that are in both; `a` and `b` as `union` gives them."""
+    common: list[Interval] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        began, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if began < end:
+            common.append((began, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def difference(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
+    """The seconds of `a` that are not in `b`; both as `union` gives them."""
+    rest: list[Interval] = []
+    j = 0
+    for began, end in a:
+        while j < len(b) and b[j][1] <= began:
+            j += 1
+        k = j
+        while k < len(b) and b[k][0] < end:
+            if began < b[k][0]:
+                rest.append((began, b[k][0]))
+            began = max(began, b[k][1])
+            k += 1
+        if began < end:
+            rest.append((began, end))
+    return rest
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Seconds, of disjoint intervals."""
+    return sum(end - began for began, end in intervals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """From the end of the step before to its own, with the evaluation or the checkpoint that followed."""
+
+    number: int
+    began: float
+    ended: float
+
+    @property
+    def window(self) -> Interval:
+        return self.began, self.ended
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+def steps_of(spans: Sequence[Span]) -> list[Step]:
+    """The steps that have ended, in order; the first begins with its learning."""
+    began: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    for span in spans:
+        if span["process"] != Process.DRIVER or "error" in span or not isinstance(span.get("step"), int):
+            continue
+        number = span["step"]
+        if span["kind"] == "learn":
+            began[number] = span["began"]
+        ends[number] = max(ends.get(number, span["ended"]), span["ended"])
+    steps: list[Step] = []
+    for number in sorted(began):
+        start = steps[-1].ended if steps else began[number]
+        steps.append(Step(number=number, began=start, ended=ends[number]))
+    return steps
+
+
+def measured(spans: Sequence[Span]) -> Interval | None:
+    """The time that shares are of: all steps after the first, which also fills the pipeline.
+
+    Without two steps, from the first span to the last; None without spans.
+    """
+    steps = steps_of(spans)
+    if len(steps) > 1:
+        return steps[0].ended, steps[-1].ended
+    if not spans:
+        return None
+    window = min(span["began"] for span in spans), max(span["ended"] for span in spans)
+    return window if window[0] < window[1] else None
+
+
+def slowest(steps: Sequence[Step], count: int) -> list[Step]:
+    """The slowest steps after the first, in the order of the run."""
+    longest = sorted(steps[1:], key=lambda step: step.seconds, reverse=True)[:count]
+    return sorted(longest, key=lambda step: step.number)
+
 
 REST_WORD = "rest"
 WORK_KINDS = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WORK, Role.PREPARATION)}

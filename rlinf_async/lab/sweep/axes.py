@@ -9,8 +9,8 @@ from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.drawing import heat
 from rlinf_async.lab.report.formatting import duration, number, share
 from rlinf_async.lab.report.lines import Line, line_figure
-from rlinf_async.lab.sweep.rows import Row
 from rlinf_async.lab.sweep.settings import short
+from rlinf_async.lab.sweep.table import Row
 from rlinf_async.lab.table import Range
 
 SHOWN_QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {

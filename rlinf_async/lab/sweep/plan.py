@@ -1,11 +1,16 @@
-"""The runs of a sweep; every refusal is made here, before any run starts."""
+"""The runs of a sweep and their directory; every refusal is made here, before any run starts."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -18,7 +23,88 @@ from rlinf_async.hosts.host import Workload, host_of
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
-from rlinf_async.lab.sweep.sweep_dir import SweepDirectory
+from rlinf_async.observe.files import open_regular, read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
+
+IDENTITY_FILE = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SweepDirectory:
+    """The directory of a sweep's runs; `identity` says which sweep that is."""
+
+    path: Path
+    identity: Mapping[str, Any]
+
+    def check(self) -> None:
+        """See whether the directory can be this sweep's, and touch nothing.
+
+        Raises:
+            ValueError: the place is taken by a file, another sweep or something else.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file; choose a directory by --output")
+        record = self.path / IDENTITY_FILE
+        if (other := self._read(record)) is not None:
+            self._compare(other)
+        elif self.path.exists() and any(path != record for path in self.path.iterdir()):
+            raise ValueError(
+                f"{self.path} holds something that is no sweep; choose another --output, or an empty one"
+            )
+
+    def _read(self, record: Path) -> Mapping[str, Any] | None:
+        """Return the identity of the sweep in the directory; None where there is none, or its begin was
+        cut short.
+        """
+        try:
+            text = read_regular(record, limit=MAX_JSON_BYTES).decode(errors="replace")
+            content = read_json(text) if text else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError(f"{record} cannot be read: {error.strerror}; choose another --output") from error
+        except DamagedError as error:
+            raise ValueError(f"{record} {error}; choose another --output") from error
+        if content is not None and not isinstance(content, dict):
+            raise ValueError(f"{record} says of no sweep which it is; choose another --output")
+        return content
+
+    def _compare(self, other: Mapping[str, Any]) -> None:
+        for key, value in self.identity.items():
+            if other.get(key) != value:
+                raise ValueError(
+                    f"{self.path} holds another sweep, with {key}={other.get(key)!r} instead of {value!r}; "
+                    "choose another --output"
+                )
+
+    def _open_record(self) -> int:
+        record = self.path / IDENTITY_FILE
+        try:
+            return open_regular(record, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ValueError(
+                f"{record} cannot be written: {error.strerror}; choose another --output"
+            ) from error
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Make the directory this sweep's, and keep other processes from running it meanwhile.
+
+        Raises:
+            ValueError: another process does so.
+        """
+        self.check()
+        self.path.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(self._open_record(), "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"another process is running the sweep in {self.path}") from error
+            if not file.tell():
+                file.write(json.dumps(self.identity, indent=2) + "\n")
+                file.flush()
+            yield
+
 
 SWEEP_KEYS = {
     "async": "--modes",
@@ -92,7 +178,7 @@ def plan(
             setting=setting,
             seed=seed,
             source=source,
-            overrides=(*overrides, *workload.overrides, *setting.overrides, *seeded(workload, seed)),
+            overrides=(*overrides, *workload.overrides, *setting.overrides, *seed_overrides(workload, seed)),
             config=digest,
             workload=workload,
             sweep=directory.path,
@@ -112,7 +198,7 @@ def plan(
     )
 
 
-def seeded(workload: Workload, seed: int) -> tuple[str, ...]:
+def seed_overrides(workload: Workload, seed: int) -> tuple[str, ...]:
     """The overrides of run number `seed`; number 0 has the config's own seeds."""
     return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
 

@@ -38,8 +38,8 @@ class Setting:
     @property
     def name(self) -> str:
         """The name of the levels, and `key=value` for each varied key, by its last word."""
-        varied = [f"{short(key)}={value}" for key, value in self.values]
-        return " ".join([self.levels_name, *varied])
+        key_words = [f"{short(key)}={value}" for key, value in self.values]
+        return " ".join([self.levels_name, *key_words])
 
     @property
     def levels_name(self) -> str:
@@ -80,11 +80,11 @@ def parse_settings(text: str) -> tuple[Setting, ...]:
     Raises:
         ValueError: a name that is no setting, with the nearest that is.
     """
-    settings = [_named(name.strip()) for name in text.split(",")]
+    settings = [_settings_of_name(name.strip()) for name in text.split(",")]
     return tuple(dict.fromkeys(itertools.chain.from_iterable(settings)))
 
 
-def _named(name: str) -> Sequence[Setting]:
+def _settings_of_name(name: str) -> Sequence[Setting]:
     if name in SETTING_GROUPS:
         return SETTING_GROUPS[name]
     if name in MODE_LEVELS:
@@ -102,12 +102,14 @@ def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]
     A key under `async` means nothing while all levels are off: of that setting there is one run for each
     combination of the others.
     """
-    combined = [
+    combinations = [
         replace(setting, values=tuple(zip([key for key, _ in axes], combination, strict=True)))
         for setting in settings
         for combination in itertools.product(*(values for _, values in axes))
     ]
-    return tuple(dict.fromkeys(one if one.active else replace(one, values=one.baseline) for one in combined))
+    return tuple(
+        dict.fromkeys(one if one.active else replace(one, values=one.baseline) for one in combinations)
+    )
 
 
 def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:

@@ -1,20 +1,103 @@
-"""Rows as a table: on the screen, in Markdown and as comma-separated values."""
+"""The averages of each setting side by side: on the screen, in Markdown, in LaTeX and as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from rich.table import Table
 
 from rlinf_async.lab import table
-from rlinf_async.lab.sweep.rows import QUANTITY_NAMES, Row
-from rlinf_async.lab.sweep.settings import short
-from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
+from rlinf_async.lab.sweep.cell import SweepCell
+from rlinf_async.lab.sweep.plan import Sweep
+from rlinf_async.lab.sweep.settings import Setting, short
+from rlinf_async.lab.sweep.steps import DEFAULT_GOAL, Averages
 from rlinf_async.lab.table import Range
 from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
+
+QUANTITY_NAMES = tuple(field.name for field in fields(Averages))
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The results of the runs of a setting; runs that have not ended are in neither field."""
+
+    measured: Mapping[int, Averages]
+    """The runs that could be measured, by their seeds."""
+    failures: tuple[str, ...] = ()
+    """A sentence for each run that failed: which one, of what, and where its log is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A setting in the table.
+
+    `increase` is that of its mean throughput over that of `off` with the same values, on the seeds that both
+    have.
+    """
+
+    setting: str
+    """The levels, by name."""
+    values: Mapping[str, str]
+    """The values of the varied keys, by key."""
+    seeds: int
+    """The number of seeds that have been measured."""
+    failures: tuple[str, ...]
+    quantities: Mapping[str, Range | None]
+    """Ranges over seeds, by the names of `Averages`."""
+    increase: float | None
+
+    @property
+    def name(self) -> str:
+        """The setting and what is varied."""
+        return " ".join([self.setting, *(f"{short(key)}={value}" for key, value in self.values.items())])
+
+
+def outcomes(sweep: Sweep) -> dict[Setting, Outcomes]:
+    """Return the results of the runs of a sweep, in the order of its settings."""
+    return {setting: _outcomes(sweep.cells_of(setting)) for setting in sweep.settings}
+
+
+def _outcomes(cells: Sequence[SweepCell]) -> Outcomes:
+    records = [(cell, record) for cell in cells if (record := cell.record()) is not None]
+    return Outcomes(
+        {cell.seed: cell.measure() for cell, record in records if record.status == "done"},
+        tuple(
+            f"{cell.name} failed: {record.error}; log: {cell.log}" for cell, record in records if record.error
+        ),
+    )
+
+
+def rows(settings: Mapping[Setting, Outcomes]) -> list[Row]:
+    """One row per setting; its quantities are means over seeds."""
+    off = {setting.values: one.measured for setting, one in settings.items() if not setting.active}
+    return [
+        Row(
+            setting=setting.levels_name,
+            values=dict(setting.values),
+            seeds=len(one.measured),
+            failures=one.failures,
+            quantities={
+                name: Range.of([getattr(run, name) for run in one.measured.values()], statistics.mean)
+                for name in QUANTITY_NAMES
+            },
+            increase=_increase(one.measured, off.get(setting.baseline, {})) if setting.active else None,
+        )
+        for setting, one in settings.items()
+    ]
+
+
+def _increase(runs: Mapping[int, Averages], off: Mapping[int, Averages]) -> float | None:
+    shared = runs.keys() & off.keys()
+    if not shared:
+        return None
+    rate, base = (sum(one[seed].env_steps_per_s for seed in shared) for one in (runs, off))
+    return rate / base - 1
+
 
 TABLE_CAPTION = (
     "env steps/s: environment steps trained for the first time, per second. Of every run the first step is "
@@ -93,8 +176,8 @@ def as_csv(rows: Sequence[Row]) -> str:
     for row in rows:
         values = [value for name in QUANTITY_NAMES for value in _plain(row.quantities[name])]
         increase = "" if row.increase is None else 100 * row.increase
-        varied = [row.values.get(key, "") for key in keys]
-        writer.writerow([row.setting, *varied, row.seeds, len(row.failures), increase, *values])
+        values_of_keys = [row.values.get(key, "") for key in keys]
+        writer.writerow([row.setting, *values_of_keys, row.seeds, len(row.failures), increase, *values])
     return text.getvalue()
 
 
@@ -117,12 +200,12 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if row.increase is None else f"{row.increase:+.0%}",
         *("-" if one is None else f"{one.middle:.2f}" for one in seconds),
         "-" if (success := row.quantities["success"]) is None else f"{success.middle:.0%}",
-        *(_reached(row, name) for name in ("seconds_to_goal", "env_steps_to_goal")),
+        *(_goal_cell(row, name) for name in ("seconds_to_goal", "env_steps_to_goal")),
         str(row.seeds),
     )
 
 
-def _reached(row: Row, name: str) -> str:
+def _goal_cell(row: Row, name: str) -> str:
     """The mean, if every seed has come so far: that of those which have would flatter the others."""
     value = row.quantities[name]
     if value is None:
@@ -152,4 +235,4 @@ def _plain(value: Range | None) -> tuple[float | str, ...]:
 
 def _tex(text: str) -> str:
     plain = text.replace("\u00b1", r"$\pm$")
-    return re.sub(r"[%&#_]", lambda found: f"\\{found[0]}", plain)
+    return re.sub(r"[%&#_]", lambda match: f"\\{match[0]}", plain)

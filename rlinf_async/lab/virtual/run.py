@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,11 +12,17 @@ from typing import Any
 
 import torch
 
+from rlinf_async import __version__
+from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.lab.virtual.clock import run
-from rlinf_async.lab.virtual.inference import RankWeights, ScoreRequests, VirtualRank
-from rlinf_async.lab.virtual.learner import VirtualLearner, VirtualPieces
-from rlinf_async.lab.virtual.records import Records
+from rlinf_async.lab.virtual.ranks import (
+    RankWeights,
+    ScoreRequests,
+    VirtualLearner,
+    VirtualPieces,
+    VirtualRank,
+)
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.env import env_loop, together
@@ -27,8 +33,50 @@ from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import BusyMeter, StepReport
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
+from rlinf_async.observe.summary import RunSummary
+
+
+class Records:
+    """The run directory of a planned run; without one nothing is written. Times are virtual seconds."""
+
+    def __init__(self, path: Path | None, settings: RunSettings, *, now: Callable[[], float]) -> None:
+        self._now = now
+        self._logs: dict[str, SpanLog] = {}
+        self._silent_log = SpanLog(None, now=now)
+        self._run_dir: RunDir | None = None
+        if path is None:
+            return
+        make_directory(path)
+        self._run_dir = RunDir(path)
+        title = (
+            f"rlinf-async {__version__}, planned: levels {words(settings.asynchrony.levels)}; "
+            f"{settings.plan.shards} shards of {settings.plan.envs_per_shard} environments"
+        )
+        self._run_dir.begin(settings.facts(), title=title, versions={"rlinf-async": __version__})
+
+    def log(self, process: Process, rank: int) -> SpanLog:
+        """Return the log of the spans of a process."""
+        if self._run_dir is None:
+            return self._silent_log
+        name = process.numbered(rank) if process != Process.DRIVER else str(process)
+        if name not in self._logs:
+            self._logs[name] = SpanLog(self._run_dir.trace, process=name, now=self._now)
+        return self._logs[name]
+
+    def step(self, report: StepReport) -> None:
+        """A batch is trained, and its version acts."""
+        if self._run_dir is not None:
+            self._run_dir.log(report.step, report.as_metrics())
+
+    def end(self, reports: Sequence[StepReport], ledger: Ledger) -> None:
+        """All batches are trained."""
+        if self._run_dir is not None:
+            self._run_dir.write_summary(RunSummary.of(reports, ledger).as_dict())
+
 
 DEADLINE_S = 1e9
 """Deadline of every wait: virtual time costs nothing, and a wait for ever is found all the same."""
@@ -58,10 +106,10 @@ def predict(
         RuntimeError: the ledger does not add up.
     """
 
-    async def predicted() -> PlannedRun:
+    async def train() -> PlannedRun:
         return await VirtualRun(settings, times, run_dir=run_dir).train()
 
-    return run(predicted(), order=order)
+    return run(train(), order=order)
 
 
 class VirtualRun(InProcessRun):
@@ -120,18 +168,17 @@ class VirtualRun(InProcessRun):
         )
 
     def _serve(self) -> Iterator[Coroutine[Any, Any, None]]:
-        queued = self._records.log(Process.REQUESTS, 0)
+        queue_log = self._records.log(Process.REQUESTS, 0)
         for number in range(self._plan.inference_ranks):
             rank = VirtualRank(number, self._times, busy=self._busy["inference"])
             spans = self._records.log(Process.INFERENCE, number)
-            requests = RankPort(self._requests, number, queued)
+            requests = RankPort(self._requests, number, queue_log)
             yield serve_policy(requests=requests, policy=rank, spans=spans)
             yield refresh_weights(weights=RankWeights(self._weights, number), policy=rank, spans=spans)
 
     def _learners(self) -> list[VirtualLearner]:
         ranks, training = self._plan.learner_ranks, self._times.training
         barrier = asyncio.Barrier(ranks) if ranks > 1 else None
-        channel = asyncio.Lock()
         return [
             VirtualLearner(
                 rank,
@@ -139,7 +186,6 @@ class VirtualRun(InProcessRun):
                 settings=self._settings,
                 pieces=self._pieces(rank),
                 together=barrier,
-                channel=channel,
                 busy=self._busy["learner"],
                 spans=self._records.log(Process.LEARNER, rank),
             )

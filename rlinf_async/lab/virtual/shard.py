@@ -10,8 +10,7 @@ from typing import Any
 
 from rlinf_async.core.sharding import ShardPlan, pieces
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.lab.virtual.simulators import Seconds, SimulatorBatch
-from rlinf_async.lab.virtual.times import Times, WayTimes
+from rlinf_async.lab.virtual.times import Seconds, SimulatorBatch, Times, WayTimes
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.meters import BusyMeter

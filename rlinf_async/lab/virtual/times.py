@@ -1,14 +1,106 @@
-"""The durations of everything but environments: service times of a planned run, in seconds."""
+"""The durations of all that a planned run does: environments, passes, training, and the ways between."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from rlinf_async.lab.virtual.simulators import SimulatorTimes
+Seconds = tuple[float, ...]
+"""Durations of the environments of a shard between two requests: each on a core of its own, or one number
+where they are stepped as one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurationDraws:
+    """Seconds, drawn one by one: from what was measured, or log-normally around a mean."""
+
+    mean: float
+    cv: float = 0.0
+    """Standard deviation over mean."""
+    seen: tuple[float, ...] = ()
+    """Measured seconds; if there are any, one of them is drawn, scaled to the mean."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean", self.mean), ("cv", self.cv), *(("seen", one) for one in self.seen)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}={value!r} must be a finite number of at least 0")
+
+    @classmethod
+    def of(cls, sample: Sequence[float]) -> DurationDraws:
+        """Return the distribution of measured seconds, of which there is at least one."""
+        mean = float(np.mean(sample))
+        return cls(mean=mean, cv=float(np.std(sample)) / mean if mean else 0.0, seen=tuple(sample))
+
+    def stream(self, rng: np.random.Generator, factor: float = 1.0) -> Iterator[float]:
+        """Endless draws, `factor` times as long."""
+        if self.seen:
+            scale = self.mean * factor / max(float(np.mean(self.seen)), 1e-12)
+            while True:
+                yield from (rng.choice(self.seen, 256) * scale).tolist()
+        sigma = math.sqrt(math.log1p(self.cv**2))
+        while True:
+            yield from (self.mean * factor * rng.lognormal(-sigma * sigma / 2, sigma, 256)).tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorTimes:
+    """Environments of a few tasks, dealt out by turns: an environment draws the same in every shard.
+
+    A decision is a chunk of simulator steps. Episodes last for a rollout, before which every environment is
+    reset.
+    """
+
+    decision: DurationDraws
+    reset: DurationDraws = DurationDraws(mean=0.0)
+    tasks: tuple[float, ...] = (1.0,)
+    """The time of each task, as a multiple of the mean."""
+    vectorised: bool = False
+    """True if an env worker's environments are stepped as one, one shard at a time."""
+    in_turn: bool = False
+    """True if a worker's environments step one after the other, in one process."""
+    seed: int = 0
+
+    def batch(self, first: int, size: int) -> SimulatorBatch:
+        """The environments `first` to `first + size`, from their first decision on."""
+        return SimulatorBatch(self, first, size)
+
+
+class SimulatorBatch:
+    """Environments that step together."""
+
+    def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
+        self._times = times
+        envs = range(first, first + (1 if times.vectorised else size))
+        rngs = [np.random.default_rng((times.seed, env)) for env in envs]
+        self._own = [self._factor(env) for env in envs]
+        self._slower = [1.0 for _ in envs]
+        self._decisions = [times.decision.stream(*pair) for pair in zip(rngs, self._own, strict=True)]
+        self._resets = [times.reset.stream(np.random.default_rng((times.seed, env, 1))) for env in envs]
+
+    def _factor(self, env: int) -> float:
+        tasks = self._times.tasks
+        return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
+
+    def take_on(self, first: int) -> None:
+        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+        factors = (self._factor(first + index) for index in range(len(self._own)))
+        self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
+
+    def reset(self) -> Seconds:
+        """Begin a rollout."""
+        return self._together([next(stream) for stream in self._resets])
+
+    def step(self) -> Seconds:
+        """Take a decision."""
+        return self._together(
+            [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
+        )
+
+    def _together(self, each: list[float]) -> Seconds:
+        return (sum(each),) if self._times.in_turn else tuple(each)
 
 
 def _check(times: object, what: str) -> None:
@@ -53,9 +145,6 @@ class TrainingTimes:
     """An optimizer step."""
     batch_s: float = 0.0
     """Seconds of a batch besides all that: metrics, the call that begins the next."""
-    fetch_s: float = 0.0
-    """Seconds for which a sample is in the one process that all rollouts pass on their way to a learner, one
-    rank after the other; 0 where they pass none."""
 
     def __post_init__(self) -> None:
         _check(self, "training")

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.lab.bench.measure import measure
-from rlinf_async.lab.bench.modes import BENCH_MODES
+from rlinf_async.lab.bench.sides import BENCH_MODES
 from tests.lab.bench.records import TINY, acting, in_order, rollout, scoring, stepping, training
 
 SERVED = (*rollout(0.0), *rollout(10.0), *rollout(20.0))

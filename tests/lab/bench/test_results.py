@@ -7,10 +7,10 @@ from rich.console import Console
 
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.modes import STANDARD_MODES
+from rlinf_async.lab.bench.command import show
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
-from rlinf_async.lab.bench.table import show
+from rlinf_async.lab.bench.sides import STANDARD_MODES
 from rlinf_async.lab.commands import comparing
 
 CELL = BenchCell(scenario="libero", mode="full", repetition=0, warm_up=3, steps=4)
@@ -199,7 +199,7 @@ def test_what_comes_out_is_shown_and_written(tmp_path):
 
 @pytest.mark.parametrize("scenarios", [["libero,maniskill"], ["libero", "maniskill"], ["libero, maniskill"]])
 def test_names_are_separated_by_commas_or_given_one_by_one(scenarios):
-    assert comparing.listed(scenarios) == ["libero", "maniskill"]
+    assert comparing.split_at_commas(scenarios) == ["libero", "maniskill"]
 
 
 def test_the_table_fits_into_80_columns():

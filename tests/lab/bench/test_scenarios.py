@@ -13,10 +13,9 @@ from omegaconf import OmegaConf
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
 from rlinf_async.lab.bench import command
-from rlinf_async.lab.bench.measure import bounds_of
-from rlinf_async.lab.bench.modes import BENCH_MODES, STANDARD_MODES
+from rlinf_async.lab.bench.measure import Environment, bounds_of
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
-from rlinf_async.lab.bench.window import Environment
+from rlinf_async.lab.bench.sides import BENCH_MODES, STANDARD_MODES
 from rlinf_async.lab.emulated.env import EmulatedEnv
 from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService, decisions, holding
 

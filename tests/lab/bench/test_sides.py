@@ -10,10 +10,10 @@ from rich.console import Console
 
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.lab.bench.command import show
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, Scenario
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
-from rlinf_async.lab.bench.table import show
 from tests.lab.bench.test_results import CELL, result
 
 VERL = replace(CELL, host="verl")

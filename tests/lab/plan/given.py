@@ -6,8 +6,15 @@ import yaml
 
 from rlinf_async.lab.plan.job import of_run
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
-from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes, WayTimes, WeightTimes
+from rlinf_async.lab.virtual.times import (
+    DurationDraws,
+    PolicyTimes,
+    SimulatorTimes,
+    Times,
+    TrainingTimes,
+    WayTimes,
+    WeightTimes,
+)
 
 FACTS = {
     "plan": {

@@ -16,14 +16,20 @@ from typing import Any
 import pytest
 import yaml
 
-from rlinf_async.lab.plan.job import Job, of_run
+from rlinf_async.lab.plan.job import Job, changed, of_run
 from rlinf_async.lab.plan.prediction import foresee
-from rlinf_async.lab.plan.variants import changed
 from rlinf_async.lab.report.advice import Advice, Facts, advise
 from rlinf_async.lab.report.measures import measure
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
-from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes, WayTimes, WeightTimes
+from rlinf_async.lab.virtual.times import (
+    DurationDraws,
+    PolicyTimes,
+    SimulatorTimes,
+    Times,
+    TrainingTimes,
+    WayTimes,
+    WeightTimes,
+)
 
 DRAWS = 2
 CORES = 64

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlinf_async.lab.plan.calibrate import times_of
-from rlinf_async.lab.plan.of_one import of_one
+from rlinf_async.lab.plan.calibrate import of_one, times_of
+from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
-from rlinf_async.lab.plan.variants import changed
-from rlinf_async.lab.virtual.simulators import DurationDraws
+from rlinf_async.lab.virtual.times import DurationDraws
 from rlinf_async.observe.spans import read_spans
 from tests.lab.plan.given import job, left_by, times
 

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from rlinf_async.lab.commands.planning import plan
 from rlinf_async.lab.plan import command
-from rlinf_async.lab.plan.comparison import compare
+from rlinf_async.lab.plan.command import compare, verdict
 from rlinf_async.lab.plan.prediction import foresee
-from rlinf_async.lab.plan.table import verdict
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
 from rlinf_async.observe.run_dir import RunDir

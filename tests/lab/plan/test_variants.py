@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf_async.lab.plan.variants import changed
+from rlinf_async.lab.plan.job import changed
 from tests.lab.plan.given import job
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf_async.lab.report.axes import categories, log_axis, round_axis
+from rlinf_async.lab.report.drawing import categories, log_axis, round_axis
 from rlinf_async.lab.report.formatting import duration, number, share
 
 

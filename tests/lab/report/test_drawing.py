@@ -2,14 +2,11 @@
 
 import re
 
-from rlinf_async.lab.report.axes import Axis
-from rlinf_async.lab.report.drawing import column, dot, line, plot, rows, stacked
-from rlinf_async.lab.report.health import health
-from rlinf_async.lab.report.histograms import batch_sizes
-from rlinf_async.lab.report.lines import MOST_POINTS, Line, line_figure, thinned
+from rlinf_async.lab.report.charts import batch_sizes
+from rlinf_async.lab.report.drawing import Axis, column, dot, line, plot, rows, stacked
+from rlinf_async.lab.report.lines import MOST_POINTS, Line, health, line_figure, speed, thinned
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
-from rlinf_async.lab.report.series import series
 from tests.lab.report.making import TRACE, metrics, write_run
 
 EVIL = '<script>"&'
@@ -80,6 +77,6 @@ def test_a_first_step_far_below_the_others_does_not_flatten_the_explained_varian
 
 
 def test_speed_and_load_are_drawn_over_steps_and_one_step_is_no_series(tmp_path):
-    titles = [figure.title for figure in series(shown(tmp_path))]
+    titles = [figure.title for figure in speed(shown(tmp_path))]
     assert {"Throughput", "Time of a step", "Busy shares", "Mean staleness", "Mean batch size"} <= set(titles)
-    assert series(shown(tmp_path, lines=[metrics(1)], name="short")) == []
+    assert speed(shown(tmp_path, lines=[metrics(1)], name="short")) == []

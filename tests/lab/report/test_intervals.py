@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.lab.report.intervals import difference, intersection, length, union
+from rlinf_async.lab.report.timelines import difference, intersection, length, union
 
 ends = st.integers(0, 30)
 intervals = st.lists(st.tuples(ends, ends).map(lambda pair: (min(pair), max(pair))), max_size=12)

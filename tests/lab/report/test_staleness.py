@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from rlinf_async.lab.report.measures import Staleness, refused
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.report.staleness import Staleness, refused
 from tests.lab.report.making import write_run
 
 

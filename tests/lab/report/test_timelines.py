@@ -1,14 +1,16 @@
 import pytest
 
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.report.steps import measured, slowest, steps_of
 from rlinf_async.lab.report.timelines import (
     ENV_PART,
     INFERENCE_PART,
     LEARNER_PART,
     extremes,
     mean_shares,
+    measured,
     of_part,
+    slowest,
+    steps_of,
     timelines_of,
 )
 from tests.lab.report.making import TRACE, WINDOW, write_run

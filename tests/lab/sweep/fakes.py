@@ -9,9 +9,8 @@ from pathlib import Path
 from rlinf_async.hosts.host import StockRuns, Workload
 from rlinf_async.lab.sweep import cell as cell_module
 from rlinf_async.lab.sweep.cell import SweepCell
-from rlinf_async.lab.sweep.plan import Sweep, seeded
+from rlinf_async.lab.sweep.plan import Sweep, SweepDirectory, seed_overrides
 from rlinf_async.lab.sweep.settings import parse_axis, parse_settings, varied
-from rlinf_async.lab.sweep.sweep_dir import SweepDirectory
 
 WORKLOAD = Workload(
     run_dir="runner.logger.log_path",
@@ -86,7 +85,7 @@ def sweep(
             setting=setting,
             seed=seed,
             source=("--config-name", "some"),
-            overrides=(*overrides, *setting.overrides, *seeded(WORKLOAD, seed)),
+            overrides=(*overrides, *setting.overrides, *seed_overrides(WORKLOAD, seed)),
             config=config,
             workload=WORKLOAD,
             sweep=directory,

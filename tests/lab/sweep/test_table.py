@@ -3,10 +3,9 @@ import csv
 import pytest
 from rich.console import Console
 
-from rlinf_async.lab.sweep.rows import Outcomes, rows
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, parse_settings
 from rlinf_async.lab.sweep.steps import Averages
-from rlinf_async.lab.sweep.table import as_csv, markdown, screen
+from rlinf_async.lab.sweep.table import Outcomes, as_csv, markdown, rows, screen
 
 OFF, TRAIN, BOTH, FULL = LADDER_SETTINGS
 

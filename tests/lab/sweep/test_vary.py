@@ -11,12 +11,11 @@ from rich.console import Console
 from rlinf_async.lab.process import run_command
 from rlinf_async.lab.sweep import command
 from rlinf_async.lab.sweep.axes import axes_section
+from rlinf_async.lab.sweep.command import Watch
 from rlinf_async.lab.sweep.plan import plan
-from rlinf_async.lab.sweep.rows import Outcomes, rows
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import Averages, Step
-from rlinf_async.lab.sweep.table import as_csv, latex, markdown, screen
-from rlinf_async.lab.sweep.watch import Watch
+from rlinf_async.lab.sweep.table import Outcomes, as_csv, latex, markdown, rows, screen
 from tests.lab.sweep.fakes import FakeTraining, sweep
 
 OFF, *_, FULL = LADDER_SETTINGS

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.lab.trace.command import write_trace
-from rlinf_async.lab.trace.counters import counters_of
-from rlinf_async.lab.trace.flows import flows_of
-from rlinf_async.lab.trace.perfetto import name_of, trace_events
-from rlinf_async.lab.trace.tracks import lanes_of
+from rlinf_async.lab.trace import counters_of, flows_of, lanes_of, name_of, trace_events, write_trace
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 

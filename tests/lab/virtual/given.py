@@ -2,8 +2,7 @@
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
-from rlinf_async.lab.virtual.times import PolicyTimes, Times, TrainingTimes
+from rlinf_async.lab.virtual.times import DurationDraws, PolicyTimes, SimulatorTimes, Times, TrainingTimes
 from rlinf_async.loops.run_settings import RunSettings
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.lab.virtual.run import predict
-from rlinf_async.lab.virtual.simulators import DurationDraws
-from rlinf_async.lab.virtual.times import WayTimes, WeightTimes
+from rlinf_async.lab.virtual.times import DurationDraws, WayTimes, WeightTimes
 from tests.lab.virtual.given import settings, times
 
 RUNS = int(os.environ.get("SCHEDULES", "300"))

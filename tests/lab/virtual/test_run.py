@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlinf_async.lab.report.page import write_report
-from rlinf_async.lab.trace.command import write_trace
+from rlinf_async.lab.trace import write_trace
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import WeightTimes
 from rlinf_async.observe.spans import read_spans

@@ -5,8 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from rlinf_async.lab.virtual.simulators import DurationDraws, SimulatorTimes
-from rlinf_async.lab.virtual.times import PolicyTimes, TrainingTimes
+from rlinf_async.lab.virtual.times import DurationDraws, PolicyTimes, SimulatorTimes, TrainingTimes
 
 
 def test_draws_have_the_mean_and_the_spread_that_are_said():

@@ -1,14 +1,32 @@
-"""The two calls to a policy, act on observations and score stored actions, for Gaussian policies."""
+"""A Gaussian policy: the distribution of its actions, and the two calls of hosts, to act and to score."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.lab.demo.policies.action_distribution import ActionDistribution
+
+
+class ActionDistribution(NamedTuple):
+    """Independent Gaussians over a chunk: mean and std [batch, chunks, action_dim]; value [batch, 1].
+
+    A policy without a critic has no value.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    value: torch.Tensor | None
+
+    def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
+        """Log-densities [batch, chunks, action_dim] of `actions` of the same shape."""
+        return torch.distributions.Normal(self.mean, self.std).log_prob(actions)
+
+    def entropy(self) -> torch.Tensor:
+        """Entropies [batch, chunks, action_dim] in nats."""
+        return torch.distributions.Normal(self.mean, self.std).entropy()
 
 
 class GaussianPolicy(nn.Module):

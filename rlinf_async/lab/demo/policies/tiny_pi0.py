@@ -32,7 +32,7 @@ VISION = {
     "image_size": PICTURE_SIDE,
     "patch_size": PATCH_SIDE,
 }
-SEEN = (*range(7), *range(36, 39))
+STATE_INDICES = (*range(7), *range(36, 39))
 """Hand, gripper, the object's position and the goal, of the 39 numbers of Meta-World's state."""
 BYTE_TOKENS = 256
 """Tokens of a prompt are its bytes; 0 pads it."""
@@ -82,7 +82,7 @@ class TinyInputs(transforms.DataTransformFn):
         tokens[: len(spelt)] = list(spelt)
         return {
             "state": transforms.pad_to_dim(
-                np.asarray(data["observation/state"], np.float32)[list(SEEN)], self.state_dim
+                np.asarray(data["observation/state"], np.float32)[list(STATE_INDICES)], self.state_dim
             ),
             "image": dict.fromkeys(CAMERAS, picture),
             "image_mask": {camera: np.bool_(camera == CAMERAS[0]) for camera in CAMERAS},
@@ -106,8 +106,8 @@ def build_tiny_pi0(cfg: Any, torch_dtype: torch.dtype | None) -> TinyPi0:
 
     Weights are random; the seed of the process decides them, and the first publication equalises them.
     """
-    known = {field.name for field in dataclasses.fields(OpenPi0Config)}
-    given = {name: value for name, value in cfg["openpi"].items() if name in known}
+    field_names = {field.name for field in dataclasses.fields(OpenPi0Config)}
+    openpi_settings = {name: value for name, value in cfg["openpi"].items() if name in field_names}
     config = OpenPi0Config(
         **{
             "dtype": "float32",
@@ -118,7 +118,7 @@ def build_tiny_pi0(cfg: Any, torch_dtype: torch.dtype | None) -> TinyPi0:
             "action_env_dim": cfg["action_dim"],
             "max_token_len": 20,
             "pytorch_compile_mode": None,
-            **given,
+            **openpi_settings,
         }
     )
     with _tiny():
@@ -143,16 +143,16 @@ class ClonedPi0:
         self.load_state_dict = self._policy.load_state_dict
 
     def loss(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        seen = self._policy.obs_processor(self._shown(states))
+        seen = self._policy.obs_processor(self._observation(states))
         observation = model.Observation.from_dict(self._policy.input_transform(seen, transpose=False))
         padding = self._policy.config.action_dim - actions.shape[-1]
-        padded = torch.nn.functional.pad(actions, (0, padding))
-        return PI0Pytorch.forward(self._policy, observation, padded).mean()
+        padded_actions = torch.nn.functional.pad(actions, (0, padding))
+        return PI0Pytorch.forward(self._policy, observation, padded_actions).mean()
 
     def sample(self, states: torch.Tensor) -> torch.Tensor:
-        return self._policy.predict_action_batch(self._shown(states), compute_values=False)[0]
+        return self._policy.predict_action_batch(self._observation(states), compute_values=False)[0]
 
-    def _shown(self, states: torch.Tensor) -> dict[str, Any]:
+    def _observation(self, states: torch.Tensor) -> dict[str, Any]:
         return {"states": states, "task_descriptions": [self._instruction] * len(states)}
 
 

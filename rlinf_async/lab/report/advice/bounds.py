@@ -87,8 +87,8 @@ def _more_workers(facts: Facts, plan: ShardPlan, because: str, but: str) -> Advi
         rule="more simulators",
         because=f"{because}; more processes step them side by side",
         setting=facts.keys.env_workers,
-        before=_counted(plan.env_workers, "env worker"),
-        after=_counted(workers, "env worker"),
+        before=_count_words(plan.env_workers, "env worker"),
+        after=_count_words(workers, "env worker"),
         but=but,
     )
 
@@ -119,8 +119,8 @@ def another_rank(facts: Facts, plan: ShardPlan, because: str) -> Advice | None:
         rule="more inference",
         because=because,
         setting=facts.keys.inference_ranks,
-        before=_counted(plan.inference_ranks, "rank"),
-        after=_counted(plan.inference_ranks + 1, "rank"),
+        before=_count_words(plan.inference_ranks, "rank"),
+        after=_count_words(plan.inference_ranks + 1, "rank"),
         but=facts.room,
     )
 
@@ -162,8 +162,8 @@ def more_learners(facts: Facts) -> Advice | None:
         because=f"The learner bounds the run: its busiest rank works {facts.measures.busiest['learner']:.0%} "
         "of the time",
         setting=key,
-        before=_counted(plan.learner_ranks, "rank"),
-        after=_counted(ranks, "rank"),
+        before=_count_words(plan.learner_ranks, "rank"),
+        after=_count_words(ranks, "rank"),
         but=facts.room,
     )
 
@@ -189,5 +189,5 @@ def cheaper_publication(facts: Facts) -> Advice | None:
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _count_words(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

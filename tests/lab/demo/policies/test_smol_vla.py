@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlinf_async.lab.demo.policies.smol_vla import SmolVLA, Tokens, tokenise
+from rlinf_async.lab.demo.policies.smol_vla_policy import SmolVLA, Tokens, tokenise
 from rlinf_async.lab.demo.policies.smol_vla_settings import SmolVLASettings
 
 SETTINGS = SmolVLASettings(state_dim=6, action_dim=3, num_action_chunks=4, image_size=32)

@@ -1,8 +1,10 @@
-"""What a run came to, from its run directory."""
+"""The run that is disturbed, what it came to, and the results of an experiment, kept as they come."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +13,51 @@ from typing import Any
 from rlinf_async.lab.process import OVERDUE_STATUS
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """The demo on one host."""
+
+    settings: Sequence[str]
+    """The config and its overrides."""
+    steps: str
+    """The key of the number of steps."""
+    run_dir: str
+    kinds: Sequence[str]
+    """Who is killed, in the words of `VICTIM_KINDS`."""
+
+
+DEMOS = {
+    "rlinf": Demo(
+        settings=(
+            "metaworld_ppo_mlp",
+            "cluster.component_placement.env.placement=0:0-1",
+            "cluster.component_placement.rollout.placement=0:0-1",
+            "env.train.processes=1",
+        ),
+        steps="runner.max_epochs",
+        run_dir="runner.logger.log_path",
+        kinds=("simulator", "env", "inference"),
+    ),
+    # Its simulators live in the env workers.
+    "verl": Demo(
+        settings=("verl_metaworld_ppo_mlp", "env.workers=2", "vla.inference.ranks=2"),
+        steps="trainer.total_training_steps",
+        run_dir="vla.run_dir",
+        kinds=("env", "inference"),
+    ),
+}
+
+
+def demo(directory: Path, *, steps: int, overrides: Sequence[str], host: str = "rlinf") -> list[str]:
+    """The command that trains it in `directory`, which is emptied."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    given = DEMOS[host]
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", *given.settings]
+    return [*command, f"{given.steps}={steps}", f"{given.run_dir}={directory}", *overrides]
+
 
 WARM_UP = 3
 """Steps at the beginning that are not measured; nobody is killed in the first of them."""
@@ -69,3 +116,19 @@ def _unaccounted(books: Mapping[str, Any]) -> int | None:
     if not books:
         return None
     return int(books["produced"] - books["trained"] - books["in_flight"] - sum(books["refused"].values()))
+
+
+class Kept:
+    """What each run has come to, by its name; whoever is interrupted goes on where there is no result yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, name: str, result: Any) -> None:
+        """Keep a result, a line of the file; one of this name is replaced."""
+        self.results[name] = result
+        draft = self._path.with_suffix(".draft")
+        lines = [f"{json.dumps(name)}: {json.dumps(kept)}" for name, kept in self.results.items()]
+        draft.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        draft.replace(self._path)

@@ -1,17 +1,117 @@
-"""One run of the preregistered experiment on RLinf."""
+"""A run on RLinf or veRL: the real command on a Ray cluster; without levels RLinf's stock workers."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.learning.cells import store
+from benchmarks.learning.cells import ENV_STEPS_PER_BATCH, Cell, Curve, store, write
 from benchmarks.learning.preregistration import STEPS, Setting, Side, load
-from benchmarks.learning.rlinf_cell import RUNS, train, trajectories
-from rlinf_async.lab.process import OWN_CLUSTER
+from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
+from rlinf_async.observe.run_dir import RunDir
+
+RUNS = Path("runs")
+DEADLINE_S = 4 * 3600.0
+HOSTS = {
+    "rlinf": ("metaworld_{}_mlp", "runner.max_epochs", "runner.logger.log_path", "actor.seed"),
+    "verl": (
+        "verl_metaworld_{}_mlp",
+        "trainer.total_training_steps",
+        "vla.run_dir",
+        "actor_rollout_ref.actor.data_loader_seed",
+    ),
+}
+"""The config of each host by algorithm, and its keys of the steps, the run directory and the seed."""
+
+
+def run_cell(cell: Cell) -> None:
+    """Train the cell and write its curve.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
+    config, steps, run_dir, seed = HOSTS[cell.host]
+    directory = RUNS / cell.name
+    overrides = [
+        f"env.train.task_name={cell.task}",
+        f"{steps}={cell.batches}",
+        f"{run_dir}={directory}",
+        f"{seed}={cell.seed}",
+        f"warm_start.seed={cell.seed}",
+        *flat("async", cell.asynchrony),
+    ]
+    train(directory, ["-n", config.format(cell.algorithm), *overrides])
+    facts = RunDir(directory).read(RunDir(directory).facts)
+    seen = {"trajectories": trajectories(directory), "versions": facts.get("versions")}
+    write(cell, _curve(directory, cell), seen)
+
+
+def flat(prefix: str, block: Any) -> list[str]:
+    """The overrides of a block of a config, one for each of its leaves."""
+    if not isinstance(block, dict):
+        return [f"{prefix}={json.dumps(block)}"]
+    return [line for key, value in block.items() for line in flat(f"{prefix}.{key}", value)]
+
+
+def _curve(directory: Path, cell: Cell) -> Curve:
+    """Return the curve from our own metrics under veRL, and from TensorBoard, which stock RLinf writes, too.
+
+    Raises:
+        RuntimeError: steps are missing.
+    """
+    if cell.host == "verl":
+        steps = RunDir(directory).read_metrics()
+        series = {name: [step[name] for step in steps] for name in (steps[0] if steps else ())}
+    else:
+        series = {tag: list(values.values()) for tag, values in read_scalars(directory).items()}
+    seconds = series.get("time/step") or series.get("async/step_seconds", [])
+    if len(seconds) != cell.batches:
+        raise RuntimeError(f"{directory.name} has logged {len(seconds)} of {cell.batches} steps")
+    return Curve(
+        env_steps=[ENV_STEPS_PER_BATCH * (batch + 1) for batch in range(cell.batches)],
+        seconds=list(accumulate(seconds)),
+        success=series["env/success_once"],
+        returns=series["env/return"],
+        staleness=series.get("async/staleness/mean", [0.0] * cell.batches),
+    )
+
+
+def train(
+    directory: Path,
+    arguments: Sequence[str],
+    *,
+    program: Sequence[str] = ("rlinf_async.cli", "train"),
+    environment: Mapping[str, str] = OWN_CLUSTER,
+) -> None:
+    """Run `program`, a module and its first argument, with `arguments`, by which it logs into `directory`.
+
+    `environment` is what its environment has beside that of this process.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
+    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
+    directory.mkdir(parents=True)
+    log = directory / "output.log"
+    command = [sys.executable, "-m", *program, *arguments]
+    status = run_command(command, log, environment=environment, deadline_s=DEADLINE_S)
+    if status:
+        raise RuntimeError(f"{directory.name} ended with status {status}: {tail(log, 3000)}")
+
+
+def trajectories(directory: Path) -> Any:
+    """What became of a run's trajectories; None for stock RLinf, which does not count them."""
+    records = RunDir(directory)
+    return records.read(records.summary).get("trajectories")
+
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 FSDP1_ON_CPU = "benchmarks.learning.fsdp1_on_cpu"
@@ -23,7 +123,7 @@ SAMPLES = {"states": 32 * 20, "pictures": 8 * 4}
 """In a batch of the packaged configs."""
 
 
-def run(setting: Setting, side: Side, seed: int) -> None:
+def run_setting(setting: Setting, side: Side, seed: int) -> None:
     """Train one run of a setting and write its result.
 
     Raises:

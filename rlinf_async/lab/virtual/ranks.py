@@ -1,4 +1,4 @@
-"""The learner side of a planned run: the streaming learner itself, whose work owes its time."""
+"""The inference and learner ranks of a planned run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,78 @@ import torch
 
 from rlinf_async.core.scores import WHOLE
 from rlinf_async.core.tensors import Tree, size_of
-from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
-from rlinf_async.lab.virtual.times import TrainingTimes
+from rlinf_async.core.types import MAX_PROBE_SAMPLES, ActionRequest, Piece
+from rlinf_async.lab.virtual.times import Times, TrainingTimes, WayTimes
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
+from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog
 
+
+class VirtualRank:
+    """One inference rank: answers are the version that made them; fills `Policy` and `LoadablePolicy`."""
+
+    def __init__(self, rank: int, times: Times, *, busy: BusyMeter) -> None:
+        self._rank, self._times, self._busy = rank, times, busy
+        self._weights = asyncio.Lock()
+        self.version = 0
+
+    async def act(self, batch: Sequence[Pending]) -> list[int]:
+        async with self._weights:
+            with self._busy.busy(self._rank):
+                await asyncio.sleep(self._pass_s(batch))
+            return [self.version] * len(batch)
+
+    def _pass_s(self, batch: Sequence[Pending]) -> float:
+        """Return the seconds of a batch of requests for actions, or of one for scores: the learner's own
+        pass.
+        """
+        samples = sum(pending.size for pending in batch)
+        if batch[0].request.mode == "score":
+            return self._times.training.pass_s(samples)
+        return self._times.policy.forward_s(samples)
+
+    async def load(self, version: int, data: object) -> None:
+        async with self._weights:
+            await asyncio.sleep(self._times.weights.load_s)
+            self.version = version
+
+
+class RankWeights:
+    """The weight broker as one rank sees it; fills `loops.ports.WeightPort`."""
+
+    def __init__(self, broker: WeightBroker, rank: int) -> None:
+        self._broker, self._rank = broker, rank
+
+    async def next(self) -> tuple[int, Any] | None:
+        return await self._broker.next(self._rank)
+
+    async def applied(self, version: int) -> None:
+        self._broker.applied(self._rank, version)
+
+
+class ScoreRequests:
+    """The request broker as a learner rank asks it for scores, of which it gets none; fills `PolicyPort`."""
+
+    def __init__(self, requests: RequestBroker, way: WayTimes) -> None:
+        self._requests, self._way = requests, way
+        self.rollout = requests.rollout
+
+    async def act(self, request: ActionRequest) -> Any:
+        half = self._way.request_s / 2
+        await asyncio.sleep(half)
+        version = await self._requests.act(request)
+        await asyncio.sleep(half)
+        return {"version": version, "scores": {"none": torch.zeros(request.size)}}
+
+
 Debt = tuple[str, float]
 """Work that is done, and still has to last: the kind of its span, "" for none, and its seconds."""
-FETCH = "fetch"
-"""The kind of a wait for the one process that all rollouts pass."""
 
 
 class VirtualTraining:
@@ -43,9 +101,6 @@ class VirtualTraining:
         """Do nothing: no state is kept of the batch before."""
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        if self._times.fetch_s:
-            samples = self._settings.horizon * sum(piece.size for piece in pieces)
-            self.owed.append((FETCH, samples * self._times.fetch_s))
         # Owed where no pass is made, too: ranks wait for each other, and another may have to make one.
         self.owed.append(("", 0.0))
         return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
@@ -124,13 +179,11 @@ class VirtualLearner:
         settings: RunSettings,
         pieces: PiecePort,
         together: asyncio.Barrier | None,
-        channel: asyncio.Lock,
         busy: BusyMeter,
         spans: SpanLog,
     ) -> None:
-        """`channel` is the process that all rollouts pass."""
         self._rank, self._settings, self._pieces = rank, settings, pieces
-        self._together, self._channel, self._busy, self._spans = together, channel, busy, spans
+        self._together, self._busy, self._spans = together, busy, spans
         self._training = VirtualTraining(times, settings)
         self._learner = StreamingLearner(
             self._training,
@@ -160,10 +213,6 @@ class VirtualLearner:
         for kind, seconds in debts:
             if self._together is not None:
                 await self._together.wait()
-            if kind == FETCH:
-                async with self._channel:
-                    await asyncio.sleep(seconds)
-                continue
             with self._busy.busy(self._rank), self._spans.span(kind) if kind else nullcontext():
                 await asyncio.sleep(seconds)
             if kind == "micro-batch":

@@ -1,1 +1,0 @@
-"""From what every process has recorded to one file that Perfetto opens."""
