@@ -339,7 +339,6 @@ def test_every_file_that_is_named_exists(page):
         ROOT / "rlinf_async",
         ROOT / "rlinf_async" / "hosts" / "rlinf",
         ROOT / "rlinf_async" / "hosts" / "verl",
-        ROOT / "rlinf_async" / "ray_runtime",
         ROOT / "benchmarks" / "learning",
     ]
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`", prose(page.read_text())))

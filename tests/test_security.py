@@ -58,7 +58,6 @@ ALLOWED = {
     "hosts/verl/verl_vla/policy.py": {BY_NAME},
     "hosts/verl/verl_vla/sections.py": {BY_NAME},
     "loops/foreign.py": {UNPICKLES},
-    "ray_runtime/cluster/ray_processes.py": {LISTENS},
 }
 """All places in the package that do something of the kind; docs/security.md says why each of them does."""
 

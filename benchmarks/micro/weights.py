@@ -29,10 +29,10 @@ from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror
 from rlinf_async.ray_runtime.publication.weight_mirror import Part, unpack_part
 from rlinf_async.ray_runtime.publication.weights import (
-    CopiedWeights,
-    Taken,
     WeightClient,
+    WeightCopy,
     WeightSender,
+    WeightSnapshot,
     apply,
 )
 from rlinf_async.wire import memory
@@ -49,19 +49,19 @@ WARM_UP = 3
 Seen = dict[str, float]
 
 
-class Weights(CopiedWeights):
+class Weights(WeightCopy):
     """A learner's copy of weights that are all trained."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self._model = model
 
-    def take(self) -> Taken | None:
+    def take(self) -> WeightSnapshot | None:
         state = self._model.state_dict()
         names = self.choose(state, changing=state.keys())
         for name, place in self.places({name: state[name] for name in names}).items():
             self.write(place, state[name])
-        return self.copied()
+        return self.snapshot()
 
 
 class SmallSteps:
@@ -113,7 +113,7 @@ class Learner:
     ) -> tuple[float, float]:
         """Past Ray: the seconds that the learner waits, and those until the weights are announced."""
         began, self._version = time.perf_counter(), self._version + 1
-        blocked = await self._sender.offer(self._version, coordinator, SpanLog(None), copied=copied)
+        blocked = await self._sender.offer(self._version, coordinator, SpanLog(None), on_copy=copied)
         await self._sender.sent()
         return blocked, time.perf_counter() - began
 

@@ -116,7 +116,7 @@ def train(
     if cluster != "none":
         from rlinf_async.ray_runtime.cluster.starting import hush
 
-        hush(said=worker_logs)
+        hush(show_deaths=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     threading.excepthook = _say_thread
     with (

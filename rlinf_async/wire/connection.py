@@ -24,7 +24,7 @@ from rlinf_async.loops.request_broker import settle
 from rlinf_async.observe.failures import in_words
 from rlinf_async.wire.listening import Listening
 
-LENGTH = struct.Struct("!Q")
+LENGTH_FORMAT = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36
 """More than any piece; of what is longer, the length itself is wrong."""
 TOKEN_BYTES = 32
@@ -47,12 +47,12 @@ class Connection(asyncio.Protocol):
     _transport: Any = None
 
     def __init__(
-        self, token: bytes, receive: Receive, *, lost: Callable[[Exception | None], None] | None = None
+        self, token: bytes, receive: Receive, *, on_loss: Callable[[Exception | None], None] | None = None
     ) -> None:
-        """The end that gives `lost`, to be called at the end, shows the token; the other asks for it."""
-        self._token, self._receive, self._lost = token, receive, lost
-        self._heard = lost is not None
-        self._arrived = bytearray()
+        """The end that gives `on_loss`, to be called at the end, shows the token; the other asks for it."""
+        self._token, self._receive, self._on_loss = token, receive, on_loss
+        self._heard = on_loss is not None
+        self._buffer = bytearray()
         self._unsent: list[bytes] = []
 
     def send(self, *message: object) -> None:
@@ -66,41 +66,41 @@ class Connection(asyncio.Protocol):
             raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent += (LENGTH.pack(len(frame)), frame)
+        self._unsent += (LENGTH_FORMAT.pack(len(frame)), frame)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        if self._lost is not None:
+        if self._on_loss is not None:
             self._transport.write(self._token)
         else:
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self._arrived += data
-        if not self._heard and len(self._arrived) >= TOKEN_BYTES:
+        self._buffer += data
+        if not self._heard and len(self._buffer) >= TOKEN_BYTES:
             self._heard = secrets.compare_digest(self._take(TOKEN_BYTES), self._token)
             self._refuse_strangers()
-        while self._heard and len(self._arrived) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._arrived)
+        while self._heard and len(self._buffer) >= LENGTH_FORMAT.size:
+            (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
             if length > LONGEST_MESSAGE_BYTES:
                 raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
-            if len(self._arrived) < LENGTH.size + length:
+            if len(self._buffer) < LENGTH_FORMAT.size + length:
                 return
-            self._receive(self, *pickle.loads(self._take(LENGTH.size + length)[LENGTH.size :]))
+            self._receive(self, *pickle.loads(self._take(LENGTH_FORMAT.size + length)[LENGTH_FORMAT.size :]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._lost is not None:
-            self._lost(error)
+        if self._on_loss is not None:
+            self._on_loss(error)
 
     def _refuse_strangers(self) -> None:
         if not self._heard:
             self._transport.abort()
 
     def _take(self, size: int) -> memoryview:
-        taken = memoryview(self._arrived[:size])
-        del self._arrived[:size]
-        return taken
+        head = memoryview(self._buffer[:size])
+        del self._buffer[:size]
+        return head
 
     def _flush(self) -> None:
         if self._transport is None:
@@ -115,7 +115,7 @@ class Listener:
 
     def __init__(self, listening: Listening, receive: Receive) -> None:
         self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
-        self._accepted = partial(Connection, self._token, receive)
+        self._new_connection = partial(Connection, self._token, receive)
         self._sockets: dict[bool, socket.socket] = {}
         self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
 
@@ -134,7 +134,9 @@ class Listener:
             loop = asyncio.get_running_loop()
             start = loop.create_unix_server if near else loop.create_server
             # Whoever connects before it has started waits in the backlog of the socket.
-            self._starts.add(loop.create_task(start(self._accepted, sock=listening, backlog=MAX_WAITING)))
+            self._starts.add(
+                loop.create_task(start(self._new_connection, sock=listening, backlog=MAX_WAITING))
+            )
         place = self._sockets[near].getsockname()
         return place.decode() if near else place, self._token
 
@@ -181,14 +183,14 @@ class Answers:
 class Caller:
     """The side that connects, when it is first needed; a message of it may ask for a result."""
 
-    def __init__(self, who: str, where: Callable[[], Awaitable[Address]]) -> None:
-        """`who` is at the other end, in words."""
-        self._who, self._where = who, where
+    def __init__(self, peer: str, where: Callable[[], Awaitable[Address]]) -> None:
+        """`peer` is at the other end, in words."""
+        self._peer, self._where = peer, where
         self.near = False
         """True once it is connected to a process of its own node."""
         self._waits: dict[object, asyncio.Future[Any]] = {}
         self._keys = count()
-        self._ended: PeerError | None = None
+        self._end_error: PeerError | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
     async def connection(self) -> Connection:
@@ -214,8 +216,8 @@ class Caller:
             Exception: the other end has sent an error.
         """
         connection = await self.connection()
-        if self._ended is not None:
-            raise self._ended
+        if self._end_error is not None:
+            raise self._end_error
         result = self._waits[key] = asyncio.get_running_loop().create_future()
         try:
             connection.send(*message)
@@ -225,8 +227,8 @@ class Caller:
 
     async def _connect(self) -> Connection:
         place, token = await self._where()
-        connection = Connection(token, self.receive, lost=self._lost)
-        await _connect(connection, place, self._who)
+        connection = Connection(token, self.receive, on_loss=self._fail_waits)
+        await _connect(connection, place, self._peer)
         self.near = isinstance(place, str)
         return connection
 
@@ -235,18 +237,20 @@ class Caller:
         if (waiting := self._waits.get(key)) is not None:
             settle(waiting, result, error)
 
-    def _lost(self, error: Exception | None) -> None:
-        self._ended = PeerError(f"{self._who} has ended the connection" + (f": {error}" if error else ""))
+    def _fail_waits(self, error: Exception | None) -> None:
+        self._end_error = PeerError(
+            f"{self._peer} has ended the connection" + (f": {error}" if error else "")
+        )
         for waiting in self._waits.values():
-            settle(waiting, None, self._ended)
+            settle(waiting, None, self._end_error)
 
 
 class Callers:
     """Asks those who listen at known addresses, by one connection to each."""
 
-    def __init__(self, who: str) -> None:
-        """`who` they are, in words."""
-        self._who = who
+    def __init__(self, peer: str) -> None:
+        """`peer` they are, in words."""
+        self._peer = peer
         self.by_address: dict[Address, Caller] = {}
 
     async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
@@ -260,13 +264,13 @@ class Callers:
             TimeoutError: they do not answer, or a forked process keeps the connection of the dead open.
         """
         if address not in self.by_address:
-            self.by_address[address] = Caller(self._who, partial(_itself, address))
+            self.by_address[address] = Caller(self._peer, partial(_itself, address))
         answer = asyncio.create_task(self.by_address[address].ask(*question))
         try:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
                     if await asyncio.to_thread(on_lost_node, address):
-                        raise PeerError(f"{self._who} was on a node that is lost")
+                        raise PeerError(f"{self._peer} was on a node that is lost")
                 return await answer
         finally:
             answer.cancel()
@@ -275,17 +279,17 @@ class Callers:
 class Senders:
     """Sends to those who listen at known addresses, by one connection to each, and waits for nobody."""
 
-    def __init__(self, who: str) -> None:
-        """`who` they are, in words."""
-        self._who = who
+    def __init__(self, peer: str) -> None:
+        """`peer` they are, in words."""
+        self._peer = peer
         self.by_address: dict[Address, Connection] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
     def to(self, address: Address) -> Connection:
         """The connection to an address. What is sent where nobody can be reached is gone."""
         if address not in self.by_address:
-            lost = partial(self._lost, address)
-            connection = self.by_address[address] = Connection(address[1], _unasked, lost=lost)
+            forget = partial(self._forget, address)
+            connection = self.by_address[address] = Connection(address[1], _refuse_answer, on_loss=forget)
             task = asyncio.create_task(self._reach(connection, address))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
@@ -293,29 +297,29 @@ class Senders:
 
     async def _reach(self, connection: Connection, address: Address) -> None:
         try:
-            await _connect(connection, address[0], self._who)
+            await _connect(connection, address[0], self._peer)
         except PeerError as error:
-            self._lost(address, error)
+            self._forget(address, error)
 
-    def _lost(self, address: Address, _: Exception | None) -> None:
+    def _forget(self, address: Address, _: Exception | None) -> None:
         # The next message tries again: a link may have come back.
         self.by_address.pop(address, None)
 
 
-async def _connect(connection: Connection, place: str | tuple[str, int], who: str) -> None:
+async def _connect(connection: Connection, place: str | tuple[str, int], peer: str) -> None:
     near, loop = isinstance(place, str), asyncio.get_running_loop()
-    opened = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
-    opened.setblocking(False)
+    sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
+    sock.setblocking(False)
     try:
-        await loop.sock_connect(opened, place)
+        await loop.sock_connect(sock, place)
     except OSError as error:
-        opened.close()
-        raise PeerError(f"{who} cannot be reached at {place!r}: {error.strerror}") from error
+        sock.close()
+        raise PeerError(f"{peer} cannot be reached at {place!r}: {error.strerror}") from error
     create: Any = loop.create_unix_connection if near else loop.create_connection
-    await create(lambda: connection, sock=opened)
+    await create(lambda: connection, sock=sock)
 
 
-def _unasked(*message: object) -> None:
+def _refuse_answer(*message: object) -> None:
     raise ConnectionError("somebody was told something, and has answered")
 
 

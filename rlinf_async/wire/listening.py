@@ -21,8 +21,8 @@ class Listening(Enum):
     ANSWERS = ("env workers", SCORED_FOR), "answers"
     LARGE_ROLLOUTS = ("env workers",), "large rollouts"
 
-    def __init__(self, who: tuple[str, ...], what: str, other_nodes: bool = True) -> None:
-        self.who, self.what, self.other_nodes = who, what, other_nodes
+    def __init__(self, listeners: tuple[str, ...], content: str, other_nodes: bool = True) -> None:
+        self.listeners, self.content, self.other_nodes = listeners, content, other_nodes
 
     @property
     def socket_name(self) -> str:
@@ -38,11 +38,11 @@ def places(*, inference_scores: bool) -> list[dict[str, Any]]:
     """
     return [
         {
-            "who": LEARNER_RANKS if who == SCORED_FOR else who,
-            "what": place.what,
+            "who": LEARNER_RANKS if listener == SCORED_FOR else listener,
+            "what": place.content,
             "other_nodes": place.other_nodes,
         }
         for place in Listening
-        for who in place.who
-        if inference_scores or who != SCORED_FOR
+        for listener in place.listeners
+        if inference_scores or listener != SCORED_FOR
     ]

@@ -89,16 +89,16 @@ def read(place: Sequence[Any]) -> Any:
         PeerError: it does not hold it any more, or this process may not look into it.
     """
     *file_of, head, lengths = place
-    with opened(*file_of) as file:
+    with open_memory(*file_of) as file:
         # Whoever writes to it writes to a copy.
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     *starts, _ = starts_of(lengths)
-    buffers = [mapped[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
 
 
-def opened(where: str, process: int, number: int, inode: int) -> FileIO:
+def open_memory(where: str, process: int, number: int, inode: int) -> FileIO:
     """Open, for reading, the memory file that is descriptor `number` of `process`, on the machine `where`.
 
     Raises:
@@ -107,11 +107,11 @@ def opened(where: str, process: int, number: int, inode: int) -> FileIO:
     if where != machine():
         raise PeerError(f"process {process} is on another machine")
     try:
-        found = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
-    file = FileIO(found)
-    if os.fstat(found).st_ino != inode:
+    file = FileIO(descriptor)
+    if os.fstat(descriptor).st_ino != inode:
         file.close()
         raise PeerError(f"process {process} does not hold any more what it has sent")
     return file

@@ -113,17 +113,17 @@ def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterat
 
     `inline`: small values may travel within the message; else they stay there, too.
     """
-    packed = pack(value)
-    if inline and _size(packed) <= INLINE_BYTES:
-        yield pickle.dumps(packed, protocol=5)
+    arrays = pack(value)
+    if inline and _size(arrays) <= INLINE_BYTES:
+        yield pickle.dumps(arrays, protocol=5)
     else:
-        with memory.holding(packed) as place:
+        with memory.holding(arrays) as place:
             # Valid in this block only: afterwards the file holds another value, and the reader must have
             # copied.
             yield place
 
 
-def opened(payload: bytes) -> Any:
+def unseal(payload: bytes) -> Any:
     """The inverse of `seal`."""
     return unpack(pickle.loads(payload))
 
@@ -131,7 +131,7 @@ def opened(payload: bytes) -> Any:
 async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
     """Return the value that was `sealed`, or a `PeerError` if the process that held it is gone."""
     try:
-        return opened(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
+        return unseal(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
     except PeerError as error:
         return PeerError(f"what was asked with cannot be read: {error}")
 
@@ -168,17 +168,17 @@ def unpack(value: Any) -> Any:
     return value
 
 
-def _size(packed: object) -> int:
-    """Bytes of the arrays and texts in `packed`."""
-    if isinstance(packed, np.ndarray):
-        return packed.nbytes
-    if isinstance(packed, _Array | _Raw):
-        return packed.data.nbytes
-    if isinstance(packed, dict):
-        return sum(_size(item) for item in packed.values())
-    if isinstance(packed, list | tuple):
-        return sum(_size(item) for item in packed)
-    return len(packed) if isinstance(packed, str | bytes) else 0
+def _size(arrays: object) -> int:
+    """Bytes of the arrays and texts in `arrays`."""
+    if isinstance(arrays, np.ndarray):
+        return arrays.nbytes
+    if isinstance(arrays, _Array | _Raw):
+        return arrays.data.nbytes
+    if isinstance(arrays, dict):
+        return sum(_size(item) for item in arrays.values())
+    if isinstance(arrays, list | tuple):
+        return sum(_size(item) for item in arrays)
+    return len(arrays) if isinstance(arrays, str | bytes) else 0
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.weights import Snapshot
-    from rlinf_async.ray_runtime.publication.weights import Taken
+    from rlinf_async.ray_runtime.publication.weights import WeightSnapshot
 
 FOLDER = "SEEN_WEIGHTS"
 
@@ -23,7 +23,7 @@ def register() -> None:
 
     take, folder = Snapshot.take, Path(os.environ[FOLDER])
 
-    def keep(snapshot: Snapshot) -> Taken | None:
+    def keep(snapshot: Snapshot) -> WeightSnapshot | None:
         taken = take(snapshot)
         made = {name: weight.clone() for name, weight in taken.tensors.items()} if taken else {}
         torch.save(made, folder / f"{len(list(folder.iterdir()))}.pt")

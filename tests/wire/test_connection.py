@@ -16,7 +16,7 @@ from benchmarks.nodes.machines import machines, unavailable
 from rlinf_async.core.failures import PeerError
 from rlinf_async.wire import connection
 from rlinf_async.wire.connection import (
-    LENGTH,
+    LENGTH_FORMAT,
     TOKEN_BYTES,
     TOKEN_TIMEOUT_S,
     Caller,
@@ -52,7 +52,7 @@ class Transport:
 
 def end(heard, *, lost=None):
     """One end of a connection whose other end is the test."""
-    made = Connection(TOKEN, lambda _, *message: heard.append(message), lost=lost)
+    made = Connection(TOKEN, lambda _, *message: heard.append(message), on_loss=lost)
     made.connection_made(Transport())
     return made
 
@@ -173,7 +173,7 @@ STRANGE = [bytes(TOKEN_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\
 async def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
     echo = Echo()
     trap = pickle.dumps((Trap(),))
-    await hung_up(await echo.stranger(said + LENGTH.pack(len(trap)) + trap, far=far))
+    await hung_up(await echo.stranger(said + LENGTH_FORMAT.pack(len(trap)) + trap, far=far))
     assert echo.heard == []
     assert not Trap.sprung
     assert await echo.caller(far=far).call(1, 1) == ()
@@ -185,7 +185,7 @@ async def test_what_comes_with_the_token_is_read():
     echo = Echo()
     _, token = echo.address(False)
     trap = pickle.dumps((Trap(),))
-    opened = await echo.stranger(token + LENGTH.pack(len(trap)) + trap)
+    opened = await echo.stranger(token + LENGTH_FORMAT.pack(len(trap)) + trap)
     await settle()
     assert Trap.sprung
     opened.close()
@@ -203,7 +203,7 @@ async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
     echo = Echo()
     _, token = echo.address(False)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    await hung_up(await echo.stranger(token + LENGTH.pack(2**40)))
+    await hung_up(await echo.stranger(token + LENGTH_FORMAT.pack(2**40)))
     assert echo.heard == []
     assert await echo.caller().call(1, 1) == ()
 
@@ -211,7 +211,7 @@ async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
 async def test_a_caller_says_that_a_frame_was_too_long():
     echo = Echo()
     caller = echo.caller()
-    (await caller.connection())._arrived += LENGTH.pack(2**40)
+    (await caller.connection())._buffer += LENGTH_FORMAT.pack(2**40)
     with pytest.raises(PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"):
         await caller.call(1, 1)
 
@@ -220,7 +220,7 @@ async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
     echo = Echo()
     _, token = echo.address(False)
     frame = pickle.dumps((1, bytes(1000)))
-    opened = await echo.stranger(token + LENGTH.pack(len(frame)) + frame[:500])
+    opened = await echo.stranger(token + LENGTH_FORMAT.pack(len(frame)) + frame[:500])
     await settle()
     opened.close()
     await settle()

@@ -17,12 +17,12 @@ from rlinf_async.wire.payloads import (
     INLINE_BYTES,
     Reader,
     ShownMemory,
-    opened,
     pack,
     read_sealed,
     seal,
     sealed,
     unpack,
+    unseal,
 )
 from tests.listening import listening
 from tests.loops.virtual import now, settle
@@ -254,11 +254,11 @@ def test_no_tensor_travels_as_a_tensor(value):
 def test_whatever_is_sealed_arrives_as_it_was(value):
     payload = seal(value)
     assert isinstance(payload, bytes)
-    assert equal(opened(payload), value)
+    assert equal(unseal(payload), value)
 
 
 def test_what_travels_in_a_message_can_be_written_to_where_it_arrives():
-    assert opened(seal(torch.ones(3))).zero_().tolist() == [0, 0, 0]
+    assert unseal(seal(torch.ones(3))).zero_().tolist() == [0, 0, 0]
 
 
 @pytest.mark.real_time

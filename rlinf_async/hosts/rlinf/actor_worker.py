@@ -71,7 +71,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         self.set_global_step(version)
         if self._away:
             self.load_param_and_grad(self.device)
-        return await self.sender.offer(version, coordinator, self.spans, copied=self._leave)
+        return await self.sender.offer(version, coordinator, self.spans, on_copy=self._leave)
 
     def _come_back(self) -> None:
         """Onto the accelerator, which the others have left."""

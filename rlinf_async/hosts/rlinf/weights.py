@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.hosts.footprints import precision_of
-from rlinf_async.ray_runtime.publication.weights import CopiedWeights, Taken, Types
+from rlinf_async.ray_runtime.publication.weights import Types, WeightCopy, WeightSnapshot
 
 TYPES_OF_PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -61,8 +61,8 @@ class TrainedShards:
         return list(self._model.named_parameters())
 
 
-class Snapshot(CopiedWeights):
-    """The weights of an RLinf actor, as they are when `take` is called; a `WeightCopy`.
+class Snapshot(WeightCopy):
+    """The weights of an RLinf actor, as they are when `take` is called.
 
     What is sent and what the receiver has in the end is what RLinf's own weight syncers would send and
     leave, whatever `weight_syncer.type` says. One tensor at a time is gathered from its shards, so that no
@@ -73,7 +73,7 @@ class Snapshot(CopiedWeights):
         super().__init__()
         self._actor = actor
 
-    def take(self) -> Taken | None:
+    def take(self) -> WeightSnapshot | None:
         # What a forward pass without gradients has left gathered may be another version's.
         reshard(self._actor.model)
         state = self._actor.get_rollout_state_dict()
@@ -87,7 +87,7 @@ class Snapshot(CopiedWeights):
             if places:
                 self.write(places[name], tensor)
         wait_for(*tensors.values())
-        return self.copied()
+        return self.snapshot()
 
     def _types(self, tensors: Mapping[str, torch.Tensor]) -> Types:
         """As RLinf's: the type that its bucket syncer is told to send, else the receiver's."""

@@ -29,7 +29,7 @@ from rlinf_async.hosts.verl.training import engine_learner
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.publication.weights import CopiedWeights, Taken, WeightSender
+from rlinf_async.ray_runtime.publication.weights import WeightCopy, WeightSender, WeightSnapshot
 
 
 class LearnerWorker(LearnerRank, TrainingWorker):
@@ -73,8 +73,8 @@ def join_group() -> None:
         dist.init_process_group("cpu:gloo", rank=rank, world_size=ranks)
 
 
-class EngineWeights(CopiedWeights):
-    """Copies a policy's weights to memory that inference maps; fills `WeightCopy`.
+class EngineWeights(WeightCopy):
+    """Copies a policy's weights to memory that inference maps; .
 
     One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
     device.
@@ -85,7 +85,7 @@ class EngineWeights(CopiedWeights):
         self._engine = engine
         self._sends = sends
 
-    def take(self) -> Taken | None:
+    def take(self) -> WeightSnapshot | None:
         self._engine.reshard()
         module = self._engine.module
         state = module.state_dict()
@@ -97,7 +97,7 @@ class EngineWeights(CopiedWeights):
             if places:
                 self.write(places[name], tensor)
                 wait_for(tensor)  # before the gathered tensor is freed
-        return self.copied()
+        return self.snapshot()
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ from rlinf_async.observe.files import read_regular
 
 LIST_FILE = "complete.json"
 LIST_FORMAT = 2
-SIZES_ONLY_FORMAT = 1
-"""An earlier one, which still loads: without a number, and without digests of files above 1 MiB."""
 MAX_SEQUENCE = 1 << 53
 MAX_LIST_BYTES = 64 << 20
 DIGEST_NAME = "sha256"
@@ -62,7 +60,7 @@ def step_of(folder: Path) -> int | None:
 
 def newest_sequence(parent: Path) -> int:
     """The number of the checkpoint in `parent` that was written last, whole or not; 0 if there is none."""
-    return max((sequence_of(folder) for folder in _listed(parent)), default=0)
+    return max((sequence_of(folder) for folder in _folders_with_list(parent)), default=0)
 
 
 @contextmanager
@@ -77,7 +75,7 @@ def written_aside(
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
-    aside = _beside(folder, "writing")
+    aside = _sibling(folder, "writing")
     try:
         _remove(aside)
         aside.mkdir(parents=True)
@@ -95,11 +93,11 @@ def problem_of(folder: Path, *, digests: bool = True) -> str | None:
 
     Without `digests` only the names and sizes of its files are looked at, and none of them is read.
     """
-    listed = _read_list(folder)
-    if isinstance(listed, str):
-        return listed
+    file_list = _read_list(folder)
+    if isinstance(file_list, str):
+        return file_list
     return next(
-        (wrong for name, entry in listed.files.items() if (wrong := entry.problem(folder, name, digests))),
+        (wrong for name, entry in file_list.files.items() if (wrong := entry.problem(folder, name, digests))),
         None,
     )
 
@@ -108,15 +106,15 @@ def find_newest(parent: Path, *, digests: bool = True) -> Newest:
     """Return the whole checkpoint in `parent` that was written last, by the number in its list.
 
     Checkpoints without a list of files, such as those of a framework, are not looked at; a list that does not
-    agree with the files in its folder makes a sentence in `skipped`. `digests` as in `problem_of`.
+    agree with the files in its folder makes a sentence in `problems`. `digests` as in `problem_of`.
     """
-    skipped: list[str] = []
-    for folder in sorted(_listed(parent), key=_age, reverse=True):
+    problems: list[str] = []
+    for folder in sorted(_folders_with_list(parent), key=_age, reverse=True):
         problem = problem_of(folder, digests=digests)
         if problem is None:
-            return Newest(folder, step_of(folder) or 0, tuple(skipped))
-        skipped.append(f"{folder} is not whole and is not used: {problem}")
-    return Newest(None, 0, tuple(skipped))
+            return Newest(folder, step_of(folder) or 0, tuple(problems))
+        problems.append(f"{folder} is not whole and is not used: {problem}")
+    return Newest(None, 0, tuple(problems))
 
 
 def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] = ()) -> list[Path]:
@@ -131,16 +129,16 @@ def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] 
     """
     if keep == "all":
         return []
-    kept, removed = 0, []
-    for folder in sorted(_listed(parent), key=_age, reverse=True):
-        enough = kept >= max(1, keep)
+    count, old_folders = 0, []
+    for folder in sorted(_folders_with_list(parent), key=_age, reverse=True):
+        enough = count >= max(1, keep)
         if problem_of(folder, digests=not enough and folder not in written) is None:
-            kept += 1
-            removed += [folder] if enough else []
+            count += 1
+            old_folders += [folder] if enough else []
     # The oldest first: killed in between, this leaves the newer ones.
-    for folder in reversed(removed):
+    for folder in reversed(old_folders):
         _remove(folder)
-    return removed[::-1]
+    return old_folders[::-1]
 
 
 def tidy(parent: Path) -> None:
@@ -184,7 +182,7 @@ class _Entry:
     """The facts that a list gives of a file."""
 
     bytes: int
-    digest: str | None
+    digest: str
 
     @classmethod
     def read(cls, name: object, entry: object) -> _Entry | None:
@@ -193,7 +191,7 @@ class _Entry:
             return None
         size, digest = entry.get("bytes"), entry.get(DIGEST_NAME)
         inside = name and not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name
-        if not inside or not _is_count(size) or not isinstance(digest, str | None):
+        if not inside or not is_count(size) or not isinstance(digest, str):
             return None
         return cls(size, digest)
 
@@ -201,12 +199,12 @@ class _Entry:
         """Why the file `name` is another one, in a few words; None if it is this one."""
         path = folder / name
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 return f"{name} is no file"
-            if found.st_size != self.bytes:
-                return f"{name} has {found.st_size} bytes in the place of {self.bytes}"
-            if digests and self.digest is not None and _digest(path) != self.digest:
+            if status.st_size != self.bytes:
+                return f"{name} has {status.st_size} bytes in the place of {self.bytes}"
+            if digests and _digest(path) != self.digest:
                 return f"{name} has other content than it was written with"
         except FileNotFoundError:
             return f"{name} is missing"
@@ -224,41 +222,39 @@ class _List:
 def _read_list(folder: Path) -> _List | str:
     """The list of a checkpoint; a few words if there is none that a run could have written."""
     path = folder / LIST_FILE
-    damaged = f"its {LIST_FILE} is not as it was written"
+    damage = f"its {LIST_FILE} is not as it was written"
     try:
         content = read_regular(path, limit=MAX_LIST_BYTES)
-        listed = json.loads(content)
+        list_facts = json.loads(content)
     except FileNotFoundError:
         return f"it has no {LIST_FILE}"
     except OSError as error:
         return f"its {LIST_FILE} cannot be read ({error.strerror})"
     except (ValueError, RecursionError):
-        return damaged
-    if not isinstance(listed, dict) or not isinstance(listed.get("files"), dict):
-        return damaged
-    if listed.get("format") not in (LIST_FORMAT, SIZES_ONLY_FORMAT):
-        return f"its {LIST_FILE} is of format {listed.get('format')!r:.40}, and not {LIST_FORMAT}"
-    files = {name: _Entry.read(name, entry) for name, entry in listed["files"].items()}
+        return damage
+    if not isinstance(list_facts, dict) or not isinstance(list_facts.get("files"), dict):
+        return damage
+    if list_facts.get("format") != LIST_FORMAT:
+        return f"its {LIST_FILE} is of format {list_facts.get('format')!r:.40}, and not {LIST_FORMAT}"
+    files = {name: _Entry.read(name, entry) for name, entry in list_facts["files"].items()}
     whole = {name: entry for name, entry in files.items() if entry is not None}
     if len(whole) < len(files) or not files:
-        return damaged
-    if listed["format"] == SIZES_ONLY_FORMAT:
-        return damaged if "sequence" in listed else _List(0, whole)
-    sequence = listed.get("sequence")
-    if not _is_count(sequence) or not 0 < sequence <= MAX_SEQUENCE:
-        return damaged
-    if any(entry.digest is None for entry in whole.values()) or content != _sealed(listed).encode():
-        return damaged
+        return damage
+    sequence = list_facts.get("sequence")
+    if not is_count(sequence) or not 0 < sequence <= MAX_SEQUENCE:
+        return damage
+    if content != _with_seal(list_facts).encode():
+        return damage
     return _List(sequence, whole)
 
 
-def _is_count(value: object) -> TypeGuard[int]:
+def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _sealed(listed: Mapping[str, Any]) -> str:
+def _with_seal(facts_and_files: Mapping[str, Any]) -> str:
     """The text of a list, whose last entry is a digest of the others."""
-    others = {name: fact for name, fact in listed.items() if name != DIGEST_NAME}
+    others = {name: fact for name, fact in facts_and_files.items() if name != DIGEST_NAME}
     seal = hashlib.new(DIGEST_NAME, json.dumps(others).encode()).hexdigest()
     return json.dumps({**others, DIGEST_NAME: seal}, indent=2) + "\n"
 
@@ -269,15 +265,15 @@ def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, seque
     for directory, _, names in os.walk(folder):
         paths += [Path(directory, name) for name in sorted(names)]
     with ThreadPoolExecutor(min(READER_THREADS, os.cpu_count() or 1)) as readers:
-        entries = list(readers.map(_flushed, paths))
+        entries = list(readers.map(_flush, paths))
     for directory, _, _ in os.walk(folder, topdown=False):
         _sync(Path(directory))
     files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
-    listed = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
-    replace_text(folder / LIST_FILE, _sealed({**listed, "files": files}))
+    facts_of_list = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
+    replace_text(folder / LIST_FILE, _with_seal({**facts_of_list, "files": files}))
 
 
-def _flushed(path: Path) -> dict[str, Any]:
+def _flush(path: Path) -> dict[str, Any]:
     """Wait until a file is on the disk; its entry in a list. What was written just now is still in memory."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -287,45 +283,45 @@ def _flushed(path: Path) -> dict[str, Any]:
 
 def _move(aside: Path, folder: Path) -> None:
     """Give the whole checkpoint its name; one that has it already goes away first."""
-    replaced = _beside(folder, "replaced")
+    old_folder = _sibling(folder, "replaced")
     if folder.exists():
-        _remove(replaced)
-        folder.rename(replaced)
+        _remove(old_folder)
+        folder.rename(old_folder)
     try:
         aside.rename(folder)
     except OSError:
-        if replaced.exists():
-            replaced.rename(folder)
+        if old_folder.exists():
+            old_folder.rename(folder)
         raise
     _sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(old_folder, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:
     """Rename the folder, then remove it, so that no reader takes a half-removed folder for a checkpoint."""
     if CHECKPOINT_NAME.fullmatch(folder.name):
-        folder = folder.rename(_beside(folder, "removing"))
+        folder = folder.rename(_sibling(folder, "removing"))
     if folder.exists():
         shutil.rmtree(folder)
 
 
-def _beside(folder: Path, what: str) -> Path:
-    return folder.with_name(f".{folder.name}.{what}")
+def _sibling(folder: Path, ending: str) -> Path:
+    return folder.with_name(f".{folder.name}.{ending}")
 
 
-def _listed(parent: Path) -> list[Path]:
+def _folders_with_list(parent: Path) -> list[Path]:
     folders = parent.iterdir() if parent.is_dir() else ()
     return [folder for folder in folders if step_of(folder) is not None and (folder / LIST_FILE).is_file()]
 
 
 def sequence_of(folder: Path, unknown: int = 0) -> int:
     """The number of a checkpoint, higher than of those written before; `unknown` if its list has none."""
-    listed = _read_list(folder)
-    return unknown if isinstance(listed, str) else listed.sequence
+    file_list = _read_list(folder)
+    return unknown if isinstance(file_list, str) else file_list.sequence
 
 
 def _age(folder: Path) -> tuple[int, int]:
-    """A key for sorting: those of the earlier format, which have no number, come first, by their steps.
+    """A key for sorting by number.
 
     One whose list is damaged comes last: it is named before an older one is gone on from.
     """

@@ -29,6 +29,7 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.files import opened
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import is_count
 
 BUFFER_FOLDER = "buffer"
 INDEX_FILE = "pieces.json"
@@ -38,7 +39,7 @@ MAX_INDEX_BYTES = 64 << 20
 """Most bytes of the index; a piece has about 300 bytes of it."""
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
-Opened = Callable[[Piece], Awaitable[Any]]
+FetchPayload = Callable[[Piece], Awaitable[Any]]
 """Fetches what a piece holds; a PeerError where it has gone."""
 
 
@@ -60,7 +61,7 @@ class Resumed:
 
 
 async def save_buffer(
-    folder: Path, version: int, buffer: TrajectoryBuffer, settings: RunSettings, opened: Opened
+    folder: Path, version: int, buffer: TrajectoryBuffer, settings: RunSettings, fetch: FetchPayload
 ) -> None:
     """Write the ledger, and the pieces that have not been trained, as they are at this moment.
 
@@ -83,7 +84,7 @@ async def save_buffer(
         name = f"{number}.safetensors"
         try:
             # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
-            await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, await opened(piece))
+            await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, await fetch(piece))
         except (TypeError, PeerError):
             continue
         facts = asdict(replace(piece, payload=None))
@@ -141,21 +142,21 @@ def resume_buffer(
     before, why = ledger.refused["lost at resume"], ""
     try:
         pieces, why = _usable(folder, version, settings)
-        filled = [replace(piece, payload=_held(folder, piece, hold)) for piece in pieces]
+        pieces_with_data = [replace(piece, payload=_read_payload(folder, piece, hold)) for piece in pieces]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        filled, why = [], f"{BUFFER_FOLDER} cannot be read: {error}"
-    resumed = buffer.restore(version, ledger, filled)
+        pieces_with_data, why = [], f"{BUFFER_FOLDER} cannot be read: {error}"
+    pieces_again = buffer.restore(version, ledger, pieces_with_data)
     # Or the gate would have these rollouts collected a second time.
-    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in resumed)
+    gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in pieces_again)
     losses = ledger.refused["lost at resume"] - before
     # A reason with a count of 0 is not to be printed.
     if not ledger.refused["lost at resume"]:
         del ledger.refused["lost at resume"]
     return Resumed(
-        kept=sum(piece.size for piece in resumed),
+        kept=sum(piece.size for piece in pieces_again),
         lost=losses,
         why=why or "they are too old",
-        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in resumed),
+        rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in pieces_again),
     )
 
 
@@ -171,7 +172,7 @@ def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[P
     return earlier, replace(ledger, produced=ledger.produced - late)
 
 
-def _held(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
+def _read_payload(folder: Path, piece: Piece, hold: Callable[[Any], Any]) -> Any:
     return hold(read_tensors(folder / BUFFER_FOLDER / piece.payload))
 
 
@@ -197,12 +198,12 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
     of_run, entries = index["run"], index["pieces"]
     if not isinstance(of_run, dict) or not isinstance(entries, list):
         raise ValueError(f"{INDEX_FILE} is no index of pieces")
-    here = _of_run(settings)
-    changed = [name for name in here if of_run.get(name) != here[name]]
-    if here["recomputes"] is False and "recomputes" in changed:
-        changed.remove("recomputes")  # what is recomputed needs more than what is not
-    if changed:
-        return [], f"the run is another now ({', '.join(changed)})"
+    facts = _of_run(settings)
+    differences = [name for name in facts if of_run.get(name) != facts[name]]
+    if facts["recomputes"] is False and "recomputes" in differences:
+        differences.remove("recomputes")  # what is recomputed needs more than what is not
+    if differences:
+        return [], f"the run is another now ({', '.join(differences)})"
     pieces = [_piece(entry) for entry in entries]
     fresh = [piece for piece in pieces if _is_fresh(piece, version, settings)]
     return _of_whole_rollouts(fresh, settings.plan.parts), ""
@@ -215,8 +216,8 @@ def _is_fresh(piece: Piece, version: int, settings: RunSettings) -> bool:
 
 def _of_whole_rollouts(pieces: Sequence[Piece], parts: int) -> list[Piece]:
     """A rollout of which a part is missing is collected again as a whole."""
-    arrived: Counter[Ticket] = Counter(piece.ticket for piece in pieces)
-    return [piece for piece in pieces if arrived[piece.ticket] == parts]
+    part_counts: Counter[Ticket] = Counter(piece.ticket for piece in pieces)
+    return [piece for piece in pieces if part_counts[piece.ticket] == parts]
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
@@ -267,17 +268,13 @@ def read_ledger(directory: Path) -> Ledger:
     counts: dict[str, Any] = (
         {name: state.get(name) for name in LEDGER_COUNTS} if isinstance(state, dict) else {}
     )
-    refused = state.get("refused") if isinstance(state, dict) else None
-    if not isinstance(refused, dict) or not all(map(_is_count, (*counts.values(), *refused.values()))):
+    refusals = state.get("refused") if isinstance(state, dict) else None
+    if not isinstance(refusals, dict) or not all(map(is_count, (*counts.values(), *refusals.values()))):
         raise ValueError(
             f"{path} lacks counts of trajectories ({', '.join(LEDGER_COUNTS)}, refused); "
             f"{OTHER_CHECKPOINT_REMEDY}"
         )
-    return Ledger(**counts, refused=Counter(refused))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return Ledger(**counts, refused=Counter(refusals))
 
 
 TREE_KEY = "tree"
@@ -291,7 +288,7 @@ def write_tensors(path: Path, value: object) -> None:
         OSError: the disk is full, or the file cannot be written.
     """
     tensors: list[torch.Tensor] = []
-    tree = json.dumps(_described(value, tensors))
+    tree = json.dumps(_describe(value, tensors))
     try:
         save_file({str(n): tensor for n, tensor in enumerate(tensors)}, path, metadata={TREE_KEY: tree})
     except SafetensorError as error:  # the library has an error of its own for what the system says
@@ -307,14 +304,14 @@ def read_tensors(path: Path) -> Any:
     try:
         with opened(path) as number, safe_open(f"/proc/self/fd/{number}", framework="pt") as file:
             tree = json.loads((file.metadata() or {})[TREE_KEY])
-            return _built(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            return _build(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except OSError:
         raise
     except Exception as error:
         raise ValueError(f"{path.name} cannot be read: {error}") from error
 
 
-def _described(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
     """The shape of `value` as JSON: `[kind, content]`, in which tensors are their places in `tensors`."""
     if isinstance(value, torch.Tensor):
         # A copy, as the library refuses tensors that share memory.
@@ -323,27 +320,27 @@ def _described(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
             return ["texts", value.tolist()]
-        return ["array", _described(torch.from_numpy(value.copy()), tensors)]
+        return ["array", _describe(torch.from_numpy(value.copy()), tensors)]
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        return ["dict", {name: _described(item, tensors) for name, item in value.items()}]
+        return ["dict", {name: _describe(item, tensors) for name, item in value.items()}]
     if type(value) in (list, tuple):
-        return [type(value).__name__, [_described(item, tensors) for item in value]]
+        return [type(value).__name__, [_describe(item, tensors) for item in value]]
     if value is None or isinstance(value, str | bool | int | float):
         return ["plain", value]
     raise TypeError(f"a {type(value).__name__} is neither a tensor nor plain data")
 
 
-def _built(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _build(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     kind, content = tree
     if kind == "tensor":
         return tensors[str(content)]
     if kind == "array":
-        return _built(content, tensors).numpy()
+        return _build(content, tensors).numpy()
     if kind == "texts":
         return np.array(content)
     if kind == "dict":
-        return {name: _built(item, tensors) for name, item in content.items()}
+        return {name: _build(item, tensors) for name, item in content.items()}
     if kind in ("list", "tuple"):
-        items = [_built(item, tensors) for item in content]
+        items = [_build(item, tensors) for item in content]
         return items if kind == "list" else tuple(items)
     return content

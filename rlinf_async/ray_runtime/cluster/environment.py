@@ -18,7 +18,7 @@ from typing import Any
 from rlinf_async.observe.files import PRIVATE_MODE
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
-PATIENCE_S = 3.0
+ANSWER_TIMEOUT_S = 3.0
 
 
 def unanswered(environ: Mapping[str, str]) -> str | None:
@@ -30,10 +30,17 @@ def unanswered(environ: Mapping[str, str]) -> str | None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "/" in host:
         return None
+    why = connection_error(address)
+    return None if why is None else f"nothing answers at RAY_ADDRESS={address} ({why})"
+
+
+def connection_error(address: str) -> str | None:
+    """Why nothing answers at the `host:port` of a cluster's store, in a few words; None if it answers."""
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_S).close()
-    except (OSError, OverflowError) as error:
-        return f"nothing answers at RAY_ADDRESS={address} ({getattr(error, 'strerror', None) or error})"
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S).close()
+    except (OSError, OverflowError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
     return None
 
 
@@ -109,7 +116,7 @@ def require_token(environ: MutableMapping[str, str], *, shared: bool = False) ->
     Returns:
         True if a token was set; False where `environ` has such a variable already, or Ray has no tokens.
     """
-    if any(name in environ for name in TOKEN_VARIABLES) or not _offered():
+    if any(name in environ for name in TOKEN_VARIABLES) or not _has_tokens():
         return False
     environ[MODE_VARIABLE] = "token"
     if not shared:
@@ -118,7 +125,7 @@ def require_token(environ: MutableMapping[str, str], *, shared: bool = False) ->
     return True
 
 
-def _offered() -> bool:
+def _has_tokens() -> bool:
     return find_spec(AUTH_MODULE) is not None
 
 

@@ -8,7 +8,6 @@ that it has started, and otherwise whether the store answers.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 
 import ray
 
+from rlinf_async.ray_runtime.cluster.environment import connection_error
+
 STORE_PROCESS = "gcs_server"
 RAYLET_PROCESS = "raylet"
 EVERY_S = 2.0
-PATIENCE_S = 3.0
-"""For a store on another machine to answer."""
 HELPER_FAILED = "because one Ray agent failed, agent_name = "
 """The line that the raylet logs when one of its helpers has died; it then ends its workers, and itself."""
 HELPER_CLASSES = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
@@ -78,16 +77,20 @@ def dead_process(*, closely: bool = False) -> DeadProcess | None:
     """
     # Ray has no public way to ask. Where it is another one's, or has none of these, there is no answer.
     node: Any = getattr(ray._private.worker, "_global_node", None)
-    started = _processes(node)
+    processes = _processes(node)
     for name in (STORE_PROCESS, RAYLET_PROCESS):
-        process = started.get(name)
+        process = processes.get(name)
         if process is None:
             continue
         dead, logs = process.poll() is not None, Path(node.get_logs_dir_path())
         helper = _helper(logs) if name == RAYLET_PROCESS and (dead or closely) else None
         if dead or helper is not None:
             return DeadProcess(name, process.pid, logs, helper)
-    if node is not None and STORE_PROCESS not in started and not _answers(str(node.gcs_address)):
+    if (
+        node is not None
+        and STORE_PROCESS not in processes
+        and connection_error(str(node.gcs_address)) is not None
+    ):
         return DeadProcess(STORE_PROCESS, None, None)
     return None
 
@@ -107,17 +110,8 @@ def _helper(logs: Path) -> str | None:
     except OSError:
         return None
     for line in lines:
-        _, found, rest = line.partition(HELPER_FAILED)
-        if found:
+        _, marker, rest = line.partition(HELPER_FAILED)
+        if marker:
             name = rest.strip().rstrip(".")
             return HELPER_CLASSES.get(name, name)
     return None
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_S).close()
-    except (OSError, ValueError):
-        return False
-    return True

@@ -46,13 +46,13 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
 
     def init(*args: Any, **kwargs: Any) -> Any:
         own = _starts(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
-        given = {**kwargs, **(options or {})} if own else kwargs
+        settings = {**kwargs, **(options or {})} if own else kwargs
         if own:
-            require_token(os.environ, shared=bool(given.get("include_dashboard")))
-            with nullcontext() if "_node_ip_address" in given else on_loopback():
-                context = tried_again(lambda: start(*args, **given), say=say)
+            require_token(os.environ, shared=bool(settings.get("include_dashboard")))
+            with nullcontext() if "_node_ip_address" in settings else on_loopback():
+                context = tried_again(lambda: start(*args, **settings), say=say)
         else:
-            context = start(*args, **given)
+            context = start(*args, **settings)
         TERMINATION.install()
         return context
 
@@ -99,11 +99,11 @@ def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], A
 
 def children() -> set[int]:
     """The processes that this one has started and that have not been waited for, by their numbers."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for tasks in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
-            found |= {int(number) for number in tasks.read_text().split()}
-    return found
+            numbers |= {int(number) for number in tasks.read_text().split()}
+    return numbers
 
 
 def _end(processes: set[int]) -> None:
@@ -139,14 +139,14 @@ TOKENS_ENABLED_MESSAGE = "Token authentication is enabled"
 LOGGER = logging.getLogger(__name__)
 
 
-def hush(*, said: bool = False) -> None:
+def hush(*, show_deaths: bool = False) -> None:
     """Leave the notice of Ray's default way to authenticate out of this process's output.
 
-    Unless they are to be `said`, Ray's own words about processes that have died are left out, too: a page of
-    the raylet's log for each, before the run can say which process it was and what was done about it.
+    Without `show_deaths` Ray's own words about processes that have died are left out, too: a page of the
+    raylet's log for each, before the run can say which process it was and what was done about it.
     """
     logging.getLogger(TOKEN_MODULE).addFilter(_worth_reading)
-    if not said:
+    if not show_deaths:
         from ray._private import worker
 
         # Ray has no setting for these. One whose function has another name says them all the same.

@@ -40,10 +40,10 @@ class EndingInOrder:
     that knows it may be the one that dies.
     """
 
-    def __init__(self, fleet: Fleet, launched: LaunchedRun, *, display: RunDisplay) -> None:
-        self._fleet, self._launched, self._display = fleet, launched, display
+    def __init__(self, fleet: Fleet, run: LaunchedRun, *, display: RunDisplay) -> None:
+        self._fleet, self._run, self._display = fleet, run, display
         self.tally, self.ledger = Tally(), Ledger()
-        self.saved: int | None = launched.step if launched.checkpoint is not None else None
+        self.saved: int | None = run.step if run.checkpoint is not None else None
         """The step of the newest checkpoint that this run could go on from."""
 
     @contextmanager
@@ -54,19 +54,19 @@ class EndingInOrder:
             RunFailed: the run has ended by an error, in one sentence.
             KeyboardInterrupt, Terminated: it was asked to end.
         """
-        succeeded = False
+        success = False
         try:
-            with recorded(lambda: self._launched.run_dir, judge=self._judge, summary=self._summary):
+            with recorded(lambda: self._run.run_dir, judge=self._judge, summary=self._summary):
                 try:
                     with TERMINATION.through_ray():
                         yield
-                    succeeded = True
+                    success = True
                 except KeyboardInterrupt:
                     self._display.stop()
                     self._drain(loops())
                     raise
         finally:
-            if not succeeded:
+            if not success:
                 TERMINATION.ignore_failures()
                 # A second signal must not stop the kill half way: processes would be left over.
                 with undisturbed():
@@ -77,7 +77,7 @@ class EndingInOrder:
         if not loops or not ray.is_initialized():
             return
         self._display.note("interrupted: closing the gate, waiting for rollouts that have started")
-        self._launched.coordinator.close_gate.remote()
+        self._run.coordinator.close_gate.remote()
         # Not through `Fleet.wait`, which would raise the failures of watched calls and end the drain.
         in_order = self._fleet.ended(loops, DRAIN_TIMEOUT_S)
         self._display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
@@ -85,20 +85,18 @@ class EndingInOrder:
     def _judge(self, error: BaseException) -> Ending:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
             error = next(iter(self._fleet.deaths()), error)
-        return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._again())
+        return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._how_to_restart())
 
-    def _again(self) -> str:
-        if self.saved is None or not self._launched.resume:
+    def _how_to_restart(self) -> str:
+        if self.saved is None or not self._run.resume:
             return START_AGAIN
-        return f"{START_AGAIN} with {self._launched.resume}, which goes on from step {self.saved}"
+        return f"{START_AGAIN} with {self._run.resume}, which goes on from step {self.saved}"
 
     def _summary(self, faults: FaultCounts) -> RunSummary:
         if ray.is_initialized():
             # Whoever has died is named elsewhere; this takes what is known.
             with suppress(ray.exceptions.RayError):
-                self.ledger = ray.get(
-                    self._launched.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S
-                )
+                self.ledger = ray.get(self._run.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S)
         return self.tally.summary(self.ledger, faults)
 
 
@@ -152,29 +150,31 @@ def is_echo(error: BaseException) -> bool:
     return not died and isinstance(error, ray.exceptions.RayError | PeerError | DeadlineError)
 
 
-def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, again: str) -> Ending:
+def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: str) -> Ending:
     """An error that a process has met in its work; or that of another one, which it has called."""
     cause = error.cause
     if isinstance(cause, ray.exceptions.RayTaskError):
-        return _worker_failed(cause, names, again)
+        return _worker_failed(cause, names, restart)
     if isinstance(cause, ray.exceptions.RayActorError):
-        return _died(cause, names, again)
+        return _died(cause, names, restart)
     # One that is also of the type of its cause, as Ray makes them, has the process in its text alone.
     place = CALL_PATTERN.search(str(error))
     process = names.get((place and place["actor"]) or "", "a worker")
-    who = f"{process} ({place['pid']} on {place['ip']})" if place else process
+    subject = f"{process} ({place['pid']} on {place['ip']})" if place else process
     if not isinstance(cause, BaseException):
         why = f"has met {short(in_words(error))}"
-        return Ending(how="failed", who=who, why=why, what_next=f"mend that, and {again}", process=process)
-    return replace(ending_of(cause, again=again), how="failed", who=who, status=1, process=process)
+        return Ending(
+            how="failed", who=subject, why=why, what_next=f"mend that, and {restart}", process=process
+        )
+    return replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
 
 
-def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Ending:
+def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> Ending:
     text = str(error)
     process = names.get(str(error.actor_id), "a worker")
     place = {match["name"]: match["value"] for match in DETAIL_PATTERN.finditer(text)}
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
-    who = f"{process} ({where})" if where else process
+    subject = f"{process} ({where})" if where else process
     why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
         why, remedy = (
@@ -183,23 +183,25 @@ def _died(error: ray.exceptions.RayActorError, names: Names, again: str) -> Endi
         )
     elif NODE_LOST in text:
         why, remedy = "was on a node that is lost", "look at that node and at the network"
-    elif (found := EXIT_PATTERN.search(text)) and SILENT_EXIT not in found["detail"]:
-        why, remedy = f"has ended: {short(found['detail'])}", "mend that"
+    elif (exit_match := EXIT_PATTERN.search(text)) and SILENT_EXIT not in exit_match["detail"]:
+        why, remedy = f"has ended: {short(exit_match['detail'])}", "mend that"
     elif error.actor_init_failed:
-        said = [line for line in text.strip().splitlines() if line.strip()]
-        why, remedy = f"has failed while it was built: {short(said[-1])}", "mend that"
+        lines = [line for line in text.strip().splitlines() if line.strip()]
+        why, remedy = f"has failed while it was built: {short(lines[-1])}", "mend that"
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
         why, remedy = "cannot be reached any more", "look at its node and at the network"
-    return Ending(how="failed", who=who, why=why, what_next=f"{remedy}, and {again}", process=process)
+    return Ending(how="failed", who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
 
 
-def _ray_died(dead: DeadProcess, again: str) -> Ending:
+def _ray_died(dead: DeadProcess, restart: str) -> Ending:
     logs = f"see why in {dead.logs}, and " if dead.logs is not None else "start the cluster anew, and "
-    who, _, why = str(dead).partition(" has ")
-    return Ending(how="failed", who=who, why=f"has {why}", what_next=f"{logs}{again}", process=dead.name)
+    subject, _, why = str(dead).partition(" has ")
+    return Ending(
+        how="failed", who=subject, why=f"has {why}", what_next=f"{logs}{restart}", process=dead.name
+    )
 
 
-def _not_started(error: RayNotStarted, again: str) -> Ending:
+def _not_started(error: RayNotStarted, restart: str) -> Ending:
     cause = error.__cause__
     place = full_disk(cause) if cause is not None else None
     remedy = (
@@ -211,6 +213,6 @@ def _not_started(error: RayNotStarted, again: str) -> Ending:
         how="failed",
         who="Ray",
         why=str(error),
-        what_next=f"{remedy}, and {again}",
+        what_next=f"{remedy}, and {restart}",
         process=str(Process.DRIVER),
     )

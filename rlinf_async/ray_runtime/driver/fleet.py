@@ -108,13 +108,13 @@ class Fleet:
         self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=revives)
         return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
 
-    def watch(self, references: Sequence[Any], what: str) -> None:
+    def watch(self, references: Sequence[Any], purpose: str) -> None:
         """A failure of one of `references` ends every wait from now on."""
-        self._background.update(dict.fromkeys(references, what))
+        self._background.update(dict.fromkeys(references, purpose))
 
-    def keep(self, name: str, references: Sequence[Any], what: str, revive: Revive) -> None:
+    def keep(self, name: str, references: Sequence[Any], purpose: str, revive: Revive) -> None:
         """`watch`, but where a process of group `name` dies `revive` brings it back; by rank."""
-        self.watch(references, what)
+        self.watch(references, purpose)
         for rank, call in enumerate(references):
             self._loops[call] = _Loop(group=name, rank=rank, call=call, revive=revive)
 
@@ -126,28 +126,28 @@ class Fleet:
                 loop.revival.close()
                 loop.revival, loop.over = None, True
 
-    def wait(self, references: Sequence[Any], what: str) -> list[Any]:
+    def wait(self, references: Sequence[Any], purpose: str) -> list[Any]:
         """The results, in order; None of a loop whose process has died after `let_go`.
 
         Raises:
             DeadlineError: they took longer than the deadline.
             Exception: the first error of these calls or of a watched one.
         """
-        self._wait(references, what)
+        self._wait(references, purpose)
         return [self._result(reference) for reference in references]
 
-    def _wait(self, references: Sequence[Any], what: str, *, lenient: bool = False) -> None:
+    def _wait(self, references: Sequence[Any], purpose: str, *, lenient: bool = False) -> None:
         pending = list(references)
         give_up = time.monotonic() + self._deadline_s
         while pending := [reference for reference in pending if not self._is_over(reference)]:
             progress = f"{len(references) - len(pending)} of {len(references)} ranks are done"
-            ready = self._next(pending, give_up, f"{what}: {progress}", lenient=lenient)
+            ready = self._next(pending, give_up, f"{purpose}: {progress}", lenient=lenient)
             pending = [reference for reference in pending if reference not in ready]
 
-    def first(self, references: Sequence[Any], what: str) -> None:
+    def first(self, references: Sequence[Any], purpose: str) -> None:
         """Return when one of `references` has ended; raises what `wait` raises."""
         give_up = time.monotonic() + self._deadline_s
-        while not any(reference in references for reference in self._next(references, give_up, what)):
+        while not any(reference in references for reference in self._next(references, give_up, purpose)):
             pass
 
     def ended(self, references: Sequence[Any], seconds: float) -> bool:
@@ -187,29 +187,30 @@ class Fleet:
             for rank, actor in enumerate(actors)
         }
 
-    def _next(self, pending: Sequence[Any], give_up: float, what: str, *, lenient: bool = False) -> list[Any]:
-        """Return the calls of `pending` or of the watched ones that have ended next; [] if that takes
-        long.
+    def _next(
+        self, pending: Sequence[Any], give_up: float, purpose: str, *, lenient: bool = False
+    ) -> list[Any]:
+        """Return the calls of `pending` or of the watched ones that have ended next; [] after a long wait.
 
         `lenient`: deaths among `pending` are no failures.
         """
         now = time.monotonic()
         if now >= give_up:
-            raise DeadlineError(f"waited {self._deadline_s:g} s for {what}")
+            raise DeadlineError(f"waited {self._deadline_s:g} s for {purpose}")
         soon = min(give_up - now, self.while_waiting(), self._revive())
-        watched = {
+        reference_of = {
             self._call(reference): reference
             for reference in {**dict.fromkeys(pending), **self._background}
             if not self._is_absent(reference)
         }
-        calls = [call for loop in self._loops.values() if loop.revival for call in _unfinished(loop.calls)]
+        calls = [call for loop in self._loops.values() if loop.revival for call in _pending_of(loop.calls)]
         # `ray.wait` returns at once for an empty list: the caller's loop would spin.
-        if not watched and not calls:
+        if not reference_of and not calls:
             time.sleep(max(0.0, soon))
             return []
         # At most one call comes back, though others may have ended, too: they come in the next rounds.
-        ready, _ = ray.wait([*watched, *calls], num_returns=1, timeout=max(0.0, soon))
-        results = [watched[call] for call in ready if call in watched]
+        ready, _ = ray.wait([*reference_of, *calls], num_returns=1, timeout=max(0.0, soon))
+        results = [reference_of[call] for call in ready if call in reference_of]
         # The death of a kept loop is no result: its reference now stands for the loop of the successor.
         results = [reference for reference in results if not self._died(reference)]
         self._raise_failures(results, pending, lenient=lenient)
@@ -248,19 +249,19 @@ class Fleet:
         """Go on with every revival that can; the seconds until one may without that a call has ended."""
         soon = float("inf")
         for loop in self._loops.values():
-            while loop.revival is not None and (seconds := self._left(loop)) is None:
+            while loop.revival is not None and (seconds := self._seconds_left(loop)) is None:
                 self._resume(loop, loop.revival)
             if loop.revival is not None and seconds is not None:
                 soon = min(soon, seconds)
         return soon
 
-    def _left(self, loop: _Loop) -> float | None:
+    def _seconds_left(self, loop: _Loop) -> float | None:
         """Return the seconds that a revival still waits at most; None if it can go on."""
         seconds = loop.give_up - time.monotonic()
-        return None if seconds <= 0 or (loop.calls and not _unfinished(loop.calls)) else seconds
+        return None if seconds <= 0 or (loop.calls and not _pending_of(loop.calls)) else seconds
 
     def _resume(self, loop: _Loop, revival: Revival) -> None:
-        late = bool(_unfinished(loop.calls))
+        late = bool(_pending_of(loop.calls))
         errors = [error for call in loop.calls if not late and (error := _error_of(call)) is not None]
         try:
             if late:
@@ -306,7 +307,7 @@ def death_of(call: object) -> BaseException | None:
     return error if isinstance(error, DEATHS) and not isinstance(error, ray.exceptions.RayTaskError) else None
 
 
-def _unfinished(calls: Sequence[Any]) -> list[Any]:
+def _pending_of(calls: Sequence[Any]) -> list[Any]:
     if not calls:
         return []
     return ray.wait(list(calls), num_returns=len(calls), timeout=0)[1]

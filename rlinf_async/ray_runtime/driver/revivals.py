@@ -89,7 +89,7 @@ class Revivals:
         self._away: set[Member] = set()
         """Processes that are being brought back, or are given up."""
         self._given_up: set[Member] = set()
-        self._moved: dict[Member, str] = {}
+        self._new_nodes: dict[Member, str] = {}
         """The nodes on which processes are being built that were elsewhere before."""
         self._restarts: Counter[str] = Counter()
 
@@ -111,78 +111,78 @@ class Revivals:
             RuntimeError: it has died before the first step, or too often, with the count and the last death;
                 or it cannot be started, and the run cannot do without it.
         """
-        who, began = (group, rank), time.monotonic()
+        member, began = (group, rank), time.monotonic()
         name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
             # Started again it would only die again, for minutes, of the same mistake.
             raise RuntimeError(f"{name} has died before a step was trained") from died
-        self._away.add(who)
-        what: FaultKind = "silent" if who in self._silent else DEATH_WORDS[group]
-        places = None
+        self._away.add(member)
+        kind: FaultKind = "silent" if member in self._silent else DEATH_WORDS[group]
+        losses = None
         while True:
             # A new life begins: `_forget` tells the other processes, which then ignore calls of the old one.
-            self._generations[who] += 1
-            wait = self._budget(who).take(time.monotonic())
+            self._generations[member] += 1
+            wait = self._budget(member).take(time.monotonic())
             if wait is None:
                 record_failure(
-                    self._run_dir, process=name, what=what, error=in_words(died), action="the run ends"
+                    self._run_dir, process=name, what=kind, error=in_words(died), action="the run ends"
                 )
                 raise RuntimeError(self._too_often(name, died)) from died
-            self._say(f"{name}: {what}; it is started again")
-            here = yield from self._forget(who)
+            self._say(f"{name}: {kind}; it is started again")
+            loss = yield from self._forget(member)
             # What the first death lost: a second one, while the process starts, has lost nothing more.
-            places = here if places is None else places
+            losses = loss if losses is None else losses
             yield Wait(seconds=wait)
             try:
-                loop = yield from self._bring_back_somewhere(who, name)
+                loop = yield from self._bring_back_somewhere(member, name)
             # The successor died or hung while it was built: once more, within the same budget.
             except (ray.exceptions.RayActorError, TimeoutError) as again:
                 if isinstance(again, ray.exceptions.RayTaskError):
                     raise  # what it says of others
                 died = again
                 if isinstance(again, TimeoutError):
-                    self._end(who)
+                    self._end(member)
                 continue
             break
         if loop is None:
             return None
-        self._silent.discard(who)
-        self._away.discard(who)
+        self._silent.discard(member)
+        self._away.discard(member)
         self._restarts[RESTART_METRICS[group]] += 1
         seconds = time.monotonic() - began
         self._spans.add("restart", began, worker=name, error=type(died).__name__)
-        self._say(f"{name} is back after {seconds:.0f} s; lost: {places}")
-        self._record_return(who, what, died, lost=places, seconds=seconds)
+        self._say(f"{name} is back after {seconds:.0f} s; lost: {losses}")
+        self._record_return(member, kind, died, lost=losses, seconds=seconds)
         return loop
 
-    def _record_return(self, who: Member, what: FaultKind, died: BaseException, **facts: Any) -> None:
+    def _record_return(self, member: Member, kind: FaultKind, died: BaseException, **facts: Any) -> None:
         action = "started again in its place"
-        if (node := self._moved.pop(who, None)) is not None:
-            what, action = "node lost", f"started again on {node}"
-        name = PROCESS_OF_GROUP[who[0]].numbered(who[1])
-        record_failure(self._run_dir, process=name, what=what, error=in_words(died), action=action, **facts)
+        if (node := self._new_nodes.pop(member, None)) is not None:
+            kind, action = "node lost", f"started again on {node}"
+        name = PROCESS_OF_GROUP[member[0]].numbered(member[1])
+        record_failure(self._run_dir, process=name, what=kind, error=in_words(died), action=action, **facts)
 
-    def _give_up(self, who: Member, name: str, nowhere: BaseException) -> None:
-        """Go on without `who`, for which there is no node any more.
+    def _give_up(self, dead: Member, name: str, nowhere: BaseException) -> None:
+        """Go on without `dead`, for which there is no node any more.
 
         Raises:
             RuntimeError: the run cannot.
         """
-        self._given_up.add(who)
-        group, error = who[0], f"its node is lost ({lost_nodes()})"
+        self._given_up.add(dead)
+        group, error = dead[0], f"its node is lost ({lost_nodes()})"
         ranks = self._fleet.actors(group)
-        left = len(ranks) - sum(member[0] == group for member in self._given_up)
-        if group != "inference" or not left:
+        rest = len(ranks) - sum(member[0] == group for member in self._given_up)
+        if group != "inference" or not rest:
             error += ", and none that is left can take its place"
             record_failure(self._run_dir, process=name, what="node lost", error=error, action="the run ends")
             raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
-        self._say(f"{name} is given up, as {error}; {left} of {len(ranks)} inference ranks go on")
+        self._say(f"{name} is given up, as {error}; {rest} of {len(ranks)} inference ranks go on")
         record_failure(self._run_dir, process=name, what="node lost", error=error, action="given up")
 
     def watches(self, process: str) -> bool:
         """Return True if a process has to answer calls now: it need not while its successor is built."""
-        who = self._who(process)
-        return self.working and who is not None and who not in self._away
+        member = self._member_of(process)
+        return self.working and member is not None and member not in self._away
 
     def silence(self, process: str) -> None:
         """End a process that does not answer, so that it is brought back.
@@ -190,18 +190,18 @@ class Revivals:
         Raises:
             RuntimeError: it is none that can be, and is named.
         """
-        if (who := self._who(process)) is None:
+        if (member := self._member_of(process)) is None:
             return
-        if self.of(who[0]):
-            self._silent.add(who)
-            self._end(who)
+        if self.of(member[0]):
+            self._silent.add(member)
+            self._end(member)
             return
-        self._kill(who)  # nothing less ends a process that was stopped
+        self._kill(member)  # nothing less ends a process that was stopped
         error = f"{process} has not answered for {self._advanced.silent_s:g} s (async.advanced.silent_s)"
         record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
         raise RuntimeError(error)
 
-    def _who(self, process: str) -> Member | None:
+    def _member_of(self, process: str) -> Member | None:
         """The one that is called so; None for the driver."""
         kind, rank = kind_and_rank(process)
         group = next((group for group, name in PROCESS_OF_GROUP.items() if name == kind), None)
@@ -212,10 +212,10 @@ class Revivals:
         counts, self._restarts = self._restarts, Counter()
         return {name: float(counts[name]) for name in RESTART_METRICS.values()}
 
-    def _budget(self, who: Member) -> RestartBudget:
-        if who not in self._budgets:
-            self._budgets[who] = RestartBudget(self._survive.process_restarts, self._advanced.window_s)
-        return self._budgets[who]
+    def _budget(self, member: Member) -> RestartBudget:
+        if member not in self._budgets:
+            self._budgets[member] = RestartBudget(self._survive.process_restarts, self._advanced.window_s)
+        return self._budgets[member]
 
     def _too_often(self, name: str, died: BaseException) -> str:
         most, window_s = self._survive.process_restarts, self._advanced.window_s
@@ -224,11 +224,11 @@ class Revivals:
             f"async.survive.process_restarts={most} allows; the last time: {in_words(died)}"
         )
 
-    def _forget(self, who: Member) -> Generator[Wait, None, str]:
+    def _forget(self, member: Member) -> Generator[Wait, None, str]:
         """Have no process wait for the dead, and ignore its late calls; return the words for what was
         lost.
         """
-        (group, rank), generation = who, self._generations[who]
+        (group, rank), generation = member, self._generations[member]
         if group == "inference":
             # First it is given no request any more: what it has answered late, if it lives on beyond a link
             # that was cut, is by a version that was published when it was asked, or a newer one.
@@ -244,23 +244,23 @@ class Revivals:
         yield self._soon(rollouts, self._requests.shards_lost.remote(everything, generation))
         return f"{ray.get(rollouts)} rollouts"
 
-    def _bring_back(self, who: Member, name: str) -> Generator[Wait, None, Any]:
+    def _bring_back(self, member: Member, name: str) -> Generator[Wait, None, Any]:
         """Wait until Ray has started the process, and have it take its place; returns its loop."""
-        group, rank = who
+        group, rank = member
         actor = self._fleet.actors(group)[rank]
-        yield from self._started(who, actor)
-        joined = actor.join_run.remote(
+        yield from self._wait_for_start(member, actor)
+        join = actor.join_run.remote(
             name,
             str(self._run_dir),
             clock=self._coordinator,
-            generation=self._generations[who],
+            generation=self._generations[member],
         )
         # The clock and the records come first, so that faults while it is built are recorded.
-        yield self._soon(joined)
+        yield self._soon(join)
         yield self._soon(getattr(actor, self._rebuild[group]).remote())
         return getattr(actor, LOOP_METHODS[group]).remote(self._settings, self._requests, self._coordinator)
 
-    def _bring_back_somewhere(self, who: Member, name: str) -> Generator[Wait, None, Any]:
+    def _bring_back_somewhere(self, member: Member, name: str) -> Generator[Wait, None, Any]:
         """`_bring_back`, on another node where its own is lost; None if it is given up.
 
         Raises:
@@ -268,26 +268,26 @@ class Revivals:
         """
         while True:
             try:
-                return (yield from self._bring_back(who, name))
+                return (yield from self._bring_back(member, name))
             except ray.exceptions.ActorUnschedulableError as nowhere:
-                if not self._move(who, name):
-                    self._give_up(who, name, nowhere)
+                if not self._move(member, name):
+                    self._give_up(member, name, nowhere)
                     return None
 
-    def _move(self, who: Member, name: str) -> bool:
-        """Have `who` started on another node; False if there is none."""
-        group, rank = who
+    def _move(self, member: Member, name: str) -> bool:
+        """Have `member` started on another node; False if there is none."""
+        group, rank = member
         elsewhere = self._elsewhere.get(group)
-        if elsewhere is None or (moved := elsewhere(rank)) is None:
+        if elsewhere is None or (successor := elsewhere(rank)) is None:
             return False
-        actor, self._moved[who] = moved
+        actor, self._new_nodes[member] = successor
         self._fleet.replace(group, rank, actor)
-        self._places.pop(who, None)  # numbers of processes are those of a node
-        self._say(f"{name} is started on {self._moved[who]}, as its node is lost ({lost_nodes()})")
+        self._places.pop(member, None)  # numbers of processes are those of a node
+        self._say(f"{name} is started on {self._new_nodes[member]}, as its node is lost ({lost_nodes()})")
         return True
 
-    def _started(self, who: Member, actor: Handle) -> Generator[Wait, None, None]:
-        before, give_up = self._places.get(who), time.monotonic() + self._advanced.start_s
+    def _wait_for_start(self, member: Member, actor: Handle) -> Generator[Wait, None, None]:
+        before, give_up = self._places.get(member), time.monotonic() + self._advanced.start_s
         while True:
             call = actor.place.remote()
             try:
@@ -301,26 +301,26 @@ class Revivals:
                 yield Wait(seconds=AGAIN_S)  # Ray is about to start it
                 continue
             if place != before:
-                self._places[who] = place
+                self._places[member] = place
                 return
             # Only the way to it was lost. What is counted as dead has to be dead.
-            self._end(who)
+            self._end(member)
             yield Wait(seconds=AGAIN_S)
 
     def _soon(self, *calls: object) -> Wait:
         return Wait(calls=calls, seconds=self._advanced.start_s)
 
-    def _end(self, who: Member) -> None:
+    def _end(self, member: Member) -> None:
         """End a process, and have Ray start it again."""
-        group, rank = who
+        group, rank = member
         # `no_restart=False`: Ray starts it again behind the same handle, without a limit; the budget is kept
         # here.
         ray.kill(self._fleet.actors(group)[rank], no_restart=False)
-        self._kill(who)
+        self._kill(member)
 
-    def _kill(self, who: Member) -> None:
+    def _kill(self, member: Member) -> None:
         """End a process of this machine, even one that was stopped."""
-        node, number = self._places.get(who, ("", 0))
+        node, number = self._places.get(member, ("", 0))
         if node == machine():
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rlinf_async import __version__
@@ -42,39 +41,37 @@ class AsyncRun:
     has made travel to inference, and that step is reported.
     """
 
-    def __init__(self, launched: LaunchedRun, *, display: RunDisplay | None = None) -> None:
-        self.settings = settings = launched.settings
-        self.step, self.total = launched.step, launched.total
+    def __init__(self, parts: LaunchedRun, *, display: RunDisplay | None = None) -> None:
+        self.settings = settings = parts.settings
+        self.step, self.total = parts.step, parts.total
         self.display = display or RunDisplay()
-        say, hooks, run_dir = self.display.note, launched.hooks, launched.run_dir
-        requests, coordinator = launched.requests, launched.coordinator
-        self._launched, self._hooks, self._run_dir = launched, hooks, run_dir
+        say, hooks, run_dir = self.display.note, parts.hooks, parts.run_dir
+        requests, coordinator = parts.requests, parts.coordinator
+        self._parts, self._hooks, self._run_dir = parts, hooks, run_dir
         self._requests, self._coordinator = requests, coordinator
-        groups = {**launched.workers, "requests": [requests], "coordinator": [coordinator]}
+        groups = {**parts.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
         self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
         self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
-        self._turns = turns if launched.takes_turns else None
-        self._reporter = StepReporter(
-            self.fleet, hooks.log, run_dir, total=self.total, settings=settings, say=say
-        )
+        self._turns = turns if parts.takes_turns else None
+        self._reporter = StepReporter(self.fleet, hooks.log, run_dir, total=self.total, say=say)
         self._revivals = Revivals(
             self.fleet,
             settings,
             requests=requests,
             coordinator=coordinator,
-            rebuild=launched.rebuild,
-            elsewhere=launched.elsewhere,
+            rebuild=parts.rebuild,
+            elsewhere=parts.elsewhere,
             run_dir=run_dir,
             say=say,
         )
-        self._endings = EndingInOrder(self.fleet, launched, display=self.display)
+        self._endings = EndingInOrder(self.fleet, parts, display=self.display)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
         self._learning: list[Any] = []
-        self._unreported: deque[TrainedStep] = deque()
-        self._ended = self.step
+        self._steps_to_report: deque[TrainedStep] = deque()
+        self._closed_step = self.step
         self._spans = SpanLog(None)
         self._watch = RayWatch()
         self.fleet.while_waiting = self._watch.check
@@ -99,10 +96,10 @@ class AsyncRun:
             self.fleet.run("coordinator", "introduce", self.fleet.run("learner", "piece_address"))
             if resume is not None:
                 resume(self.fleet)
-            if self._launched.checkpoint is not None:
-                (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._launched.checkpoint))
+            if self._parts.checkpoint is not None:
+                (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._parts.checkpoint))
                 self.display.note(f"going on from step {self.step}: {became}")
-                self.saver.resume_known(self._launched.checkpoint, became.rollouts)
+                self.saver.resume_known(self._parts.checkpoint, became.rollouts)
 
     def train(self, *, evaluate_first: bool = False) -> None:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
@@ -113,7 +110,7 @@ class AsyncRun:
             self._env_loops = self._begin_loops("env", "run_shards", "env shards")
             self.display.start(title_of(self.settings), step=self.step, total=self.total)
             if evaluate_first:
-                self._hooks.log(self.step - 1, self._evaluated())
+                self._hooks.log(self.step - 1, self._evaluation())
             self._began = time.monotonic()
             self._learn()
             while self._learning:
@@ -145,35 +142,35 @@ class AsyncRun:
         alone.
         """
         with self._spans.span("learn", step=self.step + 1):
-            metrics = self._learned()
-        returned = time.monotonic()
+            metrics = self._wait_for_learner()
+        learn_end = time.monotonic()
         self.step += 1
         self._revivals.working = True
-        published = self._publication.follow(self.step)
-        pause = time.monotonic() - returned
+        arrivals = self._publication.follow(self.step)
+        pause = time.monotonic() - learn_end
         evaluate, save = self._hooks.due(self.step)
         if evaluate or save:  # the version to evaluate or to save is to be the one that acts
-            self._publication.wait(self.step, published)
-        trained = partial(
+            self._publication.wait(self.step, arrivals)
+        build_step = partial(
             TrainedStep,
             step=self.step,
             publication_seconds=pause + max(rank.get("publication_seconds", 0.0) for rank in metrics),
             learners=metrics,
-            published=published,
+            published=arrivals,
         )
-        evaluation = self._evaluated() if evaluate else {}
+        evaluation = self._evaluation() if evaluate else {}
         if save:
             self._save(
-                before=lambda: self._end_step(trained, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
+                before=lambda: self._end_step(build_step, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
             )
             evaluation[SAVE_FAILURES] = float(self.saver.failed)
         # Otherwise the save has ended the step already.
-        if self._ended < self.step:
-            self._end_step(trained, evaluation)
+        if self._closed_step < self.step:
+            self._end_step(build_step, evaluation)
         self._learn()
 
     def _end_step(
-        self, trained: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False
+        self, build_step: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False
     ) -> None:
         """The next step begins here. With `report` this one is written down at once, as all before it are.
 
@@ -181,8 +178,8 @@ class AsyncRun:
         that is killed before trains it again, whereby what was written of it counts no more.
         """
         now = time.monotonic()
-        self._unreported.append(trained(seconds=now - self._began, evaluation=evaluation))
-        self._began, self._ended = now, self.step
+        self._steps_to_report.append(build_step(seconds=now - self._began, evaluation=evaluation))
+        self._began, self._closed_step = now, self.step
         if report:
             self._report_all()
 
@@ -199,29 +196,29 @@ class AsyncRun:
         )
         self.fleet.watch(self._learning, "learn on the learner workers")
 
-    def _learned(self) -> list[dict[str, float]]:
+    def _wait_for_learner(self) -> list[dict[str, float]]:
         """Return the results of the learner ranks. Meanwhile, steps whose version is published are
         reported.
         """
-        while self._unreported:
-            published = self._unreported[0].published
-            what = f"learn, or version {self._unreported[0].step} to reach the inference ranks"
-            self.fleet.first([*published, *self._learning], what)
+        while self._steps_to_report:
+            arrivals = self._steps_to_report[0].published
+            purpose = f"learn, or version {self._steps_to_report[0].step} to reach the inference ranks"
+            self.fleet.first([*arrivals, *self._learning], purpose)
             # The learner has ended first: it comes before the report.
-            if not self.fleet.ended(published, 0):
+            if not self.fleet.ended(arrivals, 0):
                 break
-            self._report(self._unreported.popleft())
+            self._report(self._steps_to_report.popleft())
         return self.fleet.wait(self._learning, "learn on the learner workers")
 
-    def _begin_loops(self, group: str, method: str, what: str) -> list[Any]:
+    def _begin_loops(self, group: str, method: str, purpose: str) -> list[Any]:
         loops = self.fleet.call(group, method, self.settings, self._requests, self._coordinator)
         if self._revivals.of(group):
-            self.fleet.keep(group, loops, what, partial(self._revivals.begin, group))
+            self.fleet.keep(group, loops, purpose, partial(self._revivals.begin, group))
         else:
-            self.fleet.watch(loops, what)
+            self.fleet.watch(loops, purpose)
         return loops
 
-    def _evaluated(self) -> dict[str, float]:
+    def _evaluation(self) -> dict[str, float]:
         """Metrics of an evaluation; none of one that would keep the run from ending when it is asked to."""
         try:
             with TERMINATION.at_once(), self._spans.span("evaluate", step=self.step):
@@ -243,21 +240,23 @@ class AsyncRun:
         self._coordinator.close_gate.remote()
         self._report_all()
         # A run that continues bit for bit does so from a checkpoint that was due, and from no other.
-        if self.step not in (self._launched.step, self.saver.saved) and not self.settings.renews:
+        if self.step not in (self._parts.step, self.saver.saved) and not self.settings.renews:
             self._save()
-        saved = self.saver.saved == self.step
-        self.display.note(f"saved {self._hooks.checkpoint(self.step)}" if saved else "nothing new is saved")
+        is_saved = self.saver.saved == self.step
+        self.display.note(
+            f"saved {self._hooks.checkpoint(self.step)}" if is_saved else "nothing new is saved"
+        )
         TERMINATION.end()
 
     def _report_all(self) -> None:
-        while self._unreported:
-            self._report(self._unreported.popleft())
+        while self._steps_to_report:
+            self._report(self._steps_to_report.popleft())
 
-    def _report(self, trained: TrainedStep) -> None:
-        (lag,) = set(self._publication.wait(trained.step, trained.published))
-        report, metrics = self._reporter.collect(trained)
+    def _report(self, step: TrainedStep) -> None:
+        (lag,) = set(self._publication.wait(step.step, step.published))
+        report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
-        self._reporter.log(trained, {**metrics, **trained.metrics(lag), **report.as_metrics()})
+        self._reporter.log(step, {**metrics, **step.metrics(lag), **report.as_metrics()})
         self._endings.tally.add(report)
         self._endings.ledger = self.fetch_ledger()
         self.display.step(report)
@@ -281,23 +280,44 @@ class AsyncRun:
         self._hooks.finished()
 
     def _observe(self) -> None:
-        records = begin_records(
-            self._run_dir,
-            self.settings,
-            config=self._launched.config,
-            versions=self._launched.versions,
+        """Begin the run directory, have every process record what it does, and look at all in every wait."""
+        make_directory(self._run_dir)
+        records = RunDir(self._run_dir)
+        records.write_config(self._parts.config)
+        # A run that goes on from no checkpoint has nothing of its own in the directory.
+        records.begin(
+            self.settings.facts(),
+            title=title_of(self.settings),
+            versions=self._parts.versions,
             fresh=not self.step,
         )
-        self._spans = join_run(
-            self.fleet,
-            self.settings,
+        joining = [
+            actor.join_run.remote(name, str(records.path), clock=self._coordinator)
+            for name, actor in self._actors().items()
+        ]
+        self.fleet.wait(joining, "all processes to join the run")
+        self._spans = SpanLog(records.trace, process=Process.DRIVER)
+        answer_for_stacks(records.path, Process.DRIVER)
+        self._revivals.join(self._spans)
+        poller = StatusPoller(
+            self._actors,
             records,
-            self._coordinator,
-            revivals=self._revivals,
+            stall_s=self.settings.asynchrony.advanced.stall_s,
+            silent_s=self.settings.asynchrony.advanced.silent_s,
+            guard=self._revivals,
             say=self.display.note,
             step=lambda: (self.step, self.total),
-            watch=self._watch.check,
         )
+        # Every wait of the driver heeds signals, looks at Ray, and polls the processes.
+        self.fleet.while_waiting = lambda: min(TERMINATION.check(), self._watch.check(), poller.poll())
+
+    def _actors(self) -> dict[str, Any]:
+        """The present handles of all processes, by their names in records."""
+        return {
+            process.numbered(rank): actor
+            for group, process in PROCESS_OF_GROUP.items()
+            for rank, actor in enumerate(self.fleet.actors(group))
+        }
 
 
 class Publication:
@@ -325,9 +345,9 @@ class Publication:
         self._fleet.watch(self._fleet.call("learner", "weights_sent"), "sending weights")
         return self._fleet.call("coordinator", "weights_published", version)
 
-    def wait(self, version: int, published: list[Any]) -> list[float]:
+    def wait(self, version: int, arrivals: list[Any]) -> list[float]:
         """Wait for what `follow` has returned; the seconds from offer to arrival."""
-        return self._fleet.wait(published, f"the weights of version {version} to reach the inference ranks")
+        return self._fleet.wait(arrivals, f"the weights of version {version} to reach the inference ranks")
 
 
 class Turns:
@@ -346,8 +366,8 @@ class Turns:
             return
         self._turn_of = batch
         if batch < self._batches:
-            collected = [self._coordinator.collected.remote(batch + 1)]
-            self._fleet.wait(collected, f"the rollouts of batch {batch}")
+            rollouts = [self._coordinator.collected.remote(batch + 1)]
+            self._fleet.wait(rollouts, f"the rollouts of batch {batch}")
         leaving = self._fleet.call("inference", "leave") + self._fleet.call("env", "leave")
         self._fleet.wait(leaving, "inference and simulators to leave their accelerators")
 
@@ -365,66 +385,6 @@ def check_versions(fleet: Fleet) -> None:
                     f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "
                     "the same version on every node"
                 )
-
-
-def begin_records(
-    run_dir: Path,
-    settings: RunSettings,
-    *,
-    config: str,
-    versions: Mapping[str, str],
-    fresh: bool,
-) -> RunDir:
-    """Begin the run directory. `fresh`: nothing in it is the run's own, as it goes on from no checkpoint."""
-    make_directory(run_dir)
-    records = RunDir(run_dir)
-    records.write_config(config)
-    records.begin(settings.facts(), title=title_of(settings), versions=versions, fresh=fresh)
-    return records
-
-
-def join_run(
-    fleet: Fleet,
-    settings: RunSettings,
-    records: RunDir,
-    coordinator: Handle,
-    *,
-    revivals: Revivals,
-    say: Callable[[str], None],
-    step: Callable[[], tuple[int, int]],
-    watch: Callable[[], float],
-) -> SpanLog:
-    """Have every process record what it does, and look at them during every wait; the driver's own spans.
-
-    Those that fall silent are brought back by `revivals`. `step` tells the present step, and the last;
-    `watch` looks at Ray itself.
-    """
-
-    def actors() -> dict[str, Any]:
-        return {
-            process.numbered(rank): actor
-            for name, process in PROCESS_OF_GROUP.items()
-            for rank, actor in enumerate(fleet.actors(name))
-        }
-
-    joining = [
-        actor.join_run.remote(name, str(records.path), clock=coordinator) for name, actor in actors().items()
-    ]
-    fleet.wait(joining, "all processes to join the run")
-    spans = SpanLog(records.trace, process=Process.DRIVER)
-    answer_for_stacks(records.path, Process.DRIVER)
-    revivals.join(spans)
-    poller = StatusPoller(
-        actors,
-        records,
-        stall_s=settings.asynchrony.advanced.stall_s,
-        silent_s=settings.asynchrony.advanced.silent_s,
-        guard=revivals,
-        say=say,
-        step=step,
-    )
-    fleet.while_waiting = lambda: min(TERMINATION.check(), watch(), poller.poll())
-    return spans
 
 
 def title_of(settings: RunSettings) -> str:

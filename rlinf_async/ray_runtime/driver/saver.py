@@ -56,7 +56,7 @@ class Saver:
         say: Callable[[str], None],
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
-        self._settings, self._kept = settings, settings.asynchrony.advanced.keep_checkpoints
+        self._settings, self._keep_count = settings, settings.asynchrony.advanced.keep_checkpoints
         self._facts = {
             "rlinf_async": __version__,
             "plan": asdict(settings.plan),
@@ -83,7 +83,7 @@ class Saver:
             self._write(step, folder, before)
             self._hooks.saved(step, folder)
         except (OSError, SaveError) as error:
-            self._failed(step, error, last=last)
+            self._note_failure(step, error, last=last)
             return False
         self.saved, self.failed = step, 0
         self._written.add(folder)
@@ -93,14 +93,14 @@ class Saver:
     def _prune(self, parent: Path) -> None:
         """A disk that does not remove an old checkpoint is no reason to end a run that has a new one."""
         try:
-            removed = prune(parent, self._kept, written=self._written)
+            old_folders = prune(parent, self._keep_count, written=self._written)
         except OSError as error:
             why = error.strerror or error
             self._say(f"an old checkpoint in {parent} cannot be removed: {why}; it is tried again later")
             return
-        for old in removed:
+        for old in old_folders:
             self._written.discard(old)
-            self._say(f"removed {old}: async.advanced.keep_checkpoints={self._kept}")
+            self._say(f"removed {old}: async.advanced.keep_checkpoints={self._keep_count}")
 
     def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
         with written_aside(folder, self._facts, before=before) as aside:
@@ -108,7 +108,7 @@ class Saver:
             self._check_room(aside)
             self._hooks.save(step, aside)
             self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
-            self._known(step).write(aside)
+            self._read_knowledge(step).write(aside)
             self._bytes = _bytes_of(aside)
 
     def resume_known(self, folder: Path, rollouts: frozenset[tuple[int, str]]) -> None:
@@ -120,9 +120,9 @@ class Saver:
         self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
         self._fleet.run("learner", "resume_premise", record.premise)
 
-    def _known(self, step: int) -> ProcessKnowledge:
-        collected = range(step, step + self._settings.asynchrony.max_staleness + 1)
-        rollouts = self._fleet.run_on_living("env", "read_episodes", collected)
+    def _read_knowledge(self, step: int) -> ProcessKnowledge:
+        batches = range(step, step + self._settings.asynchrony.max_staleness + 1)
+        rollouts = self._fleet.run_on_living("env", "read_episodes", batches)
         premise = self._fleet.run("learner", "known_premise")[0]
         return ProcessKnowledge([rollout or {} for rollout in rollouts], premise)
 
@@ -133,22 +133,22 @@ class Saver:
             SaveError: some could not.
         """
         calls = self._fleet.call("learner", "try_to_save", *arguments)
-        what = "save_checkpoint on the learner workers"
+        purpose = "save_checkpoint on the learner workers"
         pending = list(calls)
         while pending:
-            self._fleet.first(pending, what)
+            self._fleet.first(pending, purpose)
             ready = [call for call in pending if self._fleet.ended([call], 0)]
             pending = [call for call in pending if call not in ready]
-            failed = any(error is not None for error in self._fleet.wait(ready, what))
-            if failed and pending and not self._fleet.ended(pending, TOGETHER_S):
+            has_failure = any(error is not None for error in self._fleet.wait(ready, purpose))
+            if has_failure and pending and not self._fleet.ended(pending, TOGETHER_S):
                 # The one that failed would go on with the next batch, and the others wait for it in this one.
-                raise RuntimeError(f"{_said('learner', ray.get(ready))}, and the other ranks wait for it")
-        self._raise_errors("learner", self._fleet.wait(calls, what))
+                raise RuntimeError(f"{_in_words('learner', ray.get(ready))}, and the other ranks wait for it")
+        self._raise_errors("learner", self._fleet.wait(calls, purpose))
 
     @staticmethod
     def _raise_errors(group: str, errors: Sequence[str | None]) -> None:
         if any(error is not None for error in errors):
-            raise SaveError(_said(group, errors))
+            raise SaveError(_in_words(group, errors))
 
     def _check_room(self, aside: Path) -> None:
         need = self._bytes or _bytes_of(find_newest(aside.parent, digests=False).folder)
@@ -159,7 +159,7 @@ class Saver:
                 f"{need / 1e9:.3g} GB"
             )
 
-    def _failed(self, step: int, error: BaseException, *, last: bool) -> None:
+    def _note_failure(self, step: int, error: BaseException, *, last: bool) -> None:
         self.failed += 1
         ends = last or self.failed >= MAX_FAILED_SAVES
         action = "the run ends" if ends else "the run goes on, and saves when it is due again"
@@ -171,7 +171,7 @@ class Saver:
         self._say(f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} in a row that end it)")
 
 
-def _said(group: str, errors: Sequence[str | None]) -> str:
+def _in_words(group: str, errors: Sequence[str | None]) -> str:
     return "; ".join(f"{group} {rank}: {error}" for rank, error in enumerate(errors) if error is not None)
 
 

@@ -64,7 +64,7 @@ class StatusPoller:
         self._every_s = min(EVERY_S, stall_s / 2, silent_s / 2)
         self._say = say
         self._step = step
-        self._asked: dict[Any, str] = {}
+        self._questions: dict[Any, str] = {}
         self._asked_at = 0.0
         self._progress: dict[str, int] = {}
         self._moved_at = time.monotonic()
@@ -73,27 +73,27 @@ class StatusPoller:
     def poll(self) -> float:
         """Ask, or collect answers, if it is time for that; the seconds until there is something to do."""
         now = time.monotonic()
-        if self._asked:
+        if self._questions:
             # `timeout=0`: the driver's wait calls this, and must not be held up by a worker that is silent.
-            answered, late = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+            replies, late = ray.wait(list(self._questions), num_returns=len(self._questions), timeout=0)
             if late and now - self._asked_at < PATIENCE_S:
                 return 0.2
             self._notice_silence(late, now)
-            self._look(self._answers(answered))
+            self._look(self._answers(replies))
         if now - self._asked_at >= self._every_s:
             # Answered on the event loop of a worker, so that a worker whose loop is blocked counts as silent.
-            self._asked = {actor.doing.remote(): name for name, actor in self._actors().items()}
+            self._questions = {actor.doing.remote(): name for name, actor in self._actors().items()}
             self._asked_at = now
             return 0.2
         return self._every_s - (now - self._asked_at)
 
     def _answers(self, references: list[Any]) -> Answers:
-        answers: dict[str, Any] = dict.fromkeys(self._asked.values())
+        answers: dict[str, Any] = dict.fromkeys(self._questions.values())
         for reference in references:
             # Of a process that died: whoever waits for its work raises that.
             with suppress(ray.exceptions.RayError):
-                answers[self._asked[reference]] = ray.get(reference)
-        self._asked = {}
+                answers[self._questions[reference]] = ray.get(reference)
+        self._questions = {}
         return answers
 
     def _look(self, answers: Answers) -> None:
@@ -101,17 +101,17 @@ class StatusPoller:
         if any(self._progress.get(name) != end for name, end in progress.items()):
             self._moved_at, self._next_notice_s = now, self._stall_s
         self._progress |= progress
-        still = now - self._moved_at
-        self._write(answers, still)
-        if still >= self._next_notice_s:
-            self._next_notice_s = 2 * still
+        still_s = now - self._moved_at
+        self._write(answers, still_s)
+        if still_s >= self._next_notice_s:
+            self._next_notice_s = 2 * still_s
             lines = [f"  {name}: {line}" for name, line in who_does_what(answers)]
-            self._say("\n".join([f"nothing has ended for {seconds(still)}:", *lines]))
+            self._say("\n".join([f"nothing has ended for {seconds(still_s)}:", *lines]))
 
     def _notice_silence(self, late: list[Any], now: float) -> None:
         """Tell the guard of workers that owe an answer for too long; a late one is an answer, too."""
         unheard = {}
-        for name, question in ((self._asked[question], question) for question in late):
+        for name, question in ((self._questions[question], question) for question in late):
             if not self._guard.watches(name):
                 continue
             owed, since = self._unheard.get(name, (question, self._asked_at))
@@ -125,7 +125,7 @@ class StatusPoller:
                 self._guard.silence(name)
         self._unheard = unheard
 
-    def _write(self, answers: Answers, still: float) -> None:
+    def _write(self, answers: Answers, still_s: float) -> None:
         step, total = self._step()
         self._run_dir.write_status(
             {
@@ -134,7 +134,7 @@ class StatusPoller:
                 "driver": os.getpid(),
                 "step": step,
                 "total": total,
-                "still_s": round(still, 3),
+                "still_s": round(still_s, 3),
                 "processes": answers,
             }
         )

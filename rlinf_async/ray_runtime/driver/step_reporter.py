@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
 from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.run_dir import RunDir
@@ -60,7 +59,6 @@ class StepReporter:
         run_dir: Path,
         *,
         total: int,
-        settings: RunSettings,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks."""
@@ -71,38 +69,38 @@ class StepReporter:
         self._say = say
         self._total = total
 
-    def collect(self, trained: TrainedStep) -> tuple[StepReport, dict[str, float]]:
+    def collect(self, step: TrainedStep) -> tuple[StepReport, dict[str, float]]:
         """The report of a step, and what else is known of it; shares are of the time since the last.
 
         What a process knew that has died is left out.
         """
-        env = _known(self._fleet.run_on_living("env", "pop_metrics", trained.batch))
-        inference = _known(self._fleet.run_on_living("inference", "pop_busy"))
+        env = _of_living(self._fleet.run_on_living("env", "pop_metrics", step.batch))
+        inference = _of_living(self._fleet.run_on_living("inference", "pop_busy"))
         requests = self._fleet.run("requests", "pop_batches")[0]
-        trajectories = self._fleet.run("coordinator", "pop_trained", trained.batch)[0]
+        trajectories = self._fleet.run("coordinator", "pop_trained", step.batch)[0]
         episodes = mean_of_episodes([result for result, _ in env])
         report = StepReport(
-            step=trained.step,
+            step=step.step,
             total=self._total,
-            seconds=trained.seconds,
+            seconds=step.seconds,
             env_steps=trajectories.env_steps,
             episode_return=_optional(episodes.get("return")),
             success=_optional(episodes.get("success_once")),
             busy={
                 "env": Shares.of([share for _, shards in env for share in shards]),
                 "inference": Shares.of([share for rank in inference for share in rank]),
-                "learner": Shares.of([rank["busy"] for rank in trained.learners]),
+                "learner": Shares.of([rank["busy"] for rank in step.learners]),
             },
-            publication=min(1.0, trained.publication_seconds / trained.seconds) if trained.seconds else 0.0,
+            publication=min(1.0, step.publication_seconds / step.seconds) if step.seconds else 0.0,
             staleness=trajectories.staleness,
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
         )
-        if skipped := trained.learners[0].get("async/steps_skipped"):
-            self._say(f"step {trained.step}: {skipped:.0f} optimizer steps left out: gradients not finite")
-        again = {"async/requests_again": float(requests["again"])}
-        return report, {**prefixed("env", episodes), **again}
+        if skips := step.learners[0].get("async/steps_skipped"):
+            self._say(f"step {step.step}: {skips:.0f} optimizer steps left out: gradients not finite")
+        request_metrics = {"async/requests_again": float(requests["again"])}
+        return report, {**prefixed("env", episodes), **request_metrics}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
         """Faults of environments since the last step, which are said."""
@@ -111,10 +109,10 @@ class StepReporter:
             self._say(sentence(fault))
         return faults
 
-    def log(self, trained: TrainedStep, metrics: Mapping[str, float]) -> None:
+    def log(self, step: TrainedStep, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step to `metrics.jsonl` and to the framework's loggers."""
-        self._log(trained.batch, metrics)
-        self._run_dir.log(trained.step, metrics)
+        self._log(step.batch, metrics)
+        self._run_dir.log(step.step, metrics)
 
 
 def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
@@ -143,7 +141,7 @@ def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
 
 
-def _known(values: Sequence[Any]) -> list[Any]:
+def _of_living(values: Sequence[Any]) -> list[Any]:
     return [one for one in values if one is not None]
 
 

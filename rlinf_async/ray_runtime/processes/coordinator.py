@@ -28,7 +28,7 @@ from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.publication.weight_file import Place
 from rlinf_async.wire.connection import Address, Answers, Caller, Callers, this_node
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import Reader, ShownMemory, opened, read_sealed, seal, sealed
+from rlinf_async.wire.payloads import Reader, ShownMemory, read_sealed, seal, sealed, unseal
 
 
 class Coordinator(RunProcess):
@@ -38,7 +38,7 @@ class Coordinator(RunProcess):
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
-        self._answers = Answers(Listening.PACE, self._called, as_raised=Exception)
+        self._answers = Answers(Listening.PACE, self._answer_call, as_raised=Exception)
         self._addresses: Sequence[Address] = ()
         self._learners = LearnerRanks(())
         self._mirrors: dict[str, tuple[int, Address]] = {}
@@ -49,10 +49,10 @@ class Coordinator(RunProcess):
         self._addresses, self._learners = learners, LearnerRanks(learners)
 
     async def address(self, node: str) -> Address:
-        """The address at which a process of `node` calls past Ray; see `_called`."""
+        """The address at which a process of `node` calls past Ray; see `_answer_call`."""
         return self._answers.listener.address(node)
 
-    async def _called(self, name: str, *arguments: Any) -> Any:
+    async def _answer_call(self, name: str, *arguments: Any) -> Any:
         match name, arguments:
             case "admit", (shard, generation):
                 return await self._broker.admit(shard, generation)
@@ -98,12 +98,12 @@ class Coordinator(RunProcess):
     async def resume_buffer(self, folder: str) -> Resumed:
         """Go on with ledger and buffer of a checkpoint, before any rollout starts; what came of it."""
         gate, buffer = self._broker.gate, self._broker.buffer
-        resumed = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, lambda data: [data])
+        result = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, lambda data: [data])
         for piece in buffer.untrained():
             (data,) = piece.payload
             await self._learners.give(replace(piece, payload=data))
             piece.payload.clear()
-        return resumed
+        return result
 
     async def pop_trained(self, batch: int) -> TrainedBatch:
         return self._broker.pop_trained(batch)
@@ -126,11 +126,11 @@ class Coordinator(RunProcess):
 
         `address` is that of the mirror that the rank has itself.
         """
-        offered = await self._weights.next(rank, generation)
-        if offered is None:
+        offer = await self._weights.next(rank, generation)
+        if offer is None:
             return None
         # The first rank of a node mirrors for all of its ranks, as long as it lives.
-        return (*offered, self._mirrors.setdefault(node, (rank, address))[1])
+        return (*offer, self._mirrors.setdefault(node, (rank, address))[1])
 
     async def weights_applied(self, rank: int, version: int, generation: int) -> None:
         self._weights.applied(rank, version, generation)
@@ -150,20 +150,12 @@ class Coordinator(RunProcess):
         }
 
 
-class _Side:
-    """A process that calls the coordinator directly."""
-
-    def __init__(self, coordinator: Handle) -> None:
-        self._caller = Caller("the coordinator", partial(coordinator.address.remote, this_node()))
-
-
-class TrajectoryClient(_Side):
+class TrajectoryClient:
     """The env side of the coordinator, for all shards of one worker; fills `loops.ports.TrajectoryPort`."""
 
     def __init__(self, coordinator: Handle, *, generation: int = 0) -> None:
         """`generation` is the life of this process; see `core.restarts`."""
-        super().__init__(coordinator)
-        self._generation = generation
+        self._caller, self._generation = _caller(coordinator), generation
         self._learners: LearnerRanks | None = None
 
     async def admit(self, shard: int) -> Ticket | None:
@@ -182,17 +174,16 @@ class TrajectoryClient(_Side):
         await self._caller.ask("abandon", ticket, reason)
 
 
-class PieceClient(_Side):
+class PieceClient:
     """The learner side of the coordinator, for one rank; fills `loops.ports.PiecePort`."""
 
-    def __init__(self, coordinator: Handle, held: HeldPieces, *, rank: int) -> None:
-        super().__init__(coordinator)
-        self._held, self._rank = held, rank
+    def __init__(self, coordinator: Handle, data: HeldPieces, *, rank: int) -> None:
+        self._caller, self._data, self._rank = _caller(coordinator), data, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        self._held.let_go_before(batch)
+        self._data.let_go_before(batch)
         pieces, last = await self._caller.ask("take", self._rank, batch, whole)
-        return [self._held.filled(piece) for piece in pieces], last
+        return [self._data.with_data(piece) for piece in pieces], last
 
 
 Name = tuple[Ticket, int]
@@ -215,10 +206,10 @@ class HeldPieces:
 
     def let_go_before(self, batch: int) -> None:
         """Forget the data of batches before `batch`."""
-        for earlier in [held for held in self._data if held < batch]:
+        for earlier in [number for number in self._data if number < batch]:
             del self._data[earlier]
 
-    def filled(self, piece: Piece) -> Piece:
+    def with_data(self, piece: Piece) -> Piece:
         """The piece with its data."""
         return replace(piece, payload=self._data[piece.ticket.batch][piece.ticket, piece.part])
 
@@ -226,13 +217,13 @@ class HeldPieces:
         self, ticket: Ticket, part: int, payload: bytes | list[Any] | None = None
     ) -> bytes | None:
         """Hold a payload that is given; else show what is held."""
-        held = self._data[ticket.batch]
+        pieces = self._data[ticket.batch]
         if payload is None:
-            return seal(held[ticket, part])
+            return seal(pieces[ticket, part])
         data = await read_sealed(payload, self._reader)
         if isinstance(data, PeerError):
             raise data
-        held[ticket, part] = data
+        pieces[ticket, part] = data
         return None
 
 
@@ -256,8 +247,12 @@ class LearnerRanks:
 
     async def show(self, piece: Piece) -> Any:
         """The payload of a piece that was handed over."""
-        return opened(await self._ask(piece))
+        return unseal(await self._ask(piece))
 
     async def _ask(self, piece: Piece, *payload: object) -> Any:
         address = self._addresses[piece.rank]
         return await self._callers.ask(address, piece.ticket, piece.part, *payload, timeout_s=None)
+
+
+def _caller(coordinator: Handle) -> Caller:
+    return Caller("the coordinator", partial(coordinator.address.remote, this_node()))

@@ -170,7 +170,7 @@ class InferenceWorker(RunProcess):
         answers: dict[int, dict[str, Any]] = {}
         for index, pending in enumerate(batch):
             if pending.request.mode == "score":
-                answers[index] = self._scored(**payloads[index])
+                answers[index] = self._score(**payloads[index])
         # Apart, as a policy samples in one mode and takes the mean in the other.
         for mode in ("train", "eval"):
             indices = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
@@ -182,5 +182,5 @@ class InferenceWorker(RunProcess):
         return [answers[index] for index in range(len(batch))]
 
     @torch.no_grad()
-    def _scored(self, samples: dict[str, Any], values: bool) -> dict[str, Any]:
+    def _score(self, samples: dict[str, Any], values: bool) -> dict[str, Any]:
         return {"version": self._version_held, "scores": self.scores(samples, values=values)}

@@ -49,7 +49,7 @@ class LearnerRank(RunProcess):
         self.skipped = SkippedSteps()
         self._learner: Learner | None = None
         self._pieces: PiecePort | None = None
-        self._held = HeldPieces()
+        self._piece_data = HeldPieces()
         self._asks = False
         self._weight_sender: WeightSender | None = None
         self._learning_thread = ThreadPoolExecutor(
@@ -58,7 +58,7 @@ class LearnerRank(RunProcess):
 
     async def piece_address(self) -> Address:
         """The address at which this rank is given the data of its pieces."""
-        return self._held.address()
+        return self._piece_data.address()
 
     def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
         """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
@@ -70,9 +70,9 @@ class LearnerRank(RunProcess):
 
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
         """Do `work` in the thread of learning. What it raises is an error here, whatever it is elsewhere."""
-        done = partial(work, *arguments)
+        job = partial(work, *arguments)
         return await asyncio.get_running_loop().run_in_executor(
-            self._learning_thread, contained, done, harmless
+            self._learning_thread, contained, job, harmless
         )
 
     def scoring_inputs(self, payload: Any) -> Tree:
@@ -95,14 +95,14 @@ class LearnerRank(RunProcess):
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
             self._pieces = PrefetchedPieces(
-                PieceClient(coordinator, self._held, rank=self._learner_rank),
+                PieceClient(coordinator, self._piece_data, rank=self._learner_rank),
                 until=settings.batches,
                 together=settings.pieces_taken_together,
             )
         # The first batch has shown whether inference computes what the learner does.
         if settings.scored_by_inference and not self._asks and self.premise and self.premise.alike:
             self._asks = True
-            self._pieces = self._scored(self._pieces, settings, requests, coordinator)
+            self._pieces = self._with_scores(self._pieces, settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
             await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
@@ -117,7 +117,7 @@ class LearnerRank(RunProcess):
         metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
-    def _scored(
+    def _with_scores(
         self, pieces: PiecePort, settings: RunSettings, requests: Handle, coordinator: Handle
     ) -> PiecePort:
         return ScoredPieces(

@@ -31,7 +31,7 @@ from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import ShownMemory, opened, seal, sealed
+from rlinf_async.wire.payloads import ShownMemory, seal, sealed, unseal
 
 NEXT_BATCH = "next batch"
 """The key under which an inference rank waits; numbers are those of requests."""
@@ -62,9 +62,9 @@ class RequestChannel(RunProcess):
         """Since the last call: spreads of batch sizes (samples) and waits (seconds), and requests that were
         asked again."""
         broker = self._broker
-        size, wait, again = broker.batch_size, broker.batch_wait, broker.again
+        size, wait, repeats = broker.batch_size, broker.batch_wait, broker.again
         broker.batch_size, broker.batch_wait, broker.again = type(size)(), type(wait)(), 0
-        return {"size": size, "wait": wait, "again": again}
+        return {"size": size, "wait": wait, "again": repeats}
 
     def _receive(self, connection: Connection, kind: str, *message: Any) -> None:
         broker = self._broker
@@ -116,7 +116,7 @@ class RequestClient:
         self._generation, self._node = generation, this_node()
         self._memory = ShownMemory(Listening.ASKED_WITH)
         self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
-        self._settled: list[RequestKey] = []
+        self._keys_to_confirm: list[RequestKey] = []
         """Requests whose answers have come, which the channel does not know yet."""
 
     @asynccontextmanager
@@ -149,20 +149,20 @@ class RequestClient:
             try:
                 answer = await self._caller.call(request.number, "ask", own)
             except asyncio.CancelledError:
-                self._settled.append(request.key)
+                self._keys_to_confirm.append(request.key)
                 self._confirm(connection)  # at once: no rank makes a pass for what no one waits for
                 raise
-            self._settled.append(request.key)
-            return opened(answer)
+            self._keys_to_confirm.append(request.key)
+            return unseal(answer)
 
     @cached_property
     def _address(self) -> Address:
         return self._answers.address_for_all()
 
     def _confirm(self, connection: Connection) -> None:
-        if self._settled:
-            connection.send("settled", self._settled)
-            self._settled = []
+        if self._keys_to_confirm:
+            connection.send("settled", self._keys_to_confirm)
+            self._keys_to_confirm = []
 
 
 class RequestServer:

@@ -31,14 +31,14 @@ class RunProcess:
 
     generation: int = 0
     """The life of this process: how often it had died before; see `core.restarts`."""
-    _observed: SpanLog | None = None
+    _span_log: SpanLog | None = None
 
     @property
     def spans(self) -> SpanLog:
         """The log of the spans of this process; nothing is written before `join_run`."""
-        if self._observed is None:
-            self._observed = SpanLog(None)
-        return self._observed
+        if self._span_log is None:
+            self._span_log = SpanLog(None)
+        return self._span_log
 
     async def join_run(
         self, process: str, run_dir: str, *, clock: object = None, generation: int = 0
@@ -50,7 +50,7 @@ class RunProcess:
         exempt_present_objects()
         self.generation = generation
         offset = 0.0 if clock is None else await _offset(clock)
-        self._observed = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
+        self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
 
     async def plugin_version(self) -> str:
@@ -84,11 +84,11 @@ class RunProcess:
 async def _offset(clock: Any) -> float:
     round_trips = []
     for _ in range(ROUND_TRIPS):
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         machine_there, seconds = await clock.read_clock.remote()
         if machine_there == machine():
             return 0.0  # one clock: asking for it could only add an error
-        round_trips.append((sent, seconds, time.monotonic()))
+        round_trips.append((sent_at, seconds, time.monotonic()))
     return clock_offset(round_trips)
 
 

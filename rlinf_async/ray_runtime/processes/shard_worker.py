@@ -207,17 +207,18 @@ class ShardWorker(RunProcess):
         return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
 
     async def resume_episodes(
-        self, records: Sequence[dict[str, list[Rollouts]]], started: frozenset[tuple[int, str]]
+        self, records: Sequence[dict[str, list[Rollouts]]], places: frozenset[tuple[int, str]]
     ) -> None:
         """Go on with what `read_episodes` has given, of every env worker.
 
-        `started` are the rollouts whose data is there again, by batch and place: others are collected again.
+        `places` are the rollouts whose data is there again, by batch and place: others are collected again.
         """
         own = records[self._shards_rank] if self._shards_rank < len(records) else {}
         for batch, stages in own.items():
             for stage, rollouts in enumerate(stages[: self._busy.width]):
-                again = {place: rollouts[place] for place in rollouts if (int(batch), place) in started}
-                self._episodes[int(batch)][stage].update(again)
+                self._episodes[int(batch)][stage].update(
+                    {place: episodes for place, episodes in rollouts.items() if (int(batch), place) in places}
+                )
 
     def _restarts(self, shard: int) -> ShardRestarts:
         survive, window_s = self.asynchrony.survive, self.asynchrony.advanced.window_s
@@ -229,11 +230,11 @@ class ShardWorker(RunProcess):
         try:
             yield
         except StuckThread as stuck:
-            again = "env" in settings.restartable
-            action = "the env worker ends itself" if again else "the run ends"
-            what, _, stack = str(stuck).partition("\n")
-            self._record(what="simulator hangs", error=what, trace=stack, action=action)
-            if again:
+            restartable = "env" in settings.restartable
+            action = "the env worker ends itself" if restartable else "the run ends"
+            error, _, stack = str(stuck).partition("\n")
+            self._record(what="simulator hangs", error=error, trace=stack, action=action)
+            if restartable:
                 # A thread that hangs in a simulator cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
             raise

@@ -19,9 +19,9 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.wire.connection import Address
-from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, opened, starts_of
+from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, open_memory, starts_of
 
-UNFINISHED = -1
+UNFINISHED_VERSION = -1
 """In the place of a version: it is being written."""
 NUMBER_BYTES = 8
 FOR_ALL_DEVICES = 1
@@ -72,7 +72,7 @@ class WeightFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self._name(UNFINISHED)
+        self._name(UNFINISHED_VERSION)
         return True
 
     def finish(self, version: int) -> None:
@@ -114,8 +114,8 @@ class WeightVersions:
         self._changes = changes
         self._newest: WeightFile | None = None
         self._other: WeightFile | None = None
-        self._version = UNFINISHED
-        self._begun = False
+        self._version = UNFINISHED_VERSION
+        self._is_begun = False
 
     def begin(self, size: int, *, device: torch.device | None = None) -> torch.Tensor:
         """Return memory of `size` bytes to write the next version to, whose tensors are on a `device`."""
@@ -125,15 +125,15 @@ class WeightVersions:
                 other.close()
             self._other = other = WeightFile(size, device=device)
             other.begin()
-        self._begun = True
+        self._is_begun = True
         return other.body
 
     def publish(self, version: int) -> None:
         """What was begun, if anything, is `version` and whole."""
-        if self._begun and self._other is not None:
+        if self._is_begun and self._other is not None:
             self._other.finish(version)
             self._newest, self._other = self._other, self._newest
-            self._version, self._begun = version, False
+            self._version, self._is_begun = version, False
 
     @property
     def newest(self) -> torch.Tensor | None:
@@ -152,7 +152,7 @@ class WeightVersions:
             if file is not None:
                 file.close()
         self._newest = self._other = None
-        self._begun = False
+        self._is_begun = False
 
 
 class OpenedWeights(AbstractContextManager[Tensors]):
@@ -164,18 +164,18 @@ class OpenedWeights(AbstractContextManager[Tensors]):
             WeightsGone: it is not there any more, and a newer one is, or is written.
             PeerError: this process cannot map the memory.
         """
-        self._file = opened(place.machine, place.process, place.number, place.inode)
+        self._file = open_memory(place.machine, place.process, place.number, place.inode)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             # Whoever writes to it writes to a copy.
-            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
-            memory = torch.frombuffer(mapped, dtype=torch.uint8)
+            mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+            memory = torch.frombuffer(mapping, dtype=torch.uint8)
         except BlockingIOError:
             self._file.close()
             raise WeightsGone(f"version {place.version} of the weights is being overwritten") from None
-        if (found := int(_number(memory))) != place.version:
+        if (version := int(_number(memory))) != place.version:
             self.close()
-            raise WeightsGone(f"version {found} of the weights is where version {place.version} was")
+            raise WeightsGone(f"version {version} of the weights is where version {place.version} was")
         self.body = memory[ALIGNMENT_BYTES:]
 
     def __enter__(self) -> Tensors:
@@ -195,11 +195,11 @@ def bytes_of(kinds: Kinds) -> tuple[bytes, int]:
     """Return the head of a version that holds such tensors, which says where they are, and its size."""
     lengths = [shape.numel() * dtype.itemsize for shape, dtype in kinds.values()]
     *starts, size = starts_of(lengths)
-    found = [
+    entries = [
         [name, list(shape), str(dtype).removeprefix("torch."), start]
         for (name, (shape, dtype)), start in zip(kinds.items(), starts, strict=True)
     ]
-    head = json.dumps(found).encode()
+    head = json.dumps(entries).encode()
     return head, _begin_of_data(head) + size
 
 
@@ -232,5 +232,5 @@ def _number(memory: torch.Tensor) -> torch.Tensor:
 def _lock_pages(memory: torch.Tensor, device: torch.device) -> bool:
     """Have CUDA copy to `memory` without the CPU; False where it cannot, and copies as to any memory."""
     with torch.cuda.device(device):
-        done = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, FOR_ALL_DEVICES)
-    return int(done) == 0
+        status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, FOR_ALL_DEVICES)
+    return int(status) == 0

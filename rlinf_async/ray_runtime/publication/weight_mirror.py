@@ -89,9 +89,9 @@ class WeightMirror:
                 raise WeightsGone(f"version {origin.version} of the weights is there, {place.version} not")
             if origin != place:
                 await self._fetch(place)
-            held = self._versions[place.changes].place(self.address)
-            assert held is not None
-            return held
+            copy = self._versions[place.changes].place(self.address)
+            assert copy is not None
+            return copy
 
     async def _fetch(self, place: Place) -> None:
         if place.changes and False in self._origins and place.version > self._origins[False].version:
@@ -108,8 +108,8 @@ class WeightMirror:
             return part
 
         def write(index: int, part: Part) -> bool:
-            held = None if old is None or before is None else part_of(old.numpy(), index)
-            return unpack_part(part, part_of(new, index), held)
+            base = None if old is None or before is None else part_of(old.numpy(), index)
+            return unpack_part(part, part_of(new, index), base)
 
         total = number_of_parts(place)
         coming = asyncio.create_task(ask(0, before))
@@ -129,7 +129,7 @@ class WeightMirror:
 
 
 PART_BYTES = 2**24
-WORD = np.dtype(np.uint16)
+WORD_TYPE = np.dtype(np.uint16)
 """What is compared: numbers of 16 bits. Where 2 % of them change, 8 % of words of 64 bits do."""
 NEAR_WORDS = 2**16
 """Words are numbered among so many, so that their numbers have 16 bits, too."""
@@ -172,14 +172,14 @@ def packed_part(place: Place, before: Place | None, index: int) -> Part:
         WeightsGone: it is not there any more.
     """
     try:
-        opened = OpenedWeights(place)
+        source = OpenedWeights(place)
     except PeerError as error:
         # Of this very process, which has closed it: there are newer ones.
         raise WeightsGone(str(error)) from error
-    with closing(opened):
-        new = part_of(opened.body.numpy(), index)
-        changed = None if before is None else _since(before, new, index)
-        return Part(zlib.crc32(new.data), new.tobytes() if changed is None else changed)
+    with closing(source):
+        new = part_of(source.body.numpy(), index)
+        delta = None if before is None else _since(before, new, index)
+        return Part(zlib.crc32(new.data), new.tobytes() if delta is None else delta)
 
 
 def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bool:
@@ -192,23 +192,23 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
         return False
     else:
         target[:] = before
-        change(target, part.content)
+        write_changes(target, part.content)
     return zlib.crc32(target.data) == part.checksum
 
 
 def difference(old: np.ndarray, new: np.ndarray) -> Difference | None:
     """Return what makes the bytes `new` of as many bytes `old`; None if it is no shorter than `new`."""
-    words = new.view(WORD)
-    changed = np.flatnonzero(old.view(WORD) != words)
-    near, numbers = np.divmod(changed, NEAR_WORDS)
-    found = Difference(np.bincount(near), numbers.astype(np.uint16), words[changed])
-    return found if found.nbytes < new.nbytes else None
+    words = new.view(WORD_TYPE)
+    positions = np.flatnonzero(old.view(WORD_TYPE) != words)
+    near, numbers = np.divmod(positions, NEAR_WORDS)
+    result = Difference(np.bincount(near), numbers.astype(np.uint16), words[positions])
+    return result if result.nbytes < new.nbytes else None
 
 
-def change(target: np.ndarray, by: Difference) -> None:
+def write_changes(target: np.ndarray, by: Difference) -> None:
     """Write the words that have changed into the bytes `target`."""
     near = np.repeat(np.arange(len(by.counts)) * NEAR_WORDS, by.counts)
-    target.view(WORD)[near + by.numbers] = by.words
+    target.view(WORD_TYPE)[near + by.numbers] = by.words
 
 
 def _since(before: Place, new: np.ndarray, index: int) -> Difference | None:

@@ -1,6 +1,6 @@
 """New weights from the learner to inference while both work: copied once, in memory that inference maps.
 
-A learner rank copies its weights (`CopiedWeights`; a host chooses the tensors) and offers them from a thread
+A learner rank copies its weights (`WeightCopy`; a host chooses the tensors) and offers them from a thread
 of its own (`WeightSender`); the coordinator says where the newest version is; an inference rank fetches what
 it lacks (`WeightClient`). The memory is in `weight_file`, the way to other machines in `weight_mirror`.
 """
@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
@@ -38,7 +37,7 @@ Types = Mapping[str, torch.dtype]
 
 
 @dataclass(frozen=True)
-class Taken:
+class WeightSnapshot:
     """A copy of the weights of a learner, which is not published yet."""
 
     tensors: Tensors
@@ -46,18 +45,6 @@ class Taken:
     """Looks whether all of them are; False if some may not be."""
     parts: Sequence[WeightVersions]
     """Where they are, in the order in which who has nothing is to load them."""
-
-
-class WeightCopy(Protocol):
-    """The weights of one learner rank in memory that others map, as they are when `take` is called."""
-
-    types: Types
-    """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
-    keeps: bool
-    """True if inference ranks that are started again will need all weights, not only those that change."""
-
-    def take(self) -> Taken | None:
-        """Copy the weights; every rank takes part, as shards are gathered. None on those that do not send."""
 
 
 class WeightSender:
@@ -82,21 +69,21 @@ class WeightSender:
         coordinator: Handle,
         spans: SpanLog,
         *,
-        copied: Callable[[], object] = lambda: None,
+        on_copy: Callable[[], object] = lambda: None,
     ) -> float:
         """Copy the present weights, to be sent as those of `version`; the seconds that it took.
 
-        `copied` is called before anything is sent.
+        `on_copy` is called before anything is sent.
         """
         began = time.monotonic()
         await self.sent()
         with spans.span("copy", version=version):
             # On every rank, even if it does not send: gathering shards is a collective.
-            taken = self._copy.take()
-        copied()
-        if taken is not None:
+            snapshot = self._copy.take()
+        on_copy()
+        if snapshot is not None:
             address = self._server.address
-            self._sending = self._thread.submit(_send, coordinator, version, taken, address, spans)
+            self._sending = self._thread.submit(_send, coordinator, version, snapshot, address, spans)
         return time.monotonic() - began
 
     async def sent(self) -> None:
@@ -122,32 +109,32 @@ class WeightClient:
         self._coordinator = coordinator
         self._rank, self._generation = rank, generation
         self._mirror = WeightMirror()
-        self._loaded: Sequence[Place] = ()
+        self._places_loaded: Sequence[Place] = ()
 
     async def next(self) -> tuple[int, list[OpenedWeights]] | None:
         """The newest version, and what this rank lacks of it, to be loaded in order and closed."""
-        gone = -1
+        missing_version = -1
         while True:
-            offered = await self._coordinator.next_weights.remote(
+            offer = await self._coordinator.next_weights.remote(
                 self._rank, self._generation, this_node(), self._mirror.address
             )
-            if offered is None:
+            if offer is None:
                 return None
-            version, places, nearby = offered
-            found: list[OpenedWeights] = []
+            version, places, nearby = offer
+            weights: list[OpenedWeights] = []
             try:
                 for place in places:
-                    if place not in self._loaded:
-                        found.append(await self._open(place, nearby))
+                    if place not in self._places_loaded:
+                        weights.append(await self._open(place, nearby))
             except WeightsGone:
-                for opened in found:
-                    opened.close()
-                if version == gone:
+                for one in weights:
+                    one.close()
+                if version == missing_version:
                     raise  # the newest version is never written over
-                gone = version
+                missing_version = version
             else:
-                self._loaded = places
-                return version, found
+                self._places_loaded = places
+                return version, weights
 
     async def applied(self, version: int) -> None:
         await self._coordinator.weights_applied.remote(self._rank, version, self._generation)
@@ -173,20 +160,22 @@ def _another_way() -> Iterator[None]:
         pass
 
 
-def _send(coordinator: Handle, version: int, taken: Taken, address: Address, spans: SpanLog) -> None:
+def _send(
+    coordinator: Handle, version: int, snapshot: WeightSnapshot, address: Address, spans: SpanLog
+) -> None:
     with spans.span("send", version=version):
-        if not taken.finite():
+        if not snapshot.finite():
             # Here, off the learner's path: a NaN is found before any rank acts by it.
-            check_weights(version, taken.tensors)
-        for part in taken.parts:
+            check_weights(version, snapshot.tensors)
+        for part in snapshot.parts:
             part.publish(version)
-        places = [place for part in taken.parts if (place := part.place(address)) is not None]
+        places = [place for part in snapshot.parts if (place := part.place(address)) is not None]
         # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
         coordinator.offer_weights.remote(version, places).future().result()
 
 
-class CopiedWeights:
-    """The part of a `WeightCopy` that is the same in every host, which reads the tensors of its learner.
+class WeightCopy:
+    """The weights of one learner rank in memory that others map; a host reads the tensors of its learner.
 
     The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later copies
     hold the tensors that training changes: trained parameters and buffers. There is memory for two of these,
@@ -195,13 +184,22 @@ class CopiedWeights:
 
     def __init__(self) -> None:
         self.types: Types = {}
+        """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
         self.keeps = False
+        """True if inference ranks may be started again, and need all weights then, not only the changing."""
         self._frozen, self._changing = WeightVersions(changes=False), WeightVersions(changes=True)
         self._complete = False
         self._later: list[str] = []
         self._places: Tensors = {}
         self._finite: dict[torch.device, torch.Tensor] = {}
         self._unseen: list[torch.Tensor] = []
+
+    def take(self) -> WeightSnapshot | None:
+        """Copy the weights; every rank takes part, as shards are gathered. None on those that do not send.
+
+        A host gives it.
+        """
+        raise NotImplementedError
 
     def choose(self, names: Iterable[str], *, changing: Collection[str]) -> list[str]:
         """Return the names of the tensors that are sent next; training changes those in `changing`.
@@ -210,11 +208,11 @@ class CopiedWeights:
             ValueError: inference knows none of the names.
         """
         every = list(names)
-        trained = [
+        known_names = [
             name for name in every if "_extra_state" not in name and (not self.types or name in self.types)
         ]
-        self._later = [name for name in trained if name in changing]
-        tensors = self._later if self._complete else trained
+        self._later = [name for name in known_names if name in changing]
+        tensors = self._later if self._complete else known_names
         if not tensors:
             raise ValueError(f"none of the learner's {len(every)} tensors has a name that inference knows")
         return tensors
@@ -253,19 +251,19 @@ class CopiedWeights:
             return
         # On its device first, so that fewer bytes travel; the caller waits for the stream before anything
         # reads `place`.
-        converted = tensor.detach().to(place.dtype)
-        place.copy_(converted, non_blocking=True)
-        finite, device = _may_be_finite(converted), converted.device
+        narrow = tensor.detach().to(place.dtype)
+        place.copy_(narrow, non_blocking=True)
+        finite, device = _may_be_finite(narrow), narrow.device
         self._finite[device] = finite & self._finite[device] if device in self._finite else finite
 
-    def copied(self) -> Taken | None:
+    def snapshot(self) -> WeightSnapshot | None:
         """The copy is complete: what is in its places; None if there were none."""
         self._complete = True
         if not self._places:
             return None
         finite = partial(_are_finite, list(self._finite.values()), self._unseen)
-        taken, self._places = Taken(self._places, finite, (self._frozen, self._changing)), {}
-        return taken
+        result, self._places = WeightSnapshot(self._places, finite, (self._frozen, self._changing)), {}
+        return result
 
 
 def _may_be_finite(tensor: torch.Tensor) -> torch.Tensor:
@@ -273,8 +271,8 @@ def _may_be_finite(tensor: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(tensor.sum())
 
 
-def _are_finite(seen: Sequence[torch.Tensor], unseen: Sequence[torch.Tensor]) -> bool:
-    return all(bool(found) for found in seen) and all(bool(_may_be_finite(tensor)) for tensor in unseen)
+def _are_finite(flags: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    return all(bool(flag) for flag in flags) and all(bool(_may_be_finite(tensor)) for tensor in tensors)
 
 
 def _no_wider(target: torch.dtype, dtype: torch.dtype) -> torch.dtype:

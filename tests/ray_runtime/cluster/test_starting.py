@@ -197,7 +197,7 @@ def test_what_ray_says_of_the_dead_is_left_out_unless_it_is_asked_for(monkeypatc
         print(*data["lines"])  # noqa: T201
 
     monkeypatch.setattr(worker, "print_to_stdstream", rays_own)
-    starting.hush(said=said)
+    starting.hush(show_deaths=said)
     words = {"lines": ["A worker died or was killed"], "pid": "raylet", "is_err": False}
     worker.print_to_stdstream(words, ignore_prefix=False)
     assert ("A worker died" in capsys.readouterr().out) == said

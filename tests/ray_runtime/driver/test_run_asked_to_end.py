@@ -19,7 +19,7 @@ def ended(monkeypatch, *, renews, began=2, last=4):
     run.settings = SimpleNamespace(renews=renews)
     run.fleet = SimpleNamespace(let_go=lambda: None)
     run.saver = SimpleNamespace(saved=last)
-    run._launched, run._unreported = SimpleNamespace(step=began), deque()
+    run._parts, run._steps_to_report = SimpleNamespace(step=began), deque()
     run._coordinator = SimpleNamespace(close_gate=SimpleNamespace(remote=lambda: None))
     run._hooks = SimpleNamespace(checkpoint=lambda step: f"global_step_{step}")
 

@@ -27,17 +27,17 @@ class Saver:
 def run():
     """A run whose third step is trained, while its second waits to be reported."""
     run, done = AsyncRun.__new__(AsyncRun), []
-    run.done, run.step, run.total, run._ended, run._began = done, 2, 9, 2, 0.0
+    run.done, run.step, run.total, run._closed_step, run._began = done, 2, 9, 2, 0.0
     run._spans, run._turns = UNRECORDED, None
-    run._learned = lambda: [{"publication_seconds": 0.5}]
+    run._wait_for_learner = lambda: [{"publication_seconds": 0.5}]
     run._learn = lambda: done.append("the next batch begins")
     run._revivals = SimpleNamespace()
     run._publication = SimpleNamespace(
         follow=lambda step: [], wait=lambda step, published: done.append("acts")
     )
     run._report = lambda trained: done.append((trained.step, dict(trained.evaluation)))
-    run._unreported = deque([SimpleNamespace(step=2, evaluation={})])
-    run._evaluated = lambda: {"eval/success_once": 1.0}
+    run._steps_to_report = deque([SimpleNamespace(step=2, evaluation={})])
+    run._evaluation = lambda: {"eval/success_once": 1.0}
     return run
 
 
@@ -57,16 +57,16 @@ def test_a_step_is_written_down_before_its_checkpoint_is_whole(run):
         "checkpoint 3 is whole",
         "the next batch begins",
     ]
-    assert (run.step, list(run._unreported)) == (3, [])
+    assert (run.step, list(run._steps_to_report)) == (3, [])
 
 
 def test_a_step_whose_checkpoint_cannot_be_written_is_reported_with_that_later(run):
     assert due(run, save=True, fails=True) == ["acts", "the next batch begins"]
-    two, three = run._unreported
+    two, three = run._steps_to_report
     assert (two.step, three.step, three.evaluation) == (2, 3, {"async/save_failures": 1.0})
     assert three.seconds > 0
 
 
 def test_other_steps_are_reported_while_the_next_is_trained(run):
     assert due(run) == ["the next batch begins"]
-    assert [trained.step for trained in run._unreported] == [2, 3]
+    assert [trained.step for trained in run._steps_to_report] == [2, 3]

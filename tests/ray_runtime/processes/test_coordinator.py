@@ -82,11 +82,11 @@ async def test_a_learner_rank_lets_go_of_a_batch_when_it_takes_the_next():
         assert given.batch == batch
         await client.put(given, collected(of, given, batch))
     (found,), _ = await taker.take(0, whole=True)
-    assert taker._held.filled(found).payload["held"].tolist() == [0, 0]
+    assert taker._data.with_data(found).payload["held"].tolist() == [0, 0]
     (other,), _ = await taker.take(1, whole=True)
     assert other.payload["held"].tolist() == [1, 0]
     with pytest.raises(KeyError):
-        taker._held.filled(found)
+        taker._data.with_data(found)
 
 
 async def test_calls_of_an_env_worker_that_was_lost_count_no_more_and_what_it_has_handed_over_does():

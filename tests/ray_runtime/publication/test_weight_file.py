@@ -97,7 +97,7 @@ def test_a_version_that_is_half_written_is_not_read():
 def test_a_version_whose_writer_gave_up_is_not_read():
     file = WeightFile(256)
     assert file.begin()
-    file._name(weight_file.UNFINISHED)
+    file._name(weight_file.UNFINISHED_VERSION)
     weight_file.fcntl.flock(file._file, weight_file.fcntl.LOCK_UN)  # as when the writer is killed
     with pytest.raises(WeightsGone):
         OpenedWeights(file.place(changes=True, version=4, address=ADDRESS))

@@ -15,8 +15,8 @@ from rlinf_async.ray_runtime.publication import weight_file, weight_mirror
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, WeightsGone
 from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror
 from rlinf_async.ray_runtime.publication.weights import (
-    CopiedWeights,
     WeightClient,
+    WeightCopy,
     WeightSender,
     apply,
     types_of,
@@ -43,7 +43,7 @@ class Model(torch.nn.Module):
         self.to(dtype)
 
 
-class Copy(CopiedWeights):
+class Copy(WeightCopy):
     def __init__(self, model):
         super().__init__()
         self.model = model
@@ -54,7 +54,7 @@ class Copy(CopiedWeights):
         names = self.choose(state, changing=state.keys() - frozen)
         for name, place in self.places({name: state[name] for name in names}).items():
             self.write(place, state[name])
-        return self.copied()
+        return self.snapshot()
 
 
 class Handle:

@@ -9,12 +9,12 @@ from rlinf_async.ray_runtime.publication import weight_mirror
 from rlinf_async.ray_runtime.publication.weight_file import WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.publication.weight_mirror import (
     Difference,
-    change,
     difference,
     number_of_parts,
     packed_part,
     part_of,
     unpack_part,
+    write_changes,
 )
 
 ADDRESS = ("nobody", b"")
@@ -39,7 +39,7 @@ def test_a_difference_makes_of_the_old_bytes_the_new_ones(share, words):
         assert words < 8
         return
     again = old.copy()
-    change(again, found)
+    write_changes(again, found)
     assert again.tobytes() == new.tobytes()
 
 

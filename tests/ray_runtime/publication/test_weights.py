@@ -13,7 +13,7 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.publication import weights
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights
-from rlinf_async.ray_runtime.publication.weights import CopiedWeights
+from rlinf_async.ray_runtime.publication.weights import WeightCopy
 
 pytestmark = pytest.mark.real_time
 
@@ -27,7 +27,7 @@ def same(one, other):
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-class Copy(CopiedWeights):
+class Copy(WeightCopy):
     """The least that a host has to fill in."""
 
     def __init__(self, model, changing, sends):
@@ -41,7 +41,7 @@ class Copy(CopiedWeights):
         if self.sends:
             for name, place in self.places({name: state[name] for name in names}).items():
                 self.write(place, state[name])
-        return self.copied()
+        return self.snapshot()
 
 
 class Channel:
@@ -143,7 +143,7 @@ async def test_ranks_that_do_not_send_offer_nothing(channel):
 
 async def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent(channel):
     offered, sender = [], sender_of(layer(0))
-    await sender.offer(1, channel, SpanLog(None), copied=lambda: offered.append(len(channel.offered)))
+    await sender.offer(1, channel, SpanLog(None), on_copy=lambda: offered.append(len(channel.offered)))
     assert offered == [0]
     channel.answers[0].set_result(None)
     await sender.sent()
@@ -179,13 +179,13 @@ def test_a_tensor_is_held_in_the_receivers_type_unless_that_is_wider_or_no_numbe
     ],
 )
 def test_a_copy_says_if_what_it_holds_may_not_be_finite(numbers, finite):
-    copied = CopiedWeights()
+    copied = WeightCopy()
     tensors = {"bad": torch.tensor(numbers), "good": torch.ones(3), "count": torch.tensor(2**40)}
     copied.choose(tensors, changing=tensors)
     places = copied.places(tensors, {"bad": torch.bfloat16})
     for name, place in places.items():
         copied.write(place, tensors[name])
-    assert copied.copied().finite() is finite
+    assert copied.snapshot().finite() is finite
 
 
 async def test_large_numbers_that_are_finite_are_offered(channel):
