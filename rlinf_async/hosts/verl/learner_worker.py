@@ -74,7 +74,7 @@ def join_group() -> None:
 
 
 class EngineWeights(WeightCopy):
-    """Copies a policy's weights to memory that inference maps; .
+    """Copies a policy's weights to memory that inference maps.
 
     One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
     device.
