@@ -25,7 +25,7 @@ def made(of, number, *, size=LARGE, **options):
 
 def rewards(held, of, **options):
     """What a learner rank has of a piece: one number, which all of it is."""
-    data = held.filled(piece(of, **options)).payload
+    data = held.with_data(piece(of, **options)).payload
     assert data["said"] == "so"
     (number,) = data["rewards"].unique().tolist()
     return number
@@ -50,7 +50,7 @@ async def test_what_was_handed_over_stays_when_more_is_and_is_the_learners_to_wr
     learners = LearnerRanks([held.address()])
     for shard in range(3):
         await learners.give(made(ticket(shard), shard))
-    held.filled(piece(ticket(1))).payload["rewards"].add_(7.0)
+    held.with_data(piece(ticket(1))).payload["rewards"].add_(7.0)
     assert [rewards(held, ticket(shard)) for shard in range(3)] == [0.0, 8.0, 2.0]
 
 
@@ -78,7 +78,7 @@ async def test_data_is_let_go_with_its_batch_and_not_before():
     assert files() == before + 2
     assert [rewards(held, ticket(0, batch=batch)) for batch in (5, 6)] == [5.0, 6.0]
     with pytest.raises(KeyError):
-        held.filled(piece(ticket(0, batch=4)))
+        held.with_data(piece(ticket(0, batch=4)))
 
 
 async def test_from_another_machine_it_is_sent(monkeypatch):
