@@ -47,7 +47,7 @@ def listened(driver: int, directory) -> set[tuple[str, str]]:
         process["pid"]: role(name) for name, process in processes.items() if process and "pid" in process
     }
     return {
-        (roles.get(number, f"process {number}"), place.what)
+        (roles.get(number, f"process {number}"), place.content)
         for number, name in listening_at_names(driver)
         for place in Listening
         if name.startswith(place.socket_name)
