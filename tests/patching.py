@@ -29,14 +29,12 @@ def copy_of(package: str, root: Path) -> Path:
     return root
 
 
-def patched(package: str, root: Path, *, last: Path | None = None) -> Path:
-    """`root`, which now holds a copy of the installed package with its patches, up to `last`."""
+def patched(package: str, root: Path) -> Path:
+    """`root`, which now holds a copy of the installed package with its patches."""
     copy_of(package, root)
     for patch in patches_of(package):
         done = apply(patch, root)
-        assert done.returncode == 0, done.stdout + done.stderr
-        if patch == last:
-            break
+        assert done.returncode == 0, f"{patch.name}: {done.stdout}{done.stderr}"
     return root
 
 

@@ -66,10 +66,8 @@ def broken(plugin) -> Path:
     return plugin
 
 
-@pytest.mark.parametrize("patch", patching.patches_of("rlinf"), ids=lambda patch: patch.name)
-def test_a_patch_applies_without_fuzz_and_only_to_the_package(patch, tmp_path):
-    patching.patched("rlinf", tmp_path, last=patch)
-    assert [path.name for path in tmp_path.iterdir()] == ["rlinf"]
+def test_every_patch_applies_without_fuzz_and_only_to_the_package(patched):
+    assert [path.name for path in patched.iterdir()] == ["rlinf"]
 
 
 @pytest.mark.parametrize("patch", patching.patches_of("rlinf"), ids=lambda patch: patch.name)
@@ -366,13 +364,97 @@ for apart in (torch.tensor([0.0, 1.0, 1.0, 1.0]), torch.tensor([510.0, 510.1, 51
         assert torch.allclose(found, (apart - apart.mean()) / (apart.std() + 1e-6)), found
 """
 
+NORMALIZED = """
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+import torch
+from omegaconf import OmegaConf
+from rlinf.workers.actor import async_ppo_fsdp_worker as asynchronous
+from rlinf.workers.actor import fsdp_actor_worker as sync
+
+steps, envs = 4, 3
+
+
+def advantages(worker, said):
+    algorithm = {
+        "adv_type": "gae", "gamma": 1.0, "gae_lambda": 1.0, "group_size": 1, "reward_type": "chunk_level",
+        "normalize_advantages": said,
+    }
+    batch = {
+        "rewards": torch.arange(steps * envs).reshape(steps, envs, 1).float(),
+        "dones": torch.zeros(steps + 1, envs, 1, dtype=torch.bool),
+        "prev_values": torch.zeros(steps + 1, envs, 1),
+    }
+    actor = SimpleNamespace(
+        cfg=OmegaConf.create({"algorithm": algorithm}), rollout_batch=batch,
+        worker_timer=lambda label: nullcontext(), _accelerator_type=None,
+    )
+    actor.cfg.runner = {"task_type": "embodied"}
+    worker.compute_advantages_and_returns(actor)
+    return actor.rollout_batch["advantages"]
+
+
+for module, name in ((sync, "EmbodiedFSDPActor"), (asynchronous, "AsyncPPOEmbodiedFSDPActor")):
+    module.compute_rollout_metrics = lambda batch: {}
+    normalized, as_they_are = (advantages(getattr(module, name), said) for said in (True, False))
+    assert abs(normalized.mean()) < 1e-5
+    obeyed = bool(as_they_are.mean() > 10)
+    assert obeyed == (sys.argv[1] == "patched"), (name, as_they_are)
+"""
+
+AGED = """
+import sys
+from types import SimpleNamespace
+import torch
+from omegaconf import OmegaConf
+from rlinf.workers.actor.async_ppo_fsdp_worker import AsyncPPOEmbodiedFSDPActor
+
+
+def received(threshold):
+    taken = []
+    actor = SimpleNamespace(
+        cfg=OmegaConf.create({"algorithm": threshold}), version=5, should_stop=False,
+        log_info=lambda text: None, _recv_queue=SimpleNamespace(put=taken.append),
+    )
+    for name in ("_staleness_threshold", "_is_too_old"):
+        if hasattr(AsyncPPOEmbodiedFSDPActor, name):
+            setattr(actor, name, getattr(AsyncPPOEmbodiedFSDPActor, name).__get__(actor))
+    trajectories = [SimpleNamespace(versions=torch.tensor([age])) for age in (1, 4)]
+
+    class Channel:
+        def get(self):
+            actor.should_stop = len(trajectories) == 1
+            return trajectories.pop(0)
+
+        def qsize(self):
+            return 0
+
+    AsyncPPOEmbodiedFSDPActor._recv_rollout_thread_main(actor, Channel())
+    return len(taken)
+
+
+assert received({"staleness_threshold": 2}) == 1
+try:
+    found = received({})
+except TypeError:
+    found = None
+assert found == {"stock": None, "patched": 2}[sys.argv[1]], found
+"""
+
+SCRIPTS = {
+    "tied weights": TIED,
+    "stored log-probabilities": SELECTING,
+    "rendering": RENDERING,
+    "entropy": ENTROPY,
+    "equal rewards": EQUAL_REWARDS,
+    "normalization": NORMALIZED,
+    "staleness": AGED,
+}
+
 
 @pytest.mark.parametrize("side", patching.SIDES)
-@pytest.mark.parametrize(
-    "script",
-    [TIED, SELECTING, RENDERING, ENTROPY, EQUAL_REWARDS],
-    ids=["tied weights", "stored log-probabilities", "rendering", "entropy", "equal rewards"],
-)
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_fault_of_rlinf_is_there_without_its_patch_and_gone_with_it(script, side, request, tmp_path):
     place = tmp_path / "script.py"
     place.write_text(script)
