@@ -27,9 +27,9 @@ class _Line:
         self._batch = batch
         self._slowness = slowness
         self._places = self._in_order()
-        self._taken = 0
+        self._position = 0
         self._back: deque[Place] = deque()
-        self._done: set[Place] = set()
+        self._places_to_skip: set[Place] = set()
 
     @property
     def head(self) -> Place:
@@ -45,22 +45,22 @@ class _Line:
 
     def skip(self, places: Iterable[Place]) -> None:
         """Never hand out those of `places` that are in this line; places of other lines are ignored."""
-        self._done.update(places)
+        self._places_to_skip.update(places)
         self._pass_over_done()
 
     @property
     def _next(self) -> Place:
-        return (self._batch, *self._places[self._taken])
+        return (self._batch, *self._places[self._position])
 
     def _advance(self) -> None:
-        self._taken += 1
-        if self._taken == len(self._places):
-            self._batch, self._taken = self._batch + 1, 0
+        self._position += 1
+        if self._position == len(self._places):
+            self._batch, self._position = self._batch + 1, 0
             self._places = self._in_order()
 
     def order(self) -> None:
         """Heed what is known now, in a batch of which nothing has been handed out."""
-        if not self._taken:
+        if not self._position:
             self._places = self._in_order()
             self._pass_over_done()
 
@@ -71,9 +71,9 @@ class _Line:
         return sorted(self._all, key=lambda place: -slowness.get(place[1], math.inf))
 
     def _pass_over_done(self) -> None:
-        while self._next in self._done:
+        while self._next in self._places_to_skip:
             # A place is passed once: it is forgotten here, so that the set does not grow.
-            self._done.remove(self._next)
+            self._places_to_skip.remove(self._next)
             self._advance()
 
     def give_back(self, place: Place) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 
-class Sized(Protocol):
+class SizedRequest(Protocol):
     @property
     def shard(self) -> int: ...
 
@@ -14,7 +14,7 @@ class Sized(Protocol):
     def size(self) -> int: ...
 
 
-R = TypeVar("R", bound=Sized)
+R = TypeVar("R", bound=SizedRequest)
 
 
 class DynamicBatcher(Generic[R]):
@@ -95,7 +95,7 @@ class BarrierBatcher(Generic[R]):
     """
 
     def __init__(self, *, expected: frozenset[int] = frozenset()) -> None:
-        self._expected = expected
+        self._expected_shards = expected
         self._in_flight: set[int] = set()
         self._waiting: dict[int, R] = {}
 
@@ -123,7 +123,7 @@ class BarrierBatcher(Generic[R]):
 
     def take(self, now: float) -> list[R]:
         """Return the requests of all shards in flight, by shard number; [] while one has not asked."""
-        if not self._waiting or not self._in_flight | self._expected <= self._waiting.keys():
+        if not self._waiting or not self._in_flight | self._expected_shards <= self._waiting.keys():
             return []
         return self.drain()
 

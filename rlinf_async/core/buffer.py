@@ -53,7 +53,7 @@ class TrajectoryBuffer:
         self.max_staleness = max_staleness
         self.ledger = Ledger()
         self._waiting: dict[tuple[int, int], dict[tuple[int, int, int], Piece]] = {}
-        self._taken: dict[tuple[int, int], dict[tuple[int, int, int], Piece]] = {}
+        self._taken_pieces: dict[tuple[int, int], dict[tuple[int, int, int], Piece]] = {}
         self._batch = 0
 
     def refusal(self, piece: Piece) -> Refusal | None:
@@ -62,7 +62,7 @@ class TrajectoryBuffer:
         # Too late for any rank: its batch has been closed without it.
         if piece.ticket.batch < self._batch:
             return "closed"
-        if piece.key in self._waiting.get(place, {}) or piece.key in self._taken.get(place, {}):
+        if piece.key in self._waiting.get(place, {}) or piece.key in self._taken_pieces.get(place, {}):
             return "duplicate"
         if piece.staleness > self.max_staleness:
             return "stale"
@@ -85,7 +85,7 @@ class TrajectoryBuffer:
 
     def missing(self, batch: int, rank: int) -> int:
         """Pieces of `batch` that `rank` has not taken yet."""
-        return self.pieces_per_rank - len(self._taken.get((batch, rank), {}))
+        return self.pieces_per_rank - len(self._taken_pieces.get((batch, rank), {}))
 
     def complete(self, batch: int, ranks: int) -> bool:
         """Return True if every piece of `batch` has arrived, for each of `ranks` learner ranks, or is
@@ -98,7 +98,7 @@ class TrajectoryBuffer:
     def take(self, batch: int, rank: int) -> list[Piece]:
         """Return the pieces that wait for `rank`, in arrival order; each piece is handed out once."""
         pieces = self._waiting.pop((batch, rank), {})
-        self._taken.setdefault((batch, rank), {}).update(pieces)
+        self._taken_pieces.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())
 
     def finish(self, batch: int) -> list[Piece]:
@@ -107,29 +107,29 @@ class TrajectoryBuffer:
         Raises:
             RuntimeError: some of its pieces have not been taken.
         """
-        places = [place for place in self._taken if place[0] == batch]
-        untrained = sum(self.missing(*place) for place in places)
+        places = [place for place in self._taken_pieces if place[0] == batch]
+        untrained_count = sum(self.missing(*place) for place in places)
         # Pieces that no rank has begun to take have no entry in `_taken`.
-        untrained += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
-        if untrained:
+        untrained_count += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
+        if untrained_count:
             raise RuntimeError(
-                f"batch {batch} was called trained while {untrained} of its pieces were not taken"
+                f"batch {batch} was called trained while {untrained_count} of its pieces were not taken"
             )
-        trained = [piece for place in places for piece in self._taken.pop(place).values()]
-        for piece in trained:
+        trained_pieces = [piece for place in places for piece in self._taken_pieces.pop(place).values()]
+        for piece in trained_pieces:
             self.ledger.trained += piece.size
             self.ledger.env_steps_trained += piece.env_steps
         self._batch = max(self._batch, batch + 1)
-        return trained
+        return trained_pieces
 
     def held(self) -> int:
         """Trajectories that wait or are being trained."""
-        places = [*self._waiting.values(), *self._taken.values()]
+        places = [*self._waiting.values(), *self._taken_pieces.values()]
         return sum(piece.size for place in places for piece in place.values())
 
     def untrained(self) -> list[Piece]:
         """All pieces that wait or have been taken, in the order of their batches, places and parts."""
-        batches = [*self._waiting.values(), *self._taken.values()]
+        batches = [*self._waiting.values(), *self._taken_pieces.values()]
         pieces = [piece for place in batches for piece in place.values()]
         return sorted(pieces, key=lambda piece: (piece.ticket.batch, piece.key))
 
@@ -142,11 +142,11 @@ class TrajectoryBuffer:
             The pieces that wait to be taken again.
         """
         self._batch, self.ledger = batch, ledger
-        accepted = [piece for piece in pieces if self.refusal(piece) is None]
-        for piece in accepted:
+        accepted_pieces = [piece for piece in pieces if self.refusal(piece) is None]
+        for piece in accepted_pieces:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
         if missing := ledger.in_flight - self.held():
             # By the difference: whatever was in flight when the checkpoint was written is lost, for whatever
             # reason.
             ledger.refused["lost at resume"] += missing
-        return accepted
+        return accepted_pieces

@@ -66,11 +66,11 @@ def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
 
 def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:
     """(start, stop, bytes) of runs of tensors that share a block; a larger tensor has one of its own."""
-    start, filled = 0, 0
+    start, fill = 0, 0
     for index, size in enumerate(sizes):
-        if filled and filled + size > BLOCK_BYTES:
-            yield start, index, filled
-            start, filled = index, 0
-        filled += size
+        if fill and fill + size > BLOCK_BYTES:
+            yield start, index, fill
+            start, fill = index, 0
+        fill += size
     if start < len(sizes):
-        yield start, len(sizes), filled
+        yield start, len(sizes), fill

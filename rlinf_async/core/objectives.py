@@ -18,10 +18,10 @@ import torch
 from rlinf_async.core.scores import LOG_BOUND, WHOLE, Scored, bounded_exp
 from rlinf_async.core.types import Correction
 
-IMPOSSIBLE = 1e4
+MAX_ABS_LOGPROB = 1e4
 """The absolute value that replaces an infinite log-probability, for losses that subtract two of them:
 the difference of two infinite numbers is not a number."""
-ROUNDING = 32
+ROUNDING_UNITS = 32
 """Units in the last place of the largest score of a group, within which two scores count as equal: sums of
 the same rewards in different orders differ by some."""
 
@@ -84,7 +84,9 @@ def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tupl
 
     For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.
     """
-    old_logprobs = torch.nan_to_num(old_logprobs, nan=torch.nan, posinf=IMPOSSIBLE, neginf=-IMPOSSIBLE)
+    old_logprobs = torch.nan_to_num(
+        old_logprobs, nan=torch.nan, posinf=MAX_ABS_LOGPROB, neginf=-MAX_ABS_LOGPROB
+    )
     difference = (logprobs - old_logprobs).detach()
     cut = old_logprobs + difference.clamp(-LOG_BOUND, LOG_BOUND)
     near = difference.abs() <= LOG_BOUND
@@ -106,8 +108,8 @@ def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.T
         staleness: versions between the action and the batch that trains it; broadcasts to `current`.
     """
     share = staleness.float() / (staleness.float() + 1.0)
-    interpolated: torch.Tensor = behaviour + share * (current - behaviour)
-    return interpolated.detach()
+    interpolation: torch.Tensor = behaviour + share * (current - behaviour)
+    return interpolation.detach()
 
 
 def ppo_loss(
@@ -121,8 +123,8 @@ def ppo_loss(
 ) -> torch.Tensor:
     """The clipped surrogate per element (Schulman et al. 2017, eq. 7), optionally dual-clipped."""
     ratio = bounded_ratio(logprobs, old_logprobs)
-    clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    loss = torch.max(-advantages * ratio, -advantages * clipped)
+    clipped_ratio = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    loss = torch.max(-advantages * ratio, -advantages * clipped_ratio)
     if dual_clip is not None:
         if dual_clip <= 1.0:
             raise ValueError(f"dual_clip={dual_clip} must be greater than 1")
@@ -135,8 +137,8 @@ def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, *, clip: float
 ) -> torch.Tensor:
     """Half the squared error per element, with the change of value clipped as in PPO."""
-    clipped = old_values + (values - old_values).clamp(-clip, clip)
-    return 0.5 * torch.max((returns - values) ** 2, (returns - clipped) ** 2)
+    clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.max((returns - values) ** 2, (returns - clipped_values) ** 2)
 
 
 def gae(
@@ -155,11 +157,11 @@ def gae(
     advantages = torch.zeros_like(rewards)
     running = torch.zeros_like(rewards[0])
     for step in reversed(range(rewards.shape[0])):
-        ended = dones[step + 1]
+        is_end = dones[step + 1]
         # Left out, not multiplied by 0: what follows an end may be no number.
-        follows = (gamma * values[step + 1]).masked_fill(ended, 0.0)
+        follows = (gamma * values[step + 1]).masked_fill(is_end, 0.0)
         delta = rewards[step] + follows - values[step]
-        running = delta + (gamma * lam * running).masked_fill(ended, 0.0)
+        running = delta + (gamma * lam * running).masked_fill(is_end, 0.0)
         advantages[step] = running
     return advantages, advantages + values[:-1]
 
@@ -174,8 +176,8 @@ def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:
         raise ValueError(f"{scores.shape[0]} episodes do not divide into groups of {group_size}")
     silent = without_signal(scores, group_size)
     groups = scores.reshape(-1, group_size).to(torch.promote_types(scores.dtype, torch.float32))
-    centred = groups - groups.mean(dim=1, keepdim=True)
-    relative = centred / (groups.std(dim=1, keepdim=True) + 1e-6)
+    deviations = groups - groups.mean(dim=1, keepdim=True)
+    relative = deviations / (groups.std(dim=1, keepdim=True) + 1e-6)
     return relative.masked_fill(silent[:, None], 0.0).view(-1)
 
 
@@ -190,7 +192,7 @@ def without_signal(scores: torch.Tensor, group_size: int) -> torch.Tensor:
     groups = scores.detach().reshape(-1, group_size)
     groups = groups.to(torch.promote_types(groups.dtype, torch.float32))
     spread = groups.amax(dim=1) - groups.amin(dim=1)
-    return spread <= ROUNDING * torch.finfo(groups.dtype).eps * groups.abs().amax(dim=1)
+    return spread <= ROUNDING_UNITS * torch.finfo(groups.dtype).eps * groups.abs().amax(dim=1)
 
 
 def valid_steps(dones: torch.Tensor) -> torch.Tensor:

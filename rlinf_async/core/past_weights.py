@@ -117,5 +117,5 @@ class PastWeights:
 
 
 def _places(parameters: Sequence[torch.Tensor]) -> Copy:
-    pinned = any(tensor.is_cuda for tensor in parameters)
-    return host_tensors(((tensor.shape, tensor.dtype) for tensor in parameters), pinned=pinned)
+    page_locked = any(tensor.is_cuda for tensor in parameters)
+    return host_tensors(((tensor.shape, tensor.dtype) for tensor in parameters), pinned=page_locked)

@@ -72,13 +72,16 @@ def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, s
 
 
 def _difference(
-    scored: torch.Tensor, stored: torch.Tensor, name: str, measure: Callable[[torch.Tensor], torch.Tensor]
+    scores: torch.Tensor,
+    stored_scores: torch.Tensor,
+    name: str,
+    measure: Callable[[torch.Tensor], torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    scored, stored = (tensor.detach().float().cpu().flatten() for tensor in (scored, stored))
+    scores, stored_scores = (tensor.detach().float().cpu().flatten() for tensor in (scores, stored_scores))
     return {
-        f"{name}/off": measure(scored - stored).sum(),
-        f"{name}/stored": measure(stored).sum(),
-        f"{name}/count": torch.tensor(scored.numel()),
+        f"{name}/off": measure(scores - stored_scores).sum(),
+        f"{name}/stored": measure(stored_scores).sum(),
+        f"{name}/count": torch.tensor(scores.numel()),
     }
 
 

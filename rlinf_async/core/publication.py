@@ -21,7 +21,7 @@ class PublicationBoard:
         self.published: int | None = None
         """The newest version that every rank has, or has gone beyond; None before all have one."""
         self._has: list[int | None] = [None] * ranks
-        self._lost: set[int] = set()
+        self._lost_ranks: set[int] = set()
 
     def offer(self, version: int) -> None:
         """`version` may be applied from now on, and takes the place of those before it."""
@@ -48,15 +48,15 @@ class PublicationBoard:
     def rank_lost(self, rank: int) -> None:
         """Forget the inference rank `rank`, which has died: publication does not wait for it any more."""
         self._has[rank] = None
-        self._lost.add(rank)
+        self._lost_ranks.add(rank)
         self._publish()
 
     def rank_back(self, rank: int) -> None:
         """Wait for the inference rank `rank` again, whose successor is about to apply its first weights."""
-        self._lost.discard(rank)
+        self._lost_ranks.discard(rank)
 
     def _publish(self) -> None:
-        versions = [version for rank, version in enumerate(self._has) if rank not in self._lost]
+        versions = [version for rank, version in enumerate(self._has) if rank not in self._lost_ranks]
         versions_of_living = [version for version in versions if version is not None]
         # A rank that is not lost and has no weights yet holds up every version.
         if versions_of_living and len(versions_of_living) == len(versions):
@@ -64,7 +64,7 @@ class PublicationBoard:
 
     def __str__(self) -> str:
         ranks = ", ".join(
-            f"rank {rank} is lost" if rank in self._lost else f"rank {rank} has {version}"
+            f"rank {rank} is lost" if rank in self._lost_ranks else f"rank {rank} has {version}"
             for rank, version in enumerate(self._has)
         )
         return f"version {self.offered} is offered, {ranks}"

@@ -49,13 +49,13 @@ class RatioProbe:
         self._interpolates = interpolates
         self._size = size
         self._batch = 0
-        self._held: dict[int, Tree] = {}
+        self._pools: dict[int, Tree] = {}
         self._lots = torch.Generator()
 
     def begin(self, batch: int) -> None:
         """Batch `batch` is about to be trained, by the policy of that version, which `past` remembers."""
         self._batch = batch
-        self._held.clear()
+        self._pools.clear()
         self._lots.manual_seed(batch)
 
     def add(self, inputs: Tree, staleness: torch.Tensor, scores: Pair | None = None) -> None:
@@ -73,12 +73,12 @@ class RatioProbe:
             rows = torch.nonzero(staleness == value).flatten()
             rows = rows[lots[rows].argsort()[: self._size]]
             if len(rows):
-                group = {"lots": lots[rows], **_taken(samples, rows)}
-                pool = self._held.get(value)
-                self._held[value] = group if pool is None else self._lowest(concatenate([pool, group]))
+                group = {"lots": lots[rows], **_rows_of(samples, rows)}
+                pool = self._pools.get(value)
+                self._pools[value] = group if pool is None else self._lowest(concatenate([pool, group]))
 
     def _lowest(self, samples: Tree) -> Tree:
-        return _taken(samples, leaf(samples, "lots").argsort()[: self._size])
+        return _rows_of(samples, leaf(samples, "lots").argsort()[: self._size])
 
     @torch.no_grad()
     def finish(self, scored: Scored = WHOLE) -> Sums:
@@ -89,12 +89,12 @@ class RatioProbe:
         `past` remembers the present policy as that of the next batch afterwards.
         """
         # A rank without samples of a staleness takes part with one of others, and counts nothing.
-        spare = slice_samples(next(iter(self._held.values())), 0, 1)
-        samples = [self._held.get(staleness, spare) for staleness in range(self._max_staleness + 1)]
+        spare = slice_samples(next(iter(self._pools.values())), 0, 1)
+        samples = [self._pools.get(staleness, spare) for staleness in range(self._max_staleness + 1)]
         scores = self._scores(samples)
         sums: Sums = {}
         for staleness, sample in enumerate(samples):
-            share = float(staleness in self._held)
+            share = float(staleness in self._pools)
             for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
                     f"{name}/lag_{staleness}/{measure}": share * float(total)
@@ -133,8 +133,8 @@ class RatioProbe:
         if staleness == 0:
             ratios["mismatch"] = proximal - behaviour
         elif (self._batch - staleness, staleness) in scores:
-            acted, _ = scores[self._batch - staleness, staleness]
-            ratios |= {"mismatch": acted - behaviour, "staleness": proximal - acted}
+            acted_scores, _ = scores[self._batch - staleness, staleness]
+            ratios |= {"mismatch": acted_scores - behaviour, "staleness": proximal - acted_scores}
         if self._interpolates:
             versions = torch.tensor(staleness)
             latest, _ = self._scores_of(samples)
@@ -149,7 +149,7 @@ class RatioProbe:
         return policy.float().cpu(), behaviour.float().cpu()
 
 
-def _taken(samples: Tree, rows: torch.Tensor) -> Tree:
+def _rows_of(samples: Tree, rows: torch.Tensor) -> Tree:
     return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], samples)
 
 

@@ -21,17 +21,17 @@ class RestartBudget:
         self.most = most
         self.window_s = window_s
         self._first_wait_s, self._longest_wait_s = first_wait_s, longest_wait_s
-        self._taken: deque[float] = deque()
+        self._restart_times: deque[float] = deque()
 
     def take(self, now: float) -> float | None:
         """Seconds to wait before a restart that is due `now`; None if there have been too many."""
-        while self._taken and now - self._taken[0] >= self.window_s:
-            self._taken.popleft()
-        if len(self._taken) >= self.most:
+        while self._restart_times and now - self._restart_times[0] >= self.window_s:
+            self._restart_times.popleft()
+        if len(self._restart_times) >= self.most:
             return None
         # An exponent beyond all patience would not be a number any more.
-        wait = min(self._longest_wait_s, self._first_wait_s * 2.0 ** min(len(self._taken), 64))
-        self._taken.append(now)
+        wait = min(self._longest_wait_s, self._first_wait_s * 2.0 ** min(len(self._restart_times), 64))
+        self._restart_times.append(now)
         return wait
 
 

@@ -165,15 +165,15 @@ def choose_shards(
     Raises:
         ValueError: a vectorised simulator would be split.
     """
-    vectorised = simulator in VECTORISED_SIMULATORS
+    is_vectorised = simulator in VECTORISED_SIMULATORS
     if asked is not None:
-        if vectorised and asked > stages:
+        if is_vectorised and asked > stages:
             raise ValueError(
                 f"async.rollout.shards={asked} would split {simulator}, which vectorises its environments on "
                 f"the accelerator; use async.rollout.shards=auto or {stages}"
             )
         return asked
-    if vectorised or stages > 1:
+    if is_vectorised or stages > 1:
         return stages
     target = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
     return next((shards for shards in range(target, 1, -1) if fits(shards)), 1)

@@ -34,18 +34,18 @@ class MicroBatchStream:
             )
         self.micro_batch_size = micro_batch_size
         self.micro_batches_per_step = micro_batches_per_step
-        self._left: Tree | None = None
+        self._remainder: Tree | None = None
         self._cut = 0
 
     @property
     def pending(self) -> int:
         """Samples that wait for the rest of their micro-batch."""
-        return size_of(self._left) if self._left is not None else 0
+        return size_of(self._remainder) if self._remainder is not None else 0
 
     def add(self, samples: Tree) -> Iterator[MicroBatch]:
         """Yield every micro-batch that `samples` complete."""
-        queue = samples if self._left is None else concatenate([self._left, samples])
-        self._left = None
+        queue = samples if self._remainder is None else concatenate([self._remainder, samples])
+        self._remainder = None
         total, start = size_of(queue), 0
         while total - start >= self.micro_batch_size:
             stop = start + self.micro_batch_size
@@ -55,7 +55,7 @@ class MicroBatchStream:
             )
             start = stop
         if start < total:
-            self._left = slice_samples(queue, start, total)
+            self._remainder = slice_samples(queue, start, total)
 
     def finish(self) -> None:
         """The batch is complete.
@@ -83,7 +83,7 @@ def shares(before: int, after: int, parts: int) -> list[int]:
     return [(after + part) // parts - (before + part) // parts for part in range(parts)]
 
 
-Summed = Callable[[dict[str, float]], dict[str, float]]
+SumOverRanks = Callable[[dict[str, float]], dict[str, float]]
 """Each sum, added over learner ranks."""
 MAX_SPREAD_RATIO = 2.0
 """Most times that the root mean square of a batch about the last mean may exceed the deviation it is
@@ -115,7 +115,7 @@ class AdvantageScale:
     mean: float = 0.0
     std: float = 1.0
     ready: bool = False
-    _seen: list[torch.Tensor] = field(default_factory=list)
+    _advantages: list[torch.Tensor] = field(default_factory=list)
     _count: int = 0
     _squares: float = 0.0
 
@@ -123,7 +123,7 @@ class AdvantageScale:
         """Collect the raw advantages of one piece (any shape; `mask` broadcasts to it), before `apply`."""
         valid = advantages if mask is None else advantages[mask.expand_as(advantages).bool()]
         # Kept until the batch is complete, as the exact deviation needs the mean of all first.
-        self._seen.append(valid.detach().flatten().float())
+        self._advantages.append(valid.detach().flatten().float())
         self._count += valid.numel()
         self._squares += float((valid.detach().double() - self.mean).square().sum())
 
@@ -136,18 +136,21 @@ class AdvantageScale:
     def apply(self, advantages: torch.Tensor) -> torch.Tensor:
         return (advantages - self.mean) / (self.divisor + 1e-5)
 
-    def close(self, summed: Summed = dict) -> None:
+    def close(self, sum_over_ranks: SumOverRanks = dict) -> None:
         """The batch is complete: its statistics serve the rest of it, and the beginning of the next one.
 
-        `summed` adds sums over all learner ranks whose parts are normalised together; by default one has all.
+        `sum_over_ranks` adds sums over the learner ranks whose parts are normalised together; by default one
+        has all.
         """
-        values = torch.cat(self._seen).double() if self._seen else torch.empty(0, dtype=torch.double)
-        self._seen.clear()
+        values = (
+            torch.cat(self._advantages).double() if self._advantages else torch.empty(0, dtype=torch.double)
+        )
+        self._advantages.clear()
         self._count, self._squares = 0, 0.0
-        sums = summed({"count": float(values.numel()), "total": float(values.sum())})
+        sums = sum_over_ranks({"count": float(values.numel()), "total": float(values.sum())})
         # By the count of all, so that every rank asks for the other sum, or none does.
         if sums["count"] > 1:
             self.mean, self.ready = sums["total"] / sums["count"], True
-            squares = summed({"squares": float((values - self.mean).square().sum())})["squares"]
+            squares = sum_over_ranks({"squares": float((values - self.mean).square().sum())})["squares"]
             # Over n - 1, as torch.std and the frameworks have it.
             self.std = math.sqrt(squares / (sums["count"] - 1))

@@ -137,7 +137,7 @@ class _ShardLoop:
 
     async def _rollout(self, ticket: Ticket, free: asyncio.Future[None] | None) -> None:
         """Collect a rollout and hand it over; sets `free` when the environments are."""
-        admitted = self.spans.now()
+        admitted_at = self.spans.now()
         try:
             await self.before(ticket)
             record = self.recorder(ticket)
@@ -155,7 +155,7 @@ class _ShardLoop:
             await self.trajectories.abandon(ticket, failure.reason)
             self.failed = failure, f"a rollout for batch {ticket.batch}"
         else:
-            await _hand_over(ticket, pieces, self.trajectories, self.spans, admitted)
+            await _hand_over(ticket, pieces, self.trajectories, self.spans, admitted_at)
             self.restarts.worked()
 
     async def _play(self, record: Recorder) -> tuple[Any, ActionRequest]:
@@ -214,13 +214,13 @@ async def _ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> An
 
 
 async def _hand_over(
-    ticket: Ticket, pieces: Sequence[Piece], trajectories: TrajectoryPort, spans: SpanLog, admitted: float
+    ticket: Ticket, pieces: Sequence[Piece], trajectories: TrajectoryPort, spans: SpanLog, admitted_at: float
 ) -> None:
     names = {"shard": ticket.shard, "batch": ticket.batch, "epoch": ticket.epoch, "place": ticket.place}
     oldest, newest = min(piece.oldest for piece in pieces), max(piece.newest for piece in pieces)
     with spans.span("put", **names):
         await trajectories.put(ticket, pieces)
-    spans.add("rollout", admitted, **names, version=ticket.version, oldest=oldest, newest=newest)
+    spans.add("rollout", admitted_at, **names, version=ticket.version, oldest=oldest, newest=newest)
 
 
 async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:

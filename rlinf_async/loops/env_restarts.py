@@ -45,7 +45,7 @@ class ShardRestarts:
         """
         self._shard, self._record, self._spans = shard, record, spans
         self._survive, self._window_s = survive, window_s
-        self._worked = worked
+        self._has_worked = worked
         self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
         self._failures: list[tuple[float, ShardFailure]] = []
 
@@ -54,8 +54,8 @@ class ShardRestarts:
 
     def worked(self) -> None:
         """A rollout was completed."""
-        if not self._worked:
-            self._worked, self._budget = True, self._budget_of(self._survive.env_restarts)
+        if not self._has_worked:
+            self._has_worked, self._budget = True, self._budget_of(self._survive.env_restarts)
 
     async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
         """Rebuild `env` after `failure`, by which `loss` was lost; again if rebuilding fails, too.
@@ -85,7 +85,9 @@ class ShardRestarts:
         self._note(failure, "environments built anew", loss, seconds=loop.time() - began)
 
     def _take(self, failure: ShardFailure, now: float) -> float | None:
-        self._failures = [(then, it) for then, it in self._failures if now - then < self._window_s]
+        self._failures = [
+            (then, past_failure) for then, past_failure in self._failures if now - then < self._window_s
+        ]
         # Before the budget is asked: the error that ends the run counts this failure, too.
         self._failures.append((now, failure))
         return self._budget.take(now)
@@ -94,7 +96,7 @@ class ShardRestarts:
         first, times = self._failures[0][1].error, len(self._failures)
         if self._survive.env_restarts == 0:
             why = ", and async.survive.env_restarts=0 has none built anew"
-        elif not self._worked:
+        elif not self._has_worked:
             why = f" {times} times before they had completed one rollout; the first time"
         else:
             why = (

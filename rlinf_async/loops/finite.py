@@ -75,8 +75,8 @@ def _bad(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _bad(value, f"{prefix}{name}.")
-        elif (found := _count(value)).bad:
-            yield f"{found.bad} of {found.all} {prefix}{name}"
+        elif (count := _count(value)).bad:
+            yield f"{count.bad} of {count.all} {prefix}{name}"
 
 
 class _Count(NamedTuple):
@@ -119,13 +119,13 @@ class SkippedSteps:
     """Counts skipped optimizer steps on one learner rank. Norms are over all, so all count alike."""
 
     def __init__(self) -> None:
-        self._advanced = AdvancedConfig()
+        self._limits = AdvancedConfig()
         self._batch = 0
         self._count = self._in_a_row = 0
 
     def begin(self, batch: int, advanced: AdvancedConfig) -> None:
         """The steps from now on train global batch `batch`."""
-        self._batch, self._advanced = batch, advanced
+        self._batch, self._limits = batch, advanced
 
     def step(self, grad_norm: float, *, scaled: bool = False) -> bool:
         """Return True if a step with gradients of this norm is to be, or was, left out.
@@ -141,12 +141,12 @@ class SkippedSteps:
             return False
         self._count += 1
         self._in_a_row += 1
-        most = {"off": math.inf, "refuse": MOST_IN_A_ROW, "stop": 1}[self._advanced.non_finite]
+        most = {"off": math.inf, "refuse": MOST_IN_A_ROW, "stop": 1}[self._limits.non_finite]
         if self._in_a_row >= most and not scaled:
             raise RuntimeError(
                 f"gradients are not finite in {self._in_a_row} optimizer steps in a row, the last of them in "
                 f"batch {self._batch}, which version {self._batch} of the policy trains on (async.advanced."
-                f"non_finite={self._advanced.non_finite}): look at the losses of the steps before, and "
+                f"non_finite={self._limits.non_finite}): look at the losses of the steps before, and "
                 "resume from a checkpoint with a smaller learning rate"
             )
         return True

@@ -74,21 +74,21 @@ def _can_travel(error: Exception) -> bool:
     return True
 
 
-def blaming_the_policy(who: str, *, built: str | None = None) -> AsOurs:
-    """Says of what a policy raises that the policy of `who`, as `inference rank 0`, has failed.
+def blaming_the_policy(place: str, *, built: str | None = None) -> AsOurs:
+    """Says of what a policy raises that the policy of `place`, as `inference rank 0`, has failed.
 
     `built`: it is being built, and the config calls it so.
     """
-    what = "the policy has failed on" if built is None else f"the policy {built} cannot be built on"
+    complaint = "the policy has failed on" if built is None else f"the policy {built} cannot be built on"
 
-    def failed(error: BaseException) -> PolicyFailure:
+    def as_failure(error: BaseException) -> PolicyFailure:
         if isinstance(error, PolicyFailure):
             return error
-        failure = PolicyFailure(f"{what} {who}: {words_of(error)}", kind=kind_of(error))
+        failure = PolicyFailure(f"{complaint} {place}: {words_of(error)}", kind=kind_of(error))
         failure.__cause__ = ForeignError.of(error)
         return failure
 
-    return failed
+    return as_failure
 
 
 STDLIB_FOLDER = os.path.dirname(threading.__file__) + os.sep
@@ -106,11 +106,11 @@ class WatchedThread:
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Call `function` there."""
-        return self._executor.submit(self._called, function)
+        return self._executor.submit(self._call_watched, function)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """The same, for the event loop that runs."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, self._called, function)
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._call_watched, function)
 
     def stands(self) -> str:
         """Return the place where the thread is, outside of Python's own files, and on further lines its
@@ -125,7 +125,7 @@ class WatchedThread:
         frames = "".join(stack.format()).rstrip()
         return f"in {place.name}, line {place.lineno} of {place.filename}\n{frames}"
 
-    def _called(self, function: Callable[[], T]) -> T:
+    def _call_watched(self, function: Callable[[], T]) -> T:
         self._ident = threading.get_ident()
         return contained(function, self._as_ours)
 

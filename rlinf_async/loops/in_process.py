@@ -85,16 +85,16 @@ class InProcessRun:
         restarts: Mapping[str, int] | None = None,
     ) -> StepReport:
         """Return the report of a step whose version is published; the next one counts from here."""
-        requests, trained = self._requests, self._trajectories.pop_trained(step - 1)
+        requests, trained_batch = self._requests, self._trajectories.pop_trained(step - 1)
         report = StepReport(
             step=step,
             total=self._run_settings.batches,
             seconds=seconds,
-            env_steps=trained.env_steps,
+            env_steps=trained_batch.env_steps,
             episode_return=metrics.get("env/return"),
             success=metrics.get("env/success_once"),
             busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
-            staleness=trained.staleness,
+            staleness=trained_batch.staleness,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts=restarts or {},

@@ -50,10 +50,10 @@ async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanL
 
     Leaves the span `load`: from the moment that new weights are there until the policy acts by them.
     """
-    offered = await weights.next()
-    if offered is None:
+    next_weights = await weights.next()
+    if next_weights is None:
         return False
-    version, data = offered
+    version, data = next_weights
     with spans.span("load", version=version):
         await policy.load(version, data)
     await weights.applied(version)
@@ -73,28 +73,28 @@ class PolicyThread:
     Its silence is one, too. The thread is left to itself then: nothing can end what hangs in it.
     """
 
-    def __init__(self, who: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
-        self._who, self._limit_s = who, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
+    def __init__(self, place: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
+        self._place, self._limit_s = place, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
         self._executor = executor
-        self._thread = WatchedThread(executor, blaming_the_policy(who))
+        self._thread = WatchedThread(executor, blaming_the_policy(place))
 
     async def call(self, function: Callable[[], T]) -> T:
         """Return the result of `function`: a forward pass, or a change of the policy."""
         future = self._thread.start(function)
         if not await ends(future, self._limit_s):
-            raise self._silent(f"the policy has not answered on {self._who}", self._thread)
+            raise self._silent(f"the policy has not answered on {self._place}", self._thread)
         return future.result()
 
     def build(self, function: Callable[[], T], name: str) -> T:
         """Return the policy that `function` builds, which the config calls `name`. The caller is blocked
         meanwhile.
         """
-        thread = WatchedThread(self._executor, blaming_the_policy(self._who, built=name))
+        thread = WatchedThread(self._executor, blaming_the_policy(self._place, built=name))
         future = thread.submit(function)
         if not wait([future], self._limit_s).done:
-            raise self._silent(f"the policy {name} has not been built on {self._who}", thread)
+            raise self._silent(f"the policy {name} has not been built on {self._place}", thread)
         return future.result()
 
-    def _silent(self, what: str, thread: WatchedThread) -> PolicyFailure:
+    def _silent(self, complaint: str, thread: WatchedThread) -> PolicyFailure:
         limit = f"for {self._limit_s:g} s (most of async.advanced.deadline_s)"
-        return PolicyFailure(f"{what} {limit}; it stands {thread.stands()}")
+        return PolicyFailure(f"{complaint} {limit}; it stands {thread.stands()}")

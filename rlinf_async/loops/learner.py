@@ -40,24 +40,24 @@ async def learn_batch(
     which names the trajectories, and `finish`. Among the metrics are the seconds in which there was nothing
     to train on, under `WAITING_METRIC`.
     """
-    now, waited = asyncio.get_running_loop().time, 0.0
+    now, waiting_s = asyncio.get_running_loop().time, 0.0
     taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
     try:
         await compute(learner.begin, batch)
         last = False
         while not last:
             began = now()
-            arrived, last = await taking
-            waited += now() - began
+            arrived_pieces, last = await taking
+            waiting_s += now() - began
             # Before `accept`, so that the next pieces are fetched while these are trained on.
             if not last:
                 taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
-            with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived]):
-                while await compute(learner.accept, arrived):
-                    arrived = ()
+            with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived_pieces]):
+                while await compute(learner.accept, arrived_pieces):
+                    arrived_pieces = ()
         with spans.span("finish", batch=batch):
             metrics: dict[str, float] = await compute(learner.finish)
-        return {**metrics, WAITING_METRIC: waited}
+        return {**metrics, WAITING_METRIC: waiting_s}
     finally:
         # Of the last take nothing is lost: either it is done, or an error ends the run.
         taking.cancel()
@@ -91,8 +91,8 @@ class PrefetchedPieces:
         self._ahead: dict[int, asyncio.Task[TakenPieces]] = {}
 
     async def take(self, batch: int, *, whole: bool) -> TakenPieces:
-        fetched = self._ahead.pop(batch, None)
-        pieces, last = await (fetched or self._pieces.take(batch, whole=whole))
+        first_pieces = self._ahead.pop(batch, None)
+        pieces, last = await (first_pieces or self._pieces.take(batch, whole=whole))
         if last and batch + 1 < self._until:
             # An error of it is raised to whoever takes that batch.
             self._ahead[batch + 1] = asyncio.create_task(self._first(batch + 1, whole=whole))

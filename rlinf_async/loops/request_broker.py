@@ -19,7 +19,7 @@ from rlinf_async.loops.queues import BarrierQueues, Queue, Queues, SharedQueues
 from rlinf_async.observe.meters import Spread
 
 
-class Keyed(Protocol):
+class KeyedRequest(Protocol):
     """A request that has a name."""
 
     @property
@@ -28,7 +28,7 @@ class Keyed(Protocol):
 
 @asynccontextmanager
 async def answering(
-    batch: Sequence[Keyed],
+    batch: Sequence[KeyedRequest],
     *,
     reply: Callable[[Sequence[RequestKey], Sequence[Any]], None],
     fail: Callable[[Sequence[RequestKey]], None],
@@ -40,20 +40,20 @@ async def answering(
     """
     keys = [pending.key for pending in batch]
     answers: list[Any] = []
-    succeeded = False
+    has_succeeded = False
     try:
         yield answers
         if len(answers) != len(keys):
             raise ValueError(f"{len(answers)} answers were given to {len(keys)} requests")
         pairs = list(zip(keys, answers, strict=True))
-        if unanswered := [key for key, answer in pairs if isinstance(answer, PeerError)]:
-            fail(unanswered)
-        answered = [one for one in pairs if not isinstance(one[1], PeerError)]
-        reply([key for key, _ in answered], [answer for _, answer in answered])
-        succeeded = True
+        if unanswered_keys := [key for key, answer in pairs if isinstance(answer, PeerError)]:
+            fail(unanswered_keys)
+        answer_pairs = [one for one in pairs if not isinstance(one[1], PeerError)]
+        reply([key for key, _ in answer_pairs], [answer for _, answer in answer_pairs])
+        has_succeeded = True
     finally:
         # Also when the block is cancelled: whoever has asked would wait for ever.
-        if not succeeded:
+        if not has_succeeded:
             fail(keys)
 
 
@@ -115,12 +115,12 @@ class RequestBroker:
         self._queues = queues
         self._deadline_s = deadline_s
         self._overdue: asyncio.TimerHandle | None = None
-        self._asked: dict[RequestKey, tuple[Pending, Asker]] = {}
+        self._open_requests: dict[RequestKey, tuple[Pending, Asker]] = {}
         """Requests that are not known to be settled, in the order of their arrival."""
-        self._taken: dict[RequestKey, int] = {}
+        self._taking_ranks: dict[RequestKey, int] = {}
         """The rank that has taken such a request."""
         self._shards, self._ranks = Generations(), Generations()
-        self._closed = False
+        self._is_closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
         self.again = 0
@@ -184,14 +184,14 @@ class RequestBroker:
 
         That may be at once: inference has closed, or the process that asks was lost.
         """
-        if self._closed or not self._shards.lives(request.shard, request.generation):
-            why = "inference had closed" if self._closed else "its env worker was lost"
+        if self._is_closed or not self._shards.lives(request.shard, request.generation):
+            why = "inference had closed" if self._is_closed else "its env worker was lost"
             # Called within `ask`: an asker must have noted the request before it asks.
             return asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
         pending = Pending(request=request, arrived=_now())
         queue = self._queues.of(request)
         queue.batcher.add(pending, pending.arrived)
-        self._asked[pending.key] = (pending, asker)
+        self._open_requests[pending.key] = (pending, asker)
         self.again += request.again
         if self._overdue is None:
             self._expect_within(self._deadline_s)
@@ -241,21 +241,21 @@ class RequestBroker:
         given the request of an asker that has its answer would read memory that holds the next observation.
         """
         self._ranks.begin([rank], generation)
-        for key in [key for key, by in self._taken.items() if by == rank]:
+        for key in [key for key, by in self._taking_ranks.items() if by == rank]:
             self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
         self._queues.ring()
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
         """Forget the requests of `shards`, whose env worker has died; its successor is `generation`."""
         self._shards.begin(shards, generation)
-        for key in [key for key in self._asked if key[0] in shards]:
+        for key in [key for key in self._open_requests if key[0] in shards]:
             self._tell(key, None, PeerError("the env worker that asked was lost"))
         for shard in shards:
             self._queues.end(shard)
 
     def close(self) -> None:
         """No more requests will come: ranks drain what waits and return."""
-        self._closed = True
+        self._is_closed = True
         self._queues.ring()
 
     def _next_batch(self, rank: int, node: str, generation: int) -> list[Pending] | None:
@@ -264,14 +264,14 @@ class RequestBroker:
             return []
         now = _now()
         for queue in self._queues.open_to(rank, node):
-            if batch := queue.batcher.drain() if self._closed else queue.batcher.take(now):
+            if batch := queue.batcher.drain() if self._is_closed else queue.batcher.take(now):
                 self._queues.taken(rank, queue)
-                self._taken.update({pending.key: rank for pending in batch})
+                self._taking_ranks.update({pending.key: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))
                     self.batch_wait.add(now - min(pending.arrived for pending in batch))
                 return batch
-        return [] if self._closed else None
+        return [] if self._is_closed else None
 
     def _tell(self, key: RequestKey, answer: Any, error: Exception | None) -> None:
         # Forgotten first: the asker may come back with its next request, or raise.
@@ -279,10 +279,10 @@ class RequestBroker:
             asker(answer, error)
 
     def _forget(self, key: RequestKey) -> Asker | None:
-        if key not in self._asked:
+        if key not in self._open_requests:
             return None
-        pending, asker = self._asked.pop(key)
-        if self._taken.pop(key, None) is None:
+        pending, asker = self._open_requests.pop(key)
+        if self._taking_ranks.pop(key, None) is None:
             self._queues.of(pending.request).batcher.remove(pending)
         return asker
 
@@ -294,15 +294,15 @@ class RequestBroker:
     def _give_up(self) -> None:
         """Fail the requests that have waited too long, and look again when the oldest other one will have."""
         self._overdue, now = None, _now()
-        while self._asked:
-            key, (pending, _) = next(iter(self._asked.items()))
+        while self._open_requests:
+            key, (pending, _) = next(iter(self._open_requests.items()))
             seconds = pending.arrived + self._deadline_s - now
             if seconds > 0:
                 return self._expect_within(seconds)
             message = (
                 f"shard {pending.shard} waited {self._deadline_s:g} s for actions: "
-                f"{len(self._asked) - len(self._taken)} requests wait, "
-                f"{len(self._taken)} were taken and are not known to be answered"
+                f"{len(self._open_requests) - len(self._taking_ranks)} requests wait, "
+                f"{len(self._taking_ranks)} were taken and are not known to be answered"
             )
             self._tell(key, None, DeadlineError(message))
 

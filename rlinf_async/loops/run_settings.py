@@ -76,8 +76,8 @@ class RunSettings:
     @property
     def streams(self) -> bool:
         """True if gradients are accumulated before the batch is complete."""
-        deferred = self.normalizes and self.asynchrony.advanced.defers(self.update_epoch)
-        return self.asynchrony.streamer.enabled and not deferred
+        is_deferred = self.normalizes and self.asynchrony.advanced.defers(self.update_epoch)
+        return self.asynchrony.streamer.enabled and not is_deferred
 
     @property
     def spreads_steps(self) -> bool:

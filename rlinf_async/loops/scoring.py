@@ -50,7 +50,7 @@ class ScoredPieces:
             published: waits until all inference ranks have a version.
             values: whether there is a critic whose values are wanted, too.
         """
-        self._pieces, self._policy, self._published = pieces, policy, published
+        self._pieces, self._policy, self._wait_published = pieces, policy, published
         self._inputs, self._values = inputs, values
         self._most = settings.max_batch_size
         # Beyond the shards for training, and those for evaluation, of which there are as many.
@@ -58,28 +58,28 @@ class ScoredPieces:
         # As many as inference can work on, and one that waits: what is not asked for yet is taken back for
         # nothing, and no learner rank's pieces wait behind all of another's.
         self._under_way = asyncio.Semaphore(settings.plan.inference_ranks + 1)
-        self._there: tuple[int, asyncio.Future[object]] | None = None
+        self._publication: tuple[int, asyncio.Future[object]] | None = None
 
     async def take(self, batch: int, *, whole: bool) -> TakenPieces:
         pieces, last = await self._pieces.take(batch, whole=whole)
-        if self._there is None or self._there[0] != batch:
-            self._there = batch, asyncio.ensure_future(self._published(batch))
-        there = self._there[1]
-        return [replace(piece, scores=self._begin(piece, batch, there)) for piece in pieces], last
+        if self._publication is None or self._publication[0] != batch:
+            self._publication = batch, asyncio.ensure_future(self._wait_published(batch))
+        publication = self._publication[1]
+        return [replace(piece, scores=self._begin(piece, batch, publication)) for piece in pieces], last
 
-    def _begin(self, piece: Piece, version: int, there: asyncio.Future[object]) -> Future[Tree]:
-        scored = self._scored(piece, version, there)
+    def _begin(self, piece: Piece, version: int, publication: asyncio.Future[object]) -> Future[Tree]:
+        scoring = self._score_piece(piece, version, publication)
         # A future of threads and not of the loop: the learner looks at it, and cancels it, in its own thread.
-        return asyncio.run_coroutine_threadsafe(scored, asyncio.get_running_loop())
+        return asyncio.run_coroutine_threadsafe(scoring, asyncio.get_running_loop())
 
-    async def _scored(self, piece: Piece, version: int, there: asyncio.Future[object]) -> Tree:
-        """The scores of the piece by the policy of `version`, [T + 1, B, ...], once that is `there`.
+    async def _score_piece(self, piece: Piece, version: int, publication: asyncio.Future[object]) -> Tree:
+        """The scores of the piece by the policy of `version`, [T + 1, B, ...], once that is published.
 
         Raises:
             RuntimeError: another version has answered.
         """
         # Shielded, as all pieces of a batch wait for one future: one that is taken back must not cancel it.
-        await asyncio.shield(there)
+        await asyncio.shield(publication)
         parts = in_parts(self._most, self._inputs(piece.payload))
         scores = concatenate(await asyncio.gather(*(self._ask(part, version) for part in parts)))
         return map_tensors(lambda tensor: tensor.unflatten(0, (-1, piece.size)), scores)

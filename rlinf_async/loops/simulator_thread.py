@@ -119,21 +119,21 @@ class SimulatorThread:
         times.
         """
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
-        return await self._timed(function, limit_s, "reset_s")
+        return await self._call_timed(function, limit_s, "reset_s")
 
     async def step(self, function: Callable[[], T]) -> T:
         """Return the result of `function`: a step of the environments. Later ones may take as long, many
         times.
         """
         limit_s = self._advanced.step_limit(self._longest["step_s"])
-        return await self._timed(function, limit_s, "step_s")
+        return await self._call_timed(function, limit_s, "step_s")
 
     async def finish(self, function: Callable[[], object]) -> None:
         """Call `function`, by which the environments make ready for the next rollout: part of its reset."""
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
         await self._call(function, limit_s, "async.advanced.reset_s")
 
-    async def _timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
+    async def _call_timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
         result = await self._call(function, limit_s, f"async.advanced.{key}")
@@ -143,21 +143,21 @@ class SimulatorThread:
     async def _call(self, function: Callable[[], T], limit_s: float, key: str) -> T:
         future = self._thread.start(function)
         if not await ends(future, limit_s):
-            what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
-            await self._unblock(future, what)
+            complaint = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
+            await self._unblock(future, complaint)
         return future.result()
 
     def _result(self, future: Future[T], limit_s: float, key: str) -> T:
         """Return the result of a call, where no event loop runs."""
-        done, _ = concurrent.futures.wait([future], limit_s)
-        if not done:
-            what = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
+        finished_calls, _ = concurrent.futures.wait([future], limit_s)
+        if not finished_calls:
+            complaint = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
             stands = self._thread.stands()
-            if not self._aborted(what) or not concurrent.futures.wait([future], GRACE_S).done:
-                self._give_up(what, stands)
+            if not self._try_abort(complaint) or not concurrent.futures.wait([future], GRACE_S).done:
+                self._give_up(complaint, stands)
         return future.result()
 
-    async def _unblock(self, future: asyncio.Future[T], what: str) -> None:
+    async def _unblock(self, future: asyncio.Future[T], complaint: str) -> None:
         """Have the call end that hangs.
 
         Raises:
@@ -167,31 +167,31 @@ class SimulatorThread:
         # Looked at first: once its processes are ended, the thread stands elsewhere.
         stands = self._thread.stands()
         # In another thread, as the environments' own code may block there, too.
-        aborted = await asyncio.to_thread(self._aborted, what)
-        if aborted and await ends(future, GRACE_S):
+        was_aborted = await asyncio.to_thread(self._try_abort, complaint)
+        if was_aborted and await ends(future, GRACE_S):
             failure = future.exception()
-            raise ShardFailure(what, what="simulator hangs") from _error_of(failure)
+            raise ShardFailure(complaint, what="simulator hangs") from _error_of(failure)
         # A call that has come back by itself meanwhile is late and nothing else.
         if not future.done():
-            self._give_up(what, stands)
+            self._give_up(complaint, stands)
 
-    def _give_up(self, what: str, stands: str) -> NoReturn:
+    def _give_up(self, complaint: str, stands: str) -> NoReturn:
         self.stuck = True
-        raise StuckThread(f"{what}, and cannot be ended from outside; they stand {stands}")
+        raise StuckThread(f"{complaint}, and cannot be ended from outside; they stand {stands}")
 
-    def _aborted(self, what: str) -> bool:
+    def _try_abort(self, complaint: str) -> bool:
         """Return True if there were processes to end. Errors of the environments meanwhile are ignored."""
         with suppress(ForeignError):
-            return contained(lambda: self._abort(what))
+            return contained(lambda: self._abort(complaint))
         return False
 
     def _failure(self, error: BaseException) -> ShardFailure:
         if isinstance(error, ShardFailure):
             return error
-        what: FailedEnv = "env failed"
+        fault: FailedEnv = "env failed"
         if isinstance(error, (SimulatorDied, *PIPE_ERRORS)):
-            what = "simulator died"
-        failure = ShardFailure(f"the environments of shard {self._shard} have failed", what=what)
+            fault = "simulator died"
+        failure = ShardFailure(f"the environments of shard {self._shard} have failed", what=fault)
         failure.__cause__ = ForeignError.of(error)
         return failure
 

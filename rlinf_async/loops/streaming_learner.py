@@ -151,12 +151,12 @@ class StreamingLearner:
 
     def begin(self, batch: int) -> None:
         self._batch = batch
-        self._arrived: list[Piece] = []
+        self._arrived_pieces: list[Piece] = []
         self._missing = self._settings.plan.pieces_per_rank
-        self._kept: dict[tuple[int, int, int], Tree] = {}
+        self._kept_rollouts: dict[tuple[int, int, int], Tree] = {}
         self._samples: list[Tree] = []
-        self._trained = self._streamed = self._seen = 0
-        self._anchored = self._anchored_ahead = self._scored = 0
+        self._trained_samples = self._streamed_samples = self._spread_samples = 0
+        self._anchored_pieces = self._pieces_anchored_ahead = self._scored_pieces = 0
         self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
         # Seeded by batch, so that a resumed run shuffles as the one that was interrupted; 1009 keeps
         # the seeds of up to that many ranks apart.
@@ -173,8 +173,8 @@ class StreamingLearner:
     def accept(self, pieces: Sequence[Piece]) -> bool:
         if pieces:
             # Whatever was done until now was done before these pieces, perhaps the last, had come.
-            self._streamed, self._anchored_ahead = self._trained, self._anchored
-            self._arrived += pieces
+            self._streamed_samples, self._pieces_anchored_ahead = self._trained_samples, self._anchored_pieces
+            self._arrived_pieces += pieces
             self._missing -= len(pieces)
         if self._completes():
             with self._busy.busy(), self.training.working():
@@ -184,25 +184,25 @@ class StreamingLearner:
     def _completes(self) -> bool:
         """Return True if the pieces that have arrived are enough to be taken in."""
         least = self._settings.pieces_taken_together if self._missing else 1
-        return len(self._arrived) >= least
+        return len(self._arrived_pieces) >= least
 
     def _next(self) -> tuple[list[Piece], list[Piece]]:
         """The pieces to take in: those that are scored here, and those that inference has scored."""
-        together = min(self._settings.pieces_taken_together, len(self._arrived))
-        if self._arrived[0].scores is None:  # and so are those of all others, on every rank
-            own, self._arrived = self._arrived[:together], self._arrived[together:]
+        together = min(self._settings.pieces_taken_together, len(self._arrived_pieces))
+        if self._arrived_pieces[0].scores is None:  # and so are those of all others, on every rank
+            own, self._arrived_pieces = self._arrived_pieces[:together], self._arrived_pieces[together:]
             return own, []
         # Counted before they are sorted: meanwhile there may be more.
-        scored = sum(map(_is_scored, self._arrived))
-        left = together - self._most_of_ranks(max(0, together - scored))
+        scored_count = sum(map(_is_scored, self._arrived_pieces))
+        use_count = together - self._most_of_ranks(max(0, together - scored_count))
         # Inference scores in order of arrival: what it would get to last is taken back.
-        order = sorted(self._arrived, key=lambda piece: not _is_scored(piece))
-        stop = len(order) - (together - left)
-        self._arrived = order[left:stop]
+        order = sorted(self._arrived_pieces, key=lambda piece: not _is_scored(piece))
+        stop = len(order) - (together - use_count)
+        self._arrived_pieces = order[use_count:stop]
         for piece in order[stop:]:
             # Scores that have come since the count are not used: ranks have agreed on how many are.
             piece.scores.cancel()  # type: ignore[union-attr]
-        return order[stop:], order[:left]
+        return order[stop:], order[:use_count]
 
     def _most_of_ranks(self, count: int) -> int:
         """The largest `count` of all ranks: those of a sharded model make the same passes."""
@@ -213,22 +213,26 @@ class StreamingLearner:
         with self._busy.busy(), self.training.working():
             metrics = self._finish()
             if self._settings.anchors_ahead:
-                metrics["train/anchored"] = self._anchored_ahead / self._settings.plan.pieces_per_rank
+                metrics["train/anchored"] = self._pieces_anchored_ahead / self._settings.plan.pieces_per_rank
             if self._settings.scored_by_inference:
-                metrics["train/scored_by_inference"] = self._scored / self._settings.plan.pieces_per_rank
+                metrics["train/scored_by_inference"] = (
+                    self._scored_pieces / self._settings.plan.pieces_per_rank
+                )
             if self._probe is not None:
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
 
-    def _take_in(self, own: Sequence[Piece], scored: Sequence[Piece]) -> None:
+    def _take_in(self, own: Sequence[Piece], scored_pieces: Sequence[Piece]) -> None:
         # Sorted, so that pieces that are taken in together have one order, whichever came first.
-        pieces = [piece for part in (own, scored) for piece in sorted(part, key=lambda piece: piece.key)]
+        pieces = [
+            piece for part in (own, scored_pieces) for piece in sorted(part, key=lambda piece: piece.key)
+        ]
         rollout = self.training.rollout(pieces)
         if self._settings.asynchrony.recomputes:
             rollout = self._anchored_by_both(rollout, pieces[: len(own)], pieces[len(own) :])
-            self._anchored += len(pieces)
-            self._scored += len(scored)
+            self._anchored_pieces += len(pieces)
+            self._scored_pieces += len(scored_pieces)
         if self._probe is not None:
             self._probe.add(*self.training.probe_samples(rollout))
         if self._settings.streams and (self._scale.ready or not self._settings.normalizes):
@@ -237,19 +241,19 @@ class StreamingLearner:
             return
         start = 0
         for piece in pieces:
-            self._kept[piece.key] = slice_samples(rollout, start, start + piece.size, dim=1)
+            self._kept_rollouts[piece.key] = slice_samples(rollout, start, start + piece.size, dim=1)
             start += piece.size
 
-    def _anchored_by_both(self, rollout: Tree, own: Sequence[Piece], scored: Sequence[Piece]) -> Tree:
-        """The rollout of `own` pieces, which the present weights score, and beside them of the `scored`."""
-        if not scored:
+    def _anchored_by_both(self, rollout: Tree, own: Sequence[Piece], scored_pieces: Sequence[Piece]) -> Tree:
+        """The rollout of `own` pieces, which the present weights score, beside those of `scored_pieces`."""
+        if not scored_pieces:
             self.training.anchor(rollout)
             return rollout
-        scores = concatenate([piece.scores.result() for piece in scored], dim=1)  # type: ignore[union-attr]
+        scores = concatenate([piece.scores.result() for piece in scored_pieces], dim=1)  # type: ignore[union-attr]
         if not own:
             self.training.anchor(rollout, scores)
             return rollout
-        width, end = (sum(piece.size for piece in some) for some in (own, [*own, *scored]))
+        width, end = (sum(piece.size for piece in some) for some in (own, [*own, *scored_pieces]))
         parts = [slice_samples(rollout, *each, dim=1) for each in ((0, width), (width, end))]
         self.training.anchor(parts[0])
         self.training.anchor(parts[1], scores)
@@ -262,8 +266,12 @@ class StreamingLearner:
 
     def _finish(self) -> dict[str, float]:
         # In the order of the synchronous loop, whatever arrived first.
-        whole = concatenate([self._kept[key] for key in sorted(self._kept)], dim=1) if self._kept else None
-        self._kept.clear()
+        whole = (
+            concatenate([self._kept_rollouts[key] for key in sorted(self._kept_rollouts)], dim=1)
+            if self._kept_rollouts
+            else None
+        )
+        self._kept_rollouts.clear()
         if whole is not None and not self._settings.streams:
             # Such a framework normalises the batch by itself; the scale here serves no batch of this run.
             metrics = self.training.train_whole(whole)
@@ -281,8 +289,8 @@ class StreamingLearner:
         self._stream.finish()
         self._repeat_epochs()
         per_rank = self._settings.samples_per_batch / self._settings.plan.learner_ranks
-        self.training.note("streamed", self._streamed / per_rank)
-        return self.training.finish(self._normalized)
+        self.training.note("streamed", self._streamed_samples / per_rank)
+        return self.training.finish(self._normalize)
 
     def _train_rollout(self, rollout: Tree) -> None:
         steps, width = leaf(rollout, "advantages").shape[:2]
@@ -290,17 +298,19 @@ class StreamingLearner:
         self._samples.append(samples)
         if self._settings.spreads_steps:
             samples = self._spread(samples)
-        self._trained += size_of(samples)
+        self._trained_samples += size_of(samples)
         self._train_samples(samples)
 
     def _spread(self, samples: Tree) -> Tree:
         """The share of the first optimizer step; those of the others are kept for them."""
         size, start = size_of(samples), 0
         parts = []
-        for share in shares(self._seen, self._seen + size, self._settings.optimizer_steps):
+        for share in shares(
+            self._spread_samples, self._spread_samples + size, self._settings.optimizer_steps
+        ):
             parts.append(slice_samples(samples, start, start + share))
             start += share
-        self._seen += size
+        self._spread_samples += size
         for later, part in zip(self._later[1:], parts[1:], strict=True):
             later.append(part)
         return parts[0]
@@ -314,14 +324,14 @@ class StreamingLearner:
     def _train_samples(self, samples: Tree) -> None:
         if self._settings.normalizes:
             self.training.note("advantage_scale", self._scale.divisor)
-            samples = {**samples, "advantages": self._normalized(leaf(samples, "advantages"))}
+            samples = {**samples, "advantages": self._normalize(leaf(samples, "advantages"))}
         for micro_batch in self._stream.add(samples):
             self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
             if micro_batch.steps:
                 # From here on the weights are no version that is remembered.
                 self._past.changed()
 
-    def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:
+    def _normalize(self, advantages: torch.Tensor) -> torch.Tensor:
         return self._scale.apply(advantages) if self._settings.normalizes else advantages
 
     def _repeat_epochs(self) -> None:
@@ -330,13 +340,15 @@ class StreamingLearner:
             return
         # The pieces were shuffled one by one; without this, later epochs would train on them in their order
         # of arrival.
-        samples = self._samples[0] if len(self._samples) == 1 else self._shuffled(concatenate(self._samples))
+        samples = (
+            self._samples[0] if len(self._samples) == 1 else self._shuffle_samples(concatenate(self._samples))
+        )
         self._samples.clear()
         for _ in range(self._settings.update_epoch - 1):
             self._train_samples(samples)
             self._stream.finish()
 
-    def _shuffled(self, samples: Tree) -> Tree:
+    def _shuffle_samples(self, samples: Tree) -> Tree:
         order = torch.randperm(size_of(samples), generator=self._shuffle)
         return map_tensors(lambda tensor: tensor[order.to(tensor.device)], samples)
 

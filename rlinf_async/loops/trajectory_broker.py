@@ -64,7 +64,7 @@ class TrajectoryBroker:
         )
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
-        self._trained: dict[int, TrainedBatch] = {}
+        self._trained_batches: dict[int, TrainedBatch] = {}
         # Two, or every rollout that is handed over would wake all shards at the gate.
         self._gate_bell = Bell(deadline_s=deadline_s)
         self._buffer_bell = Bell(deadline_s=deadline_s)
@@ -100,15 +100,15 @@ class TrajectoryBroker:
         The pieces of one rollout share their versions, so they are refused together. A rollout that was given
         up before is ignored: it is in the ledger, and its place has been given to another.
         """
-        admitted = self._outstanding.pop(ticket, None)
-        if admitted is None:
+        admitted_at = self._outstanding.pop(ticket, None)
+        if admitted_at is None:
             return
         # The time from the gate to the hand-over, which includes waits for inference: the order of places
         # wants the rollout's whole length.
-        self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted)
-        refused = [self.buffer.put(piece) for piece in pieces]
+        self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted_at)
+        refusals = [self.buffer.put(piece) for piece in pieces]
         # Otherwise nothing is to be collected again: a duplicate is there already, a closed batch is trained.
-        if "stale" in refused:
+        if "stale" in refusals:
             self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)
             self._gate_bell.ring()
@@ -170,7 +170,7 @@ class TrajectoryBroker:
         """Note that all inference ranks act by `version`, so that every batch before it is trained."""
         # Several versions may be published at once, when a slow rank skips some.
         for batch in range(self.gate.version, version):
-            self._trained[batch] = TrainedBatch.of(self.buffer.finish(batch))
+            self._trained_batches[batch] = TrainedBatch.of(self.buffer.finish(batch))
         self.gate.publish(version)
         # Checked at every version, so that a lost trajectory ends the run soon after it was lost.
         self.ledger.check(self.buffer.held())
@@ -179,7 +179,7 @@ class TrajectoryBroker:
 
     def pop_trained(self, batch: int) -> TrainedBatch:
         """Return the facts of trained batch `batch`: once, after a version beyond it is published."""
-        return self._trained.pop(batch)
+        return self._trained_batches.pop(batch)
 
     def close(self) -> None:
         """Admit nothing more; rollouts that have started finish and are counted as in flight."""

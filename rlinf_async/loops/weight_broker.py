@@ -35,7 +35,7 @@ class WeightBroker:
         self._payload: Any = None
         self._offered_at: dict[int, float] = {}
         self._lags: dict[int, float] = {}
-        self._closed = False
+        self._is_closed = False
 
     @property
     def version(self) -> int | None:
@@ -54,19 +54,19 @@ class WeightBroker:
 
         def attempt() -> tuple[tuple[int, Any] | None] | None:
             # In a tuple, as a bare None has the bell wait on.
-            if self._closed or not self._generations.lives(rank, generation):
+            if self._is_closed or not self._generations.lives(rank, generation):
                 return (None,)
             version = self._board.wanted(rank)
             return None if version is None else ((version, self._payload),)
 
-        (offered,) = await self._bell.first(
+        (offer,) = await self._bell.first(
             attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
         )
-        if offered is not None:
+        if offer is not None:
             # From the hand-over on, publication waits for the successor: what it applies next must not be
             # older than a version that is published meanwhile.
             self._board.rank_back(rank)
-        return offered
+        return offer
 
     def applied(self, rank: int, version: int, generation: int = 0) -> None:
         """`rank` acts by `version` from now on."""
@@ -90,8 +90,8 @@ class WeightBroker:
             return
         now = asyncio.get_running_loop().time()
         # Those that were left out, too: who waits for one of them waits for it or a newer one.
-        for reached in [offered for offered in self._offered_at if offered <= published]:
-            self._lags[reached] = now - self._offered_at.pop(reached)
+        for reached_version in [offer for offer in self._offered_at if offer <= published]:
+            self._lags[reached_version] = now - self._offered_at.pop(reached_version)
         self._on_published(published)
         self._bell.ring()
 
@@ -104,5 +104,5 @@ class WeightBroker:
 
     def close(self) -> None:
         """No more weights will come: ranks that wait for some are told so."""
-        self._closed = True
+        self._is_closed = True
         self._bell.ring()

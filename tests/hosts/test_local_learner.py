@@ -359,7 +359,7 @@ def test_pieces_of_the_first_batch_are_trained_as_they_arrive_unless_the_others_
     learner = learner_of(settings_of({"mode": mode, "rollout": {"shards": 1}}, **changes), policy(0))
     learner.begin(0)
     learner.accept([piece(policy(0))])
-    assert (len(learner._samples), len(learner._kept)) == (trained, 1 - trained)
+    assert (len(learner._samples), len(learner._kept_rollouts)) == (trained, 1 - trained)
     learner.finish()
     assert len(learner._samples) == 1
 

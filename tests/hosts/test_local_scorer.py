@@ -58,7 +58,7 @@ def patient(monkeypatch):
     following = StreamingLearner._next
 
     def patiently(learner):
-        waited = wait([piece.scores for piece in learner._arrived], timeout=30)
+        waited = wait([piece.scores for piece in learner._arrived_pieces], timeout=30)
         assert not waited.not_done
         return following(learner)
 

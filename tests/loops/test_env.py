@@ -279,7 +279,7 @@ def test_a_rollout_of_numbers_that_are_not_finite_is_given_up_for_that():
 def test_a_completed_rollout_counts_as_work():
     story, mine = Story([ticket(), ticket()]), ShardRestarts(7, SurviveConfig())
     collect(story, restarts=mine)
-    assert mine._worked
+    assert mine._has_worked
 
 
 def test_errors_that_are_not_the_environments_own_are_raised():

@@ -30,7 +30,7 @@ def shards(batch):
 
 
 def fail_all(broker):
-    broker.fail(list(broker._asked), "the test is over")
+    broker.fail(list(broker._open_requests), "the test is over")
 
 
 def answer(broker, batch):
@@ -242,7 +242,7 @@ async def test_requests_reach_their_deadlines_one_after_the_other():
     await asyncio.sleep(8.0)
     third = asyncio.create_task(asker(2))
     await settle()
-    broker.reply([key for key in broker._asked if key[0] == 1], ["to 1"])
+    broker.reply([key for key in broker._open_requests if key[0] == 1], ["to 1"])
     await asyncio.gather(first, third)
     assert given_up == [(0, 60.0), (2, 76.0)]
     assert await answered[0] == "to 1"

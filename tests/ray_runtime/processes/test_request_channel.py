@@ -267,7 +267,7 @@ async def test_nothing_is_kept_of_what_was_answered():
 
 async def test_the_channel_keeps_a_request_until_its_asker_says_anything_more():
     channel = Channel()
-    client, server, book = channel.client(), channel.server(), channel.worker._broker._asked
+    client, server, book = channel.client(), channel.server(), channel.worker._broker._open_requests
     async with client.rollout(0):
         for _ in range(2):
             (asker,) = ask(client, 0)
@@ -420,7 +420,7 @@ async def test_of_two_answers_the_first_counts_also_if_its_rank_was_declared_los
     (asker,) = ask(client, 7)
     assert await answer(ranks[1]) == [7]
     assert int((await asker)["seen"]) == 7
-    assert len(channel.worker._broker._asked) == 1
+    assert len(channel.worker._broker._open_requests) == 1
 
 
 async def test_who_reads_what_was_asked_twice_never_finds_the_next_observation_in_its_place():
@@ -518,7 +518,7 @@ def test_whichever_rank_is_lost_at_whatever_time_everybody_gets_the_answer_to_hi
         client = channel.client()
         await asyncio.gather(*(losses.shard(client, number) for number in range(shards)))
         await settle()
-        assert channel.worker._broker._asked == {}
+        assert channel.worker._broker._open_requests == {}
         await channel.worker.close_requests()
         await asyncio.gather(*served, *losses.late)
 
@@ -551,7 +551,7 @@ async def test_nothing_is_kept_of_a_worker_that_was_lost():
     late, *_ = ask(client, 0)
     with pytest.raises(PeerError, match="after its env worker was lost"):
         await late
-    assert channel.worker._broker._asked == {}
+    assert channel.worker._broker._open_requests == {}
     successor = channel.client(generation=1)
     (asker,) = ask(successor, 0)
     assert await answer(server) == [0]
