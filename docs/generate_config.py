@@ -20,6 +20,7 @@ from typing import Any
 from generated import fill
 
 from rlinf_async.config import MODE_LEVELS, AdvancedConfig, AsyncConfig
+from rlinf_async.config.removed import REMOVED_KEYS
 
 PAGE = Path(__file__).with_name("config.md")
 WRONG = "?"
@@ -123,6 +124,12 @@ def modes() -> str:
     return "\n".join([*head, *rows])
 
 
+def removed() -> str:
+    """Keys and values that are gone."""
+    rows = [f"| `{name}` | {instead} |" for name, instead in REMOVED_KEYS.items()]
+    return "\n".join(["| key | instead |", "|---|---|", *rows])
+
+
 def parts() -> dict[str, str]:
     """Everything that is generated, by its name on the page."""
     tables = {name: table(type(value), name) for name, value in blocks().items()}
@@ -131,6 +138,7 @@ def parts() -> dict[str, str]:
         **tables,
         "async": table(AsyncConfig, None),
         "modes": modes(),
+        "removed": removed(),
     }
 
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rlinf_async.config.removed import check_not_removed
 from rlinf_async.core.config_keys import did_you_mean, nearest
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
+        check_not_removed(name, value)
         hint = did_you_mean(value, choices)
         raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
 
@@ -50,6 +52,7 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
     valid = [item.name for item in fields(schema)]
     for key in block:
         if key not in valid:
+            check_not_removed(f"{path}.{key}")
             near = nearest(key, valid, cutoff=0.5)
             hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
             raise ValueError(f"unknown key {path}.{key}; {hint}")

@@ -38,7 +38,7 @@ SETTINGS = {
     "async.train.correction=none": "use correction=decoupled",
     "async.rollout.max_batch_size=2": "use at least 16",
     "async.mode": "the override 'async.mode' cannot be read; one looks like async.mode=full",
-    "async.offload=keep": "unknown key async.offload; valid keys: mode, train, rollout, streamer, survive",
+    "async.offload=keep": "offloading of parts that work at the same time is switched off",
     "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
     "env.train.total_num_envs=33": "env.train.total_num_envs: 32",
     "env.train.total_num_envs=0": "must be a whole number of at least 1",
