@@ -9,7 +9,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
 from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.hosts.kit.scoring import PROXIMAL
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner, with_estimates
@@ -83,7 +83,7 @@ def learner_of(settings, model):
 
 def sampled(given):
     """The rollout of a piece whose policy is the one that trains it."""
-    return {**given.payload, PROXIMAL: given.payload["prev_logprobs"]}
+    return {**given.payload, PROXIMAL_FIELD: given.payload["prev_logprobs"]}
 
 
 def samples_of(learner, given):
@@ -113,7 +113,7 @@ def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
     samples = samples_of(learner_of(settings_of({"mode": "train"}), current), given)
     with torch.no_grad():
         anchor, values = before.score(samples["forward_inputs"])
-    assert torch.allclose(samples[PROXIMAL], anchor, atol=1e-6)
+    assert torch.allclose(samples[PROXIMAL_FIELD], anchor, atol=1e-6)
     assert torch.allclose(samples["prev_values"], values, atol=1e-6)
 
 
@@ -195,7 +195,7 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     with torch.no_grad():
         exact, _ = before.score(samples["forward_inputs"])
         half = (samples["prev_logprobs"] + exact) / 2
-    assert torch.equal(samples[PROXIMAL], samples["prev_logprobs"])
+    assert torch.equal(samples[PROXIMAL_FIELD], samples["prev_logprobs"])
     assert torch.allclose(learner.training._anchor(samples, exact), half, atol=1e-6)
     # A lag of one leaves the interpolation half way between the sampler and the truth.
     error = metrics["train/proximal_error/before/lag_1/abs_log"]
@@ -248,7 +248,7 @@ def test_without_a_correction_the_acting_policy_stays_the_anchor():
     block = {"mode": "train", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
     given = piece(policy(0))
     samples = samples_of(learner_of(settings_of(block), policy(1)), given)
-    ours = torch.sort(samples[PROXIMAL]).values
+    ours = torch.sort(samples[PROXIMAL_FIELD]).values
     assert torch.equal(ours, torch.sort(given.payload["prev_logprobs"].flatten()).values)
 
 
@@ -493,11 +493,11 @@ def test_anchors_and_measured_ratios_are_scored_without_dropout_and_training_has
     assert now.training  # gradients are those of the policy with dropout, as on RLinf
     now.eval()
     logprobs, values = now.score(given.payload["forward_inputs"])
-    torch.testing.assert_close(rollout[PROXIMAL], logprobs)
+    torch.testing.assert_close(rollout[PROXIMAL_FIELD], logprobs)
     torch.testing.assert_close(rollout["prev_values"][:-1], values)
     last = now.values(given.payload["bootstrap_inputs"]["states"])
     torch.testing.assert_close(rollout["prev_values"][-1:], last)
-    torch.testing.assert_close(measured, rollout[PROXIMAL].flatten())
+    torch.testing.assert_close(measured, rollout[PROXIMAL_FIELD].flatten())
 
 
 def test_inference_acts_and_scores_without_dropout():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_async.core.tensors import concatenate, map_tensors, slice_samples
-from rlinf_async.hosts.kit.scoring import PROXIMAL, scoring_inputs
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, scoring_inputs
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog, read_spans
@@ -90,7 +90,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
             one = replace(one, scores=given(shaped))
         settings = settings_of(SCORED)
         samples = samples_of(learner_of(settings, current), one)
-        assert not torch.equal(samples[PROXIMAL], samples["prev_logprobs"])
+        assert not torch.equal(samples[PROXIMAL_FIELD], samples["prev_logprobs"])
         inputs = samples.pop("forward_inputs").values()
         left.append([*inputs, *samples.values(), *(one.detach() for one in current.parameters())])
     for learnt, helped in zip(*left, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.kit.scoring import PROXIMAL
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
@@ -40,10 +40,10 @@ class Comparing:
         def anchoring(training, rollout, scores=None):
             expected = score_rollout(rollout, self.first)
             anchor(training, rollout, scores)
-            fields = {PROXIMAL: expected["logprobs"][:-1], "prev_values": expected["values"]}
+            fields = {PROXIMAL_FIELD: expected["logprobs"][:-1], "prev_values": expected["values"]}
             for name, value in fields.items():
                 torch.testing.assert_close(rollout[name], value, rtol=1e-5, atol=1e-6)
-            width = rollout[PROXIMAL].shape[1]
+            width = rollout[PROXIMAL_FIELD].shape[1]
             self.given, self.own = (
                 (self.given, self.own + width) if scores is None else (self.given + width, self.own)
             )

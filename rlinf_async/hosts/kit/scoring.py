@@ -26,7 +26,7 @@ LOGGER = logging.getLogger(__name__)
 SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
 
-PROXIMAL = "proximal_logprobs"
+PROXIMAL_FIELD = "proximal_logprobs"
 """The field of log-probabilities of the proximal policy."""
 
 Forward = Callable[[Iterable[Tree]], Iterable[Mapping[str, torch.Tensor]]]
@@ -80,7 +80,7 @@ def anchor(rollout: Tree, scored: Sequence[Mapping[str, torch.Tensor]], *, value
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
     steps, width = leaf(rollout, "prev_logprobs").shape[:2]
-    for name, field in (("logprobs", PROXIMAL), ("prev_logprobs", "acted_logprobs")):
+    for name, field in (("logprobs", PROXIMAL_FIELD), ("prev_logprobs", "acted_logprobs")):
         if name in scored[0]:
             scores = joined(scored, name, first=steps * width, model=model)
             rollout[field] = scores.reshape(steps, width, *scores.shape[1:])

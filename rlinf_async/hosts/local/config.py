@@ -16,11 +16,10 @@ from rlinf_async.hosts.kit.keys import Key, Table, counterparts, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
 from rlinf_async.hosts.kit.models import MODELS_GROUP, unbuildable
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
-from rlinf_async.hosts.presence import unwritable
+from rlinf_async.hosts.presence import ENVS_GROUP, unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.tasks import cannot_take_on, settled
 
-ENVS_GROUP = "rlinf_async.envs"
 UNSERVED_KEYS = {
     "advanced.stall_s": "nobody outside of the process watches it",
     "survive.process_restarts": "there is one process, and the run ends with it",

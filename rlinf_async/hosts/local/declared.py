@@ -22,12 +22,13 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets, decided
 from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
-from rlinf_async.hosts.local.config import ENVS_GROUP, name_in
+from rlinf_async.hosts.local.config import name_in
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, Observation, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.presence import ENVS_GROUP
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.tasks import cannot_take_on

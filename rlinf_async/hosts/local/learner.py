@@ -23,7 +23,7 @@ from rlinf_async.core.objectives import (
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scoring import PROXIMAL, flat, samples_of
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, flat, samples_of
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.loops.finite import SkippedSteps
@@ -34,7 +34,7 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 SAMPLE_FIELDS = (
     "forward_inputs",
     "prev_logprobs",
-    PROXIMAL,
+    PROXIMAL_FIELD,
     "staleness",
     "advantages",
     "returns",
@@ -106,7 +106,7 @@ class LocalTraining:
         rollout = self._queue.put(fields)
         return {
             **rollout,
-            PROXIMAL: rollout["prev_logprobs"],
+            PROXIMAL_FIELD: rollout["prev_logprobs"],
             "staleness": self._batch - leaf(rollout, "versions"),
         }
 
@@ -124,7 +124,7 @@ class LocalTraining:
                 scores = score_rollout(rollout, self.model)
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
-        rollout |= {PROXIMAL: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
+        rollout |= {PROXIMAL_FIELD: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
         rollout.update(with_estimates(rollout, self._settings))  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ class LocalTraining:
         samples = samples_of(rollout)
         pair = None
         if self._settings.asynchrony.recomputes:
-            pair = (leaf(rollout, PROXIMAL).flatten(0, 1).cpu(), leaf(samples, "prev_logprobs").cpu())
+            pair = (leaf(rollout, PROXIMAL_FIELD).flatten(0, 1).cpu(), leaf(samples, "prev_logprobs").cpu())
         return samples, leaf(rollout, "staleness").flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
@@ -218,7 +218,7 @@ class LocalTraining:
         """`log pi_prox`, around which the ratio is clipped."""
         weighting = self._settings.asynchrony.weighting
         if weighting is None or not weighting.interpolates:
-            return samples[PROXIMAL]
+            return samples[PROXIMAL_FIELD]
         staleness = _over_parts(samples["staleness"], logprobs)
         return loglinear(logprobs.detach(), samples["prev_logprobs"], staleness)
 

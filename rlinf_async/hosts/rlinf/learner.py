@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.scoring import PROXIMAL, ScoringTraining, samples_of
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, samples_of
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_level
@@ -144,9 +144,9 @@ class FSDPTraining(ScoringTraining):
 
         versions = leaf(rollout, "versions").flatten().long()
         pair = None
-        if PROXIMAL in rollout:
+        if PROXIMAL_FIELD in rollout:
             acted_field = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-            pair = ratios(PROXIMAL), ratios(acted_field)
+            pair = ratios(PROXIMAL_FIELD), ratios(acted_field)
         return samples_of(rollout), self._batch - versions, pair
 
     def score(self, inputs: Tree) -> Pair:

@@ -34,7 +34,7 @@ def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
     return torch.ones_like(ended) if settings.auto_reset else ~ended
 
 
-def estimated(
+def estimate_pieces(
     rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages that are not yet normalised over the batch, and returns, [T, B] each, of whole groups.
@@ -46,7 +46,7 @@ def estimated(
         ValueError: the estimator needs the whole batch.
     """
     if settings.estimator in VALUE_ESTIMATORS:
-        return _bootstrapped(rollout, settings)
+        return _bootstrap(rollout, settings)
     if not streams(settings.estimator):
         raise ValueError(
             f"algorithm.adv_estimator={settings.estimator} needs the whole batch, which level 3 does not "
@@ -56,7 +56,7 @@ def estimated(
     return _by_verl(rewards, mask, settings, algorithm)
 
 
-def estimated_whole(
+def estimate_batch(
     rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig, group: ProcessGroup | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Final advantages, and returns, [T, B] each, of this rank's part of a complete batch.
@@ -65,7 +65,7 @@ def estimated_whole(
         group: the process group of the learner ranks, all of which call this with parts of one size.
     """
     if settings.estimator in VALUE_ESTIMATORS and settings.auto_reset:
-        advantages, returns = _bootstrapped(rollout, settings)
+        advantages, returns = _bootstrap(rollout, settings)
         valid = valid_decisions(rollout, settings).float()
         everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
         return _own(everyone, advantages, group), returns
@@ -120,7 +120,7 @@ def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:
     return int(without_signal(rewards.sum(dim=0), settings.plan.group_size).sum())
 
 
-def _bootstrapped(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
+def _bootstrap(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
     """GAE [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
     rewards, values, ended = rollout["rewards"], rollout["prev_values"], rollout["ended"]
     if not settings.auto_reset:

@@ -68,7 +68,9 @@ def note_latest(config: DictConfig, step: int) -> None:
     replace_text(folder_of(config) / LATEST_STEP_FILE, str(step))
 
 
-def resumed(config: DictConfig, *, say: Callable[[str], None] = lambda _: None) -> tuple[Path | None, int]:
+def resume_point(
+    config: DictConfig, *, say: Callable[[str], None] = lambda _: None
+) -> tuple[Path | None, int]:
     """Return the checkpoint to go on from, and its step; (None, 0) for a run that begins from scratch.
 
     With `trainer.resume_mode=auto` it is the newest whole one; `say` is told of damaged ones. A checkpoint of
@@ -96,7 +98,7 @@ def beginning(config: DictConfig) -> str:
         return f"anew: trainer.resume_mode={mode}"
     if mode == "resume_path":
         return f"after the checkpoint {config.trainer.resume_from_path}"
-    folder, step = resumed(config)
+    folder, step = resume_point(config)
     if folder is None:
         return f"anew: trainer.resume_mode={mode} finds no checkpoint in {folder_of(config)}"
     return f"after step {step}, from {folder}; trainer.resume_mode=disable begins anew"

@@ -23,7 +23,7 @@ from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.keys import other_words, unread_sections, without_effect, without_fate
 from rlinf_async.hosts.verl.placement import in_words
-from rlinf_async.hosts.verl.presence import checked
+from rlinf_async.hosts.verl.presence import runnable_settings
 from rlinf_async.hosts.verl.refusals import changes_of
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
 
@@ -38,7 +38,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         ValueError: the config cannot run, with the remedy.
     """
     cfg = plain(config)
-    settings = checked(cfg)
+    settings = runnable_settings(cfg)
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
@@ -181,14 +181,14 @@ def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedClust
     if each > cluster.gpus:
         yield f"trainer.n_gpus_per_node={each} is beyond nodes with {cluster.gpus} GPUs each"
     plan, total = settings.plan, cluster.gpus * (cluster.nodes or nodes)
-    if (needed := plan.learner_ranks + plan.inference_ranks) > total:
+    if (ranks := plan.learner_ranks + plan.inference_ranks) > total:
         yield (
-            f"{plan.learner_ranks} learner and {plan.inference_ranks} inference ranks need {needed} GPUs, "
+            f"{plan.learner_ranks} learner and {plan.inference_ranks} inference ranks need {ranks} GPUs, "
             f"and such a cluster has {total}; use fewer trainer.n_gpus_per_node or vla.inference.ranks"
         )
-    elif needed < total:
+    elif ranks < total:
         yield (
-            f"{needed} of the {total} GPUs of such a cluster are used, by {plan.learner_ranks} learner ranks "
+            f"{ranks} of the {total} GPUs of such a cluster are used, by {plan.learner_ranks} learner ranks "
             f"(trainer.nnodes x trainer.n_gpus_per_node) and {plan.inference_ranks} inference ranks "
             "(vla.inference.ranks)"
         )

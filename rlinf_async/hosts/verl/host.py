@@ -55,26 +55,28 @@ class VerlHost(PackagedHost):
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready
-        from rlinf_async.hosts.verl.checkpoint import claim, resumed
-        from rlinf_async.hosts.verl.presence import checked, validate
+        from rlinf_async.hosts.verl.checkpoint import claim, resume_point
+        from rlinf_async.hosts.verl.presence import runnable_settings, validate
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
-        settings = checked(plain(cfg))
+        settings = runnable_settings(plain(cfg))
         _choose_device(cfg)
         validate(cfg)
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"
-        check_left(resumed(cfg)[1], settings.batches, key="trainer.total_training_steps", automatic=automatic)
+        check_left(
+            resume_point(cfg)[1], settings.batches, key="trainer.total_training_steps", automatic=automatic
+        )
         make_ready(cfg)
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
-        from rlinf_async.hosts.verl.checkpoint import resumed, set_aside
+        from rlinf_async.hosts.verl.checkpoint import resume_point, set_aside
         from rlinf_async.hosts.verl.task_runner import train
         from rlinf_async.observe.display import RunDisplay
 
         # Before Ray starts, so that a run of which it does not has its end in a directory of its own.
-        set_aside(cfg, goes_on=resumed(cfg)[0] is not None, say=RunDisplay().note)
+        set_aside(cfg, goes_on=resume_point(cfg)[0] is not None, say=RunDisplay().note)
         with open_dict(cfg):
             OmegaConf.update(cfg, "ray_kwargs.ray_init.include_dashboard", dashboard)
             if os.environ.get(PLATFORM_VARIABLE):
@@ -88,10 +90,10 @@ class VerlHost(PackagedHost):
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.verl.config import write_back
-        from rlinf_async.hosts.verl.presence import checked
+        from rlinf_async.hosts.verl.presence import runnable_settings
 
         result = copy.deepcopy(cfg)
-        write_back(result, checked(plain(result)))
+        write_back(result, runnable_settings(plain(result)))
         return plain(result)
 
     def checks(self) -> Sequence[Check]:

@@ -159,7 +159,7 @@ def validate(cfg: DictConfig) -> None:
         raise ValueError(f"veRL refuses this config: {why}") from error
 
 
-def checked(cfg: Mapping[str, Any]) -> VerlSettings:
+def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
     """Return the settings of a run of `cfg` (plain data) that can begin on this machine.
 
     Raises:

@@ -15,7 +15,7 @@ from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import make_ready
-from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resumed, set_aside, step_folder
+from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.installation import versions
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
@@ -89,7 +89,7 @@ class VLAAsyncTrainer(PPOTrainer):
         for change in write_back(config, self.settings):
             RunDisplay().note(str(change))
         claim(config)
-        self._checkpoint, self.global_steps = resumed(config, say=RunDisplay().note)
+        self._checkpoint, self.global_steps = resume_point(config, say=RunDisplay().note)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
         check_places(plain(config), self.settings, on_gpu=on_gpu)
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
@@ -98,7 +98,7 @@ class VLAAsyncTrainer(PPOTrainer):
             "inference": start_inference_ranks(config, self.settings, on_gpu=on_gpu),
         }
         self._learners = start_learners(config, self.settings)
-        launched = LaunchedRun(
+        run = LaunchedRun(
             settings=self.settings,
             workers={**workers, "learner": self._learners.workers},
             requests=requests,
@@ -113,7 +113,7 @@ class VLAAsyncTrainer(PPOTrainer):
             checkpoint=self._checkpoint,
             resume="trainer.resume_mode=auto",
         )
-        self.run = AsyncRun(launched)
+        self.run = AsyncRun(run)
 
     def on_init_end(self) -> None:
         """Have the processes build what they hold, and load the checkpoint that the run goes on from."""

@@ -16,8 +16,8 @@ from verl.workers.config import ActorConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scoring import PROXIMAL, ScoringTraining, flat, samples_of
-from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat, samples_of
+from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
@@ -133,7 +133,7 @@ class EngineTraining(ScoringTraining):
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         tensors: Tensors = rollout  # type: ignore[assignment]
-        advantages, returns = estimated(tensors, self._settings, self._algorithm)
+        advantages, returns = estimate_pieces(tensors, self._settings, self._algorithm)
         return self._complete(tensors, advantages, returns)
 
     def _complete(self, rollout: Tensors, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
@@ -147,7 +147,9 @@ class EngineTraining(ScoringTraining):
         behaviour = self._ratios(rollout, "prev_logprobs")
         columns: Tree = {
             "forward_inputs": flat(rollout["forward_inputs"]),
-            "old_log_probs": self._ratios(rollout, PROXIMAL) if PROXIMAL in rollout else behaviour,
+            "old_log_probs": self._ratios(rollout, PROXIMAL_FIELD)
+            if PROXIMAL_FIELD in rollout
+            else behaviour,
         }
         if self._settings.asynchrony.weighting:
             columns["behaviour_log_probs"] = behaviour
@@ -200,7 +202,7 @@ class EngineTraining(ScoringTraining):
     def train_whole(self, rollout: Tree) -> dict[str, float]:
         """veRL's own training, over all epochs."""
         tensors: Tensors = rollout  # type: ignore[assignment]
-        self._complete(tensors, *estimated_whole(tensors, self._settings, self._algorithm, self._group))
+        self._complete(tensors, *estimate_batch(tensors, self._settings, self._algorithm, self._group))
         data = self.batch_of(
             self.samples(rollout, _by_trajectory(tensors["rewards"])),
             micro_batch_size=self._settings.micro_batch_size,
@@ -237,7 +239,7 @@ class EngineTraining(ScoringTraining):
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         behaviour = self._ratios(rollout, "prev_logprobs")
-        pair = (self._ratios(rollout, PROXIMAL), behaviour) if PROXIMAL in rollout else None
+        pair = (self._ratios(rollout, PROXIMAL_FIELD), behaviour) if PROXIMAL_FIELD in rollout else None
         return {**samples_of(rollout), "behaviour": behaviour}, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:

@@ -15,7 +15,7 @@ from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.async_block import MISSING_VALUE
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
 
-POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
+DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
 """A default of veRL's that points to another key, with the value that it has where that key is absent."""
 PART_POINTER = re.compile(r"\$\{[\w.]+\}")
 """A pointer within a longer text."""
@@ -36,14 +36,14 @@ def defaults() -> Mapping[str, Any]:
 @cache
 def resolved_defaults() -> Mapping[str, Any]:
     """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
-    return dotted(_resolved(defaults(), defaults()))
+    return dotted(_resolve(defaults(), defaults()))
 
 
 def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys of `cfg` (plain data) whose values are not veRL's defaults, with those; null is nobody's."""
     # A default may be written as it stands there, come to what it does alone, or to what it does in `cfg`.
     # By hand, as OmegaConf would build all of it anew for each call.
-    alike = (dotted(defaults()), resolved_defaults(), dotted(_resolved(defaults(), cfg)))
+    alike = (dotted(defaults()), resolved_defaults(), dotted(_resolve(defaults(), cfg)))
     for key, value in dotted(cfg).items():
         if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
             yield key, value
@@ -66,15 +66,15 @@ def kind_of_default(key: str) -> Kind | None:
     return Text() if isinstance(default, str) else Block() if isinstance(default, Mapping) else None
 
 
-def _resolved(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
+def _resolve(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
     """Return a tree of defaults that stands at `section`, with the values in `cfg` that it points to."""
     if isinstance(tree, Mapping):
-        return {name: _resolved(value, cfg, f"{section}.{name}") for name, value in tree.items()}
+        return {name: _resolve(value, cfg, f"{section}.{name}") for name, value in tree.items()}
     if not isinstance(tree, str) or "${" not in tree:
         return tree
-    if pointer := POINTER.fullmatch(tree):
+    if pointer := DEFAULT_POINTER.fullmatch(tree):
         return _pointed_to(pointer, cfg, section)
-    return PART_POINTER.sub(lambda part: str(_resolved(part[0], cfg, section)), tree)
+    return PART_POINTER.sub(lambda part: str(_resolve(part[0], cfg, section)), tree)
 
 
 def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> Any:
@@ -84,7 +84,7 @@ def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> A
     section, _, name = key.rpartition(".")
     around = lookup(cfg, section) if section else cfg
     if isinstance(around, Mapping) and around.get(name, MISSING_VALUE) != MISSING_VALUE:
-        return _resolved(around[name], cfg, f".{key}")
+        return _resolve(around[name], cfg, f".{key}")
     if fallback and "${" in fallback:
-        return _resolved(fallback, cfg, place)
+        return _resolve(fallback, cfg, place)
     return yaml.load(fallback, Loader=yaml.CSafeLoader) if fallback else None

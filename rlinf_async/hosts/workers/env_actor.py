@@ -13,13 +13,12 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.contract import check_resets
+from rlinf_async.hosts.presence import ENVS_GROUP
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, ShardRecorder, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
-
-ENVS_GROUP = "rlinf_async.envs"
 
 
 class EnvActor(ShardWorker):

@@ -11,9 +11,9 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.workers.settings import Adapters
 
-MODELS_GROUP = "rlinf_async.models"
 VALUE_HEAD = "value_head"
 """The module of a policy that estimates values; adapters leave it alone, and it is trained whole."""
 PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

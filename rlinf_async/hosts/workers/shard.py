@@ -73,8 +73,8 @@ def _reset(shard: kit.Shard[Any], stage: Stage) -> Observation:
 
 def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
     """Return the results of a decision; called in the thread of the environments."""
-    given = stage.env.chunk_step(actions)
-    return shard.contract.of(stage.env).step(given, steps=actions.shape[1])
+    results = stage.env.chunk_step(actions)
+    return shard.contract.of(stage.env).step(results, steps=actions.shape[1])
 
 
 class TrainShard(kit.TrainShard[ShardOutput]):

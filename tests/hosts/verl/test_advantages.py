@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.objectives import gae
 from rlinf_async.core.tensors import concatenate
-from rlinf_async.hosts.verl.advantages import estimated, estimated_whole, silent_groups, valid_decisions
+from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import COMPARING_ESTIMATORS, GROUP_ESTIMATORS
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
@@ -31,7 +31,7 @@ def test_the_advantages_of_a_whole_batch_are_those_of_verls_gae_to_the_last_bit(
     of = settings()
     fields = rollout(of, seed=3)
     rewards, values, mask = sequences(fields)
-    advantages, returns = estimated_whole(fields, of, ALGORITHM)
+    advantages, returns = estimate_batch(fields, of, ALGORITHM)
     expected = core_algos.compute_gae_advantage_return(rewards, values, mask, of.gamma, of.lam)
     assert torch.equal(advantages, expected[0].T)
     assert torch.equal(returns, expected[1].T)
@@ -40,7 +40,7 @@ def test_the_advantages_of_a_whole_batch_are_those_of_verls_gae_to_the_last_bit(
 def test_streamed_gae_differs_from_verls_by_the_normalisation_alone():
     of = settings(asynchrony={"mode": "streamer"})
     fields = rollout(of, seed=3)
-    raw, returns = estimated(fields, of, ALGORITHM)
+    raw, returns = estimate_pieces(fields, of, ALGORITHM)
     rewards, values, mask = sequences(fields)
     whitened, expected = core_algos.compute_gae_advantage_return(rewards, values, mask, of.gamma, of.lam)
     valid = valid_decisions(fields, of)
@@ -69,10 +69,10 @@ def test_estimators_of_groups_say_the_same_piece_by_piece_as_over_the_batch(name
         config=ALGORITHM,
         **known,
     )
-    parts = [estimated(one.payload, of, ALGORITHM)[0] for one in pieces(of, fields)]
+    parts = [estimate_pieces(one.payload, of, ALGORITHM)[0] for one in pieces(of, fields)]
     assert len(parts) == 2
     assert torch.equal(torch.cat(parts, dim=1), expected.T)
-    assert torch.equal(estimated_whole(fields, of, ALGORITHM)[0], expected.T)
+    assert torch.equal(estimate_batch(fields, of, ALGORITHM)[0], expected.T)
 
 
 @pytest.mark.parametrize("name", ["reinforce_plus_plus", "reinforce_plus_plus_baseline", "gpg"])
@@ -86,9 +86,9 @@ def test_an_estimator_that_looks_at_the_batch_is_given_all_of_it_and_never_a_pie
         index=np.arange(8) // 4,
         config=ALGORITHM,
     )
-    assert torch.equal(estimated_whole(fields, of, ALGORITHM)[0], expected.T)
+    assert torch.equal(estimate_batch(fields, of, ALGORITHM)[0], expected.T)
     with pytest.raises(ValueError, match=f"adv_estimator={name} needs the whole batch"):
-        estimated(pieces(of, fields)[0].payload, of, ALGORITHM)
+        estimate_pieces(pieces(of, fields)[0].payload, of, ALGORITHM)
 
 
 def test_where_environments_reset_themselves_the_cut_is_valued_and_every_decision_counts():
@@ -96,28 +96,28 @@ def test_where_environments_reset_themselves_the_cut_is_valued_and_every_decisio
     fields = rollout(of)
     fields["ended"] = torch.rand(5, 8, generator=torch.Generator().manual_seed(1)) < 0.3
     raw, returns = gae(fields["rewards"], fields["prev_values"], fields["ended"], gamma=of.gamma, lam=of.lam)
-    advantages, found = estimated_whole(fields, of, ALGORITHM)
+    advantages, found = estimate_batch(fields, of, ALGORITHM)
     assert torch.equal(found, returns)
     assert torch.allclose(advantages, (raw - raw.mean()) / raw.std(), atol=1e-5)
-    assert torch.equal(estimated(fields, of, ALGORITHM)[0], raw)
+    assert torch.equal(estimate_pieces(fields, of, ALGORITHM)[0], raw)
     assert valid_decisions(fields, of).all()
 
 
 def test_pieces_side_by_side_are_estimated_as_the_whole():
     of = settings(asynchrony={"mode": "streamer"})
     fields = rollout(of)
-    parts = [estimated(one.payload, of, ALGORITHM)[0] for one in pieces(of, fields)]
+    parts = [estimate_pieces(one.payload, of, ALGORITHM)[0] for one in pieces(of, fields)]
     whole = concatenate([one.payload for one in pieces(of, fields)], dim=1)
-    assert torch.equal(torch.cat(parts, dim=1), estimated(whole, of, ALGORITHM)[0])
+    assert torch.equal(torch.cat(parts, dim=1), estimate_pieces(whole, of, ALGORITHM)[0])
 
 
 def test_a_group_without_signal_has_no_advantage_and_is_counted():
     of = settings(asynchrony={"mode": "streamer"}, estimator="grpo", normalizes=False, group_size=4)
     fields = rollout(of, seed=5)
-    before, _ = estimated(fields, of, ALGORITHM)
+    before, _ = estimate_pieces(fields, of, ALGORITHM)
     fields["ended"][:, :4] = False
     fields["rewards"][:, :4] = 0.7
-    advantages, returns = estimated(fields, of, ALGORITHM)
+    advantages, returns = estimate_pieces(fields, of, ALGORITHM)
     assert (advantages[:, :4] == 0).all()
     assert (returns[:, :4] == 0).all()
     assert torch.equal(advantages[:, 4:], before[:, 4:])
@@ -131,8 +131,8 @@ def test_a_batch_without_any_signal_has_no_advantage_whoever_compares_its_member
     fields["ended"][:] = False
     fields["rewards"][:] = 171.3
     fields["rewards"][0, ::4] += 1e-4  # lost in the sum
-    advantages, _ = estimated_whole(fields, of, ALGORITHM)
+    advantages, _ = estimate_batch(fields, of, ALGORITHM)
     assert (advantages == 0).all()
     fields["rewards"][0, 0] += 1.0
-    advantages, _ = estimated_whole(fields, of, ALGORITHM)
+    advantages, _ = estimate_batch(fields, of, ALGORITHM)
     assert advantages.abs().max() > 0.1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.verl.checkpoint import LATEST_STEP_FILE, claim, note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.checkpoint import LATEST_STEP_FILE, claim, note_latest, resume_point, step_folder
 from rlinf_async.observe.attempt import PLACE_VARIABLE, read_attempt
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
@@ -30,7 +30,7 @@ def test_a_run_killed_before_it_has_noted_the_newest_goes_on_from_it(tmp_path):
     save(cfg, 2)
     note_latest(cfg, 2)
     newest = save(cfg, 4)
-    assert resumed(cfg) == (newest, 4)
+    assert resume_point(cfg) == (newest, 4)
 
 
 def test_one_that_is_not_whole_is_named_and_the_one_before_is_taken(tmp_path):
@@ -38,10 +38,10 @@ def test_one_that_is_not_whole_is_named_and_the_one_before_is_taken(tmp_path):
     whole, broken = save(cfg, 2), save(cfg, 4)
     note_latest(cfg, 4)
     (broken / "actor" / "weights").write_bytes(b"12")
-    assert resumed(cfg, say=said.append) == (whole, 2)
+    assert resume_point(cfg, say=said.append) == (whole, 2)
     assert [str(broken) in sentence for sentence in said] == [True]
     (step_folder(cfg, 2) / "actor" / "weights").unlink()
-    assert resumed(cfg) == (None, 0)
+    assert resume_point(cfg) == (None, 0)
 
 
 def test_one_that_verl_has_written_by_itself_counts_where_it_is_the_latest(tmp_path):
@@ -49,7 +49,7 @@ def test_one_that_verl_has_written_by_itself_counts_where_it_is_the_latest(tmp_p
     save(cfg, 2)
     (step_folder(cfg, 6) / "actor").mkdir(parents=True)
     note_latest(cfg, 6)
-    assert resumed(cfg) == (step_folder(cfg, 6), 6)
+    assert resume_point(cfg) == (step_folder(cfg, 6), 6)
 
 
 @pytest.mark.timeout(20)
@@ -58,7 +58,7 @@ def test_a_note_that_cannot_be_read_is_named(tmp_path, content):
     cfg, said = config(tmp_path), []
     note = save(cfg, 2).parent / LATEST_STEP_FILE
     os.mkfifo(note) if content is None else note.write_bytes(content)
-    assert resumed(cfg, say=said.append) == (step_folder(cfg, 2), 2)
+    assert resume_point(cfg, say=said.append) == (step_folder(cfg, 2), 2)
     assert [str(note) in sentence for sentence in said] == [True]
 
 
@@ -67,17 +67,17 @@ def test_a_note_of_nothing_is_named(tmp_path, text):
     cfg, said = config(tmp_path), []
     whole = save(cfg, 2)
     (whole.parent / LATEST_STEP_FILE).write_text(text)
-    assert resumed(cfg, say=said.append) == (whole, 2)
+    assert resume_point(cfg, say=said.append) == (whole, 2)
     assert [repr(text) in sentence for sentence in said] == [True]
 
 
 def test_one_that_is_named_must_be_whole(tmp_path):
     cfg = config(tmp_path, resume_mode="resume_path", resume_from_path=str(step_folder(config(tmp_path), 2)))
     folder = save(cfg, 2)
-    assert resumed(cfg) == (folder, 2)
+    assert resume_point(cfg) == (folder, 2)
     (folder / "actor" / "weights").unlink()
     with pytest.raises(ValueError, match="no whole checkpoint: actor/weights is missing"):
-        resumed(cfg)
+        resume_point(cfg)
 
 
 def test_a_run_that_saves_nothing_claims_no_place_for_it(tmp_path):

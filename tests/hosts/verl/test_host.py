@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.hosts import host
-from rlinf_async.hosts.verl.checkpoint import note_latest, resumed, step_folder
+from rlinf_async.hosts.verl.checkpoint import note_latest, resume_point, step_folder
 from rlinf_async.hosts.verl.host import VerlHost
 from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.observe.ending import RunFailed, recorded
@@ -105,7 +105,7 @@ def test_making_the_host_imports_no_framework():
 
 
 def test_a_run_that_has_saved_nothing_begins_anew(tmp_path):
-    assert resumed(trainer(default_local_dir=str(tmp_path))) == (None, 0)
+    assert resume_point(trainer(default_local_dir=str(tmp_path))) == (None, 0)
 
 
 def test_a_run_goes_on_from_the_newest_complete_checkpoint(tmp_path):
@@ -113,19 +113,19 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(tmp_path):
     for step in (2, 4):
         (step_folder(config, step) / "actor").mkdir(parents=True)
     note_latest(config, 2)  # that of step 4 was interrupted
-    assert resumed(config) == (tmp_path / "global_step_2", 2)
+    assert resume_point(config) == (tmp_path / "global_step_2", 2)
     config.trainer.resume_mode = "disable"
-    assert resumed(config) == (None, 0)
+    assert resume_point(config) == (None, 0)
 
 
 def test_a_checkpoint_is_named_by_its_path(tmp_path):
     folder = tmp_path / "global_step_7"
     (folder / "actor").mkdir(parents=True)
     asked = {"resume_mode": "resume_path", "default_local_dir": "elsewhere"}
-    assert resumed(trainer(resume_from_path=str(folder), **asked)) == (folder, 7)
+    assert resume_point(trainer(resume_from_path=str(folder), **asked)) == (folder, 7)
     for wrong in (tmp_path, tmp_path / "global_step_8"):
         with pytest.raises(ValueError, match="must be a folder global_step_N with a folder actor"):
-            resumed(trainer(resume_from_path=str(wrong), **asked))
+            resume_point(trainer(resume_from_path=str(wrong), **asked))
 
 
 @pytest.mark.verl
