@@ -61,14 +61,14 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """`env.train` or `env.eval` with what the other keys of the config say about it.
 
     Raises:
-        ValueError: it is missing, or names no class.
+        ValueError: it is missing, names no class, or its simulator has no name.
     """
     block = lookup(cfg, f"env.{mode}")
     if not isinstance(block, Mapping):
         raise ValueError(f"env.{mode}={block!r} must be a block with env_class and total_num_envs")
     if not block.get("env_class"):
         raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
-    return {
+    section = {
         "env_type": block.get("simulator_type") or block["env_class"],
         "group_size": group_size(cfg) if mode == "train" else 1,
         "seed": lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0,
@@ -77,6 +77,9 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
         "is_eval": mode == "eval",
         **block,
     }
+    if not isinstance(section["env_type"], str):
+        raise ValueError(f"env.{mode}.env_type={section['env_type']!r} must be the name of a simulator")
+    return section
 
 
 def horizon(cfg: Mapping[str, Any], mode: str) -> int:

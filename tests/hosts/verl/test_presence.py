@@ -22,6 +22,7 @@ MISTAKES = {
     "async.mode=ful": "did you mean 'full'?",
     "async=ful": "did you mean 'full'?",
     "env.train.total_num_envs=33": "nearest: data.train_batch_size=33",
+    "++env.train.env_type=7": "must be the name of a simulator",
     "env.train.env_class=metaworld_tsk": "did you mean 'metaworld_task'?",
     "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
     "vla.model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
