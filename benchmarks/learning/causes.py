@@ -87,7 +87,7 @@ class ByTheBatchBefore(StreamingLearner):
         rollout["advantages"] = self._scale.apply(leaf(rollout, "advantages"))
         super()._train_rollout(rollout)
 
-    def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:
+    def _normalize(self, advantages: torch.Tensor) -> torch.Tensor:
         return advantages
 
 

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Lock
-from typing import Any
-
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import RolloutConfig
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.loops.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 """ManiSkill's names, in `init_params.sim_backend`, for physics on the CPU."""
