@@ -14,7 +14,7 @@ import pytest
 
 from rlinf_async.ray_runtime.processes.forking import fork_apart
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AGAIN = """
 import multiprocessing
 from rlinf_async.ray_runtime.processes.forking import fork_apart
