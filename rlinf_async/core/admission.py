@@ -68,6 +68,7 @@ class _Line:
         if self._slowness is None:
             return self._all
         slowness = self._slowness
+        # Minus infinity comes first. The sort is stable: equal places keep the order of the synchronous loop.
         return sorted(self._all, key=lambda place: -slowness.get(place[1], math.inf))
 
     def _pass_over_done(self) -> None:
@@ -137,12 +138,15 @@ class AdmissionGate:
 
     def skip(self, places: Iterable[Place]) -> None:
         """The rollouts of `places`, none of which has been admitted, are there already: a run is resumed."""
+        # In a set of its own: every line looks through all of them, and `places` may be an iterator.
         finished_places = set(places)
+        # Each line once: a line that all shards share would note again, for ever, what it has passed.
         for line in {id(line): line for line in self._lines}.values():
             line.skip(finished_places)
 
     def record_duration(self, ticket: Ticket, seconds: float) -> None:
         """Record the seconds that the rollout of `ticket` took: the order of later batches heeds them."""
+        # A running mean in which the last rollout counts half; the first stands for itself.
         self._seconds[ticket.place] = (self._seconds.get(ticket.place, seconds) + seconds) / 2
         self._lines[ticket.shard].order()
 

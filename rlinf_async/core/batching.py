@@ -50,6 +50,8 @@ class DynamicBatcher(Generic[R]):
         Raises:
             ValueError: `request` alone is larger than a batch may be.
         """
+        # Refused before it is queued: no batch holds it, and at the head of the queue it would hold up all
+        # others.
         if request.size > self.max_size:
             raise ValueError(
                 f"a request of {request.size} environments exceeds max_batch_size={self.max_size}"
@@ -59,6 +61,7 @@ class DynamicBatcher(Generic[R]):
 
     def remove(self, request: R) -> None:
         """Forget a request that waits."""
+        # By identity: comparing two requests would compare their payloads, which may be tensors.
         self._waiting = deque(waiting for waiting in self._waiting if waiting[1] is not request)
         self._size = sum(request.size for _, request in self._waiting)
 
@@ -123,11 +126,13 @@ class BarrierBatcher(Generic[R]):
 
     def take(self, now: float) -> list[R]:
         """Return the requests of all shards in flight, by shard number; [] while one has not asked."""
+        # The first test is for the moment in which no shard is in flight: the second holds for an empty set.
         if not self._waiting or not self._in_flight | self._expected_shards <= self._waiting.keys():
             return []
         return self.drain()
 
     def drain(self) -> list[R]:
+        # By number: in a deterministic run a pass has the same rows in the same order, whoever asked first.
         batch = [self._waiting[shard] for shard in sorted(self._waiting)]
         self._waiting.clear()
         return batch

@@ -98,6 +98,7 @@ class TrajectoryBuffer:
     def take(self, batch: int, rank: int) -> list[Piece]:
         """Return the pieces that wait for `rank`, in arrival order; each piece is handed out once."""
         pieces = self._waiting.pop((batch, rank), {})
+        # Kept until `finish`: a checkpoint saves what is being trained, and a second copy is a duplicate.
         self._taken_pieces.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())
 
@@ -109,7 +110,7 @@ class TrajectoryBuffer:
         """
         places = [place for place in self._taken_pieces if place[0] == batch]
         untrained_count = sum(self.missing(*place) for place in places)
-        # Pieces that no rank has begun to take have no entry in `_taken`.
+        # Pieces that no rank has begun to take have no entry in `_taken_pieces`.
         untrained_count += sum(len(waiting) for place, waiting in self._waiting.items() if place[0] == batch)
         if untrained_count:
             raise RuntimeError(
@@ -141,6 +142,7 @@ class TrajectoryBuffer:
         Returns:
             The pieces that wait to be taken again.
         """
+        # First of all: `refusal` judges by the batch with which the run begins.
         self._batch, self.ledger = batch, ledger
         accepted_pieces = [piece for piece in pieces if self.refusal(piece) is None]
         for piece in accepted_pieces:

@@ -22,6 +22,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a.b": value}` of nested mappings; a list is a value."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
+        # An empty mapping is a value: taken apart, it would leave no key.
         if isinstance(value, Mapping) and value:
             flat |= dotted(value, f"{prefix}{name}.")
         else:
@@ -86,6 +87,7 @@ def _looks_like_block(value: Any) -> bool:
 
 def _is_content(name: str, value: Any) -> bool:
     return (
+        # YAML reads `mode: off` as False.
         value in MODE_PRESETS or value is False
         if name == "mode"
         else _is_mapping(value) and "enabled" in value

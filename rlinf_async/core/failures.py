@@ -47,6 +47,7 @@ class ForeignError(RuntimeError):
     """
 
     def __init__(self, kind: str, message: str = "") -> None:
+        # With both: pickle builds an exception anew from what its base class was given.
         super().__init__(kind, message)
         self.kind, self.message = kind, message
 

@@ -66,6 +66,8 @@ class LearnerFootprint:
         """The bytes of all weights in the type that passes compute with; 0 where the rank computes with the
         weights that it steps.
         """
+        # Of sharding strategies `shard_grad_op` alone has all weights of a pass at a time, whatever their
+        # type; `full_shard` gathers them layer by layer.
         separate = self.strategy == "shard_grad_op" if self._shares else self.computed != self.stored
         return self.parameters * self.computed if separate else 0
 

@@ -21,6 +21,8 @@ def host_tensors(
     for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in kinds]):
         block, place = torch.empty(size, dtype=torch.uint8, pin_memory=pinned), 0
         for shape, dtype in kinds[start:stop]:
+            # The exact size; `place` goes on by the rounded one, as `view` wants a start that its type
+            # divides.
             used = shape.numel() * dtype.itemsize
             tensors.append(block[place : place + used].view(dtype).view(shape))
             place += _bytes(shape, dtype)
@@ -35,7 +37,9 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
     """
     with torch.no_grad():
         for target, source in zip(targets, sources, strict=True):
+            # Targets may be parameters, to which torch writes in place only without gradients.
             target.copy_(source, non_blocking=True)
+    # Before the return: a caller may read the CPU's memory, or write over it, at once.
     wait_for(*targets, *sources)
 
 
@@ -61,6 +65,7 @@ def wait_for(*tensors: torch.Tensor) -> None:
 
 
 def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
+    # Rounded up: `-(-a // b)` is the quotient's ceiling.
     return -(-shape.numel() * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -68,6 +73,7 @@ def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:
     """(start, stop, bytes) of runs of tensors that share a block; a larger tensor has one of its own."""
     start, fill = 0, 0
     for index, size in enumerate(sizes):
+        # `fill` first, or a tensor that is larger than a block would leave an empty one before it.
         if fill and fill + size > BLOCK_BYTES:
             yield start, index, fill
             start, fill = index, 0

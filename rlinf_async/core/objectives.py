@@ -67,6 +67,7 @@ def weight_measures(
     bounded, whether this one was.
     """
     log_ratios = proximal - behaviour
+    # Samples are of the policy that acted: the mean of log(mu / pi_prox) over them is its divergence.
     distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
     if correction == "decoupled":
@@ -84,6 +85,7 @@ def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tupl
 
     For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.
     """
+    # NaN stays NaN: as 0, torch's default, a fault of the model would pass for a certain action.
     old_logprobs = torch.nan_to_num(
         old_logprobs, nan=torch.nan, posinf=MAX_ABS_LOGPROB, neginf=-MAX_ABS_LOGPROB
     )
@@ -95,6 +97,7 @@ def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tupl
 
 def without_masked(mask: torch.Tensor | None, values: torch.Tensor, *, fill: float = 0.0) -> torch.Tensor:
     """`values` with `fill` where `mask`, which broadcasts to them, is false, and no gradient there."""
+    # Not a product with the mask: 0 times infinity is not a number.
     return values if mask is None else torch.where(mask, values, fill)
 
 
@@ -177,6 +180,7 @@ def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:
     silent = without_signal(scores, group_size)
     groups = scores.reshape(-1, group_size).to(torch.promote_types(scores.dtype, torch.float32))
     deviations = groups - groups.mean(dim=1, keepdim=True)
+    # 1e-6 as RLinf has it: groups with signal keep its advantages to the bit.
     relative = deviations / (groups.std(dim=1, keepdim=True) + 1e-6)
     return relative.masked_fill(silent[:, None], 0.0).view(-1)
 
@@ -197,4 +201,5 @@ def without_signal(scores: torch.Tensor, group_size: int) -> torch.Tensor:
 
 def valid_steps(dones: torch.Tensor) -> torch.Tensor:
     """Which steps belong to the first episode, [T, B] bool, from dones [T + 1, B]."""
+    # `dones[t]` is of the action before step t: a step is valid while no end has come up to it.
     return (dones.long().cumsum(dim=0) == 0)[:-1]

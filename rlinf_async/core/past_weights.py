@@ -40,6 +40,7 @@ class PastWeights:
 
     def remember(self, version: int) -> None:
         """Copy the parameters as those of `version`, which they are until `changed` is called."""
+        # Before `_save`, which takes the memory that is spared here instead of allocating more.
         if version not in self._copies and len(self._copies) == self._keep:
             self._spare.append(self._copies.pop(min(self._copies)))
         if version in self._copies:
@@ -76,7 +77,9 @@ class PastWeights:
             copy_all(self._parameters(), past)
             yield
         finally:
+            # Even after an error: training on past weights would go unnoticed.
             copy_all(self._parameters(), present)
+            # `present` is a copy of its own then, of no version, and its memory is free again.
             if self._present is None:
                 self._spare.append(present)
 
@@ -99,6 +102,8 @@ class PastWeights:
         else:
             self.remember(present)
             copy_all(self._parameters(), self._copies[first])
+        # Ahead of time: until the visits are over the device has other weights, and no visitor may enter
+        # `at`.
         self._present = present
         try:
             visitor(first)

@@ -68,6 +68,7 @@ def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, s
     sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
     if "values" in pairs:
         sums |= _difference(*pairs["values"], "values", torch.square)
+    # Times 0, and not left out: the sums are added over ranks by name, so that all must have the same names.
     return {name: float(value) * bool(len(rows)) for name, value in sums.items()}
 
 
@@ -99,6 +100,7 @@ def judge(sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[
         return Premise()  # the run has begun with samples of older policies, after a resume
     tolerance = HALF_PRECISION if half else FULL_PRECISION
     logprobs = sums["logprobs/off"] / sums["logprobs/count"]
+    # The floor is for values that were all stored as 0: any difference is then beyond every tolerance.
     values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
     field = f"{model}: prev_logprobs"
     # Written so that NaN is refused, too.

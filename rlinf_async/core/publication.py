@@ -47,7 +47,9 @@ class PublicationBoard:
 
     def rank_lost(self, rank: int) -> None:
         """Forget the inference rank `rank`, which has died: publication does not wait for it any more."""
+        # No version, as its successor begins with none.
         self._has[rank] = None
+        # Before `_publish`: a version that only the dead had not taken is published by its death.
         self._lost_ranks.add(rank)
         self._publish()
 

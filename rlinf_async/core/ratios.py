@@ -50,6 +50,7 @@ class RatioProbe:
         self._size = size
         self._batch = 0
         self._pools: dict[int, Tree] = {}
+        # A generator of its own, seeded by the batch: measuring changes no other random number of the run.
         self._lots = torch.Generator()
 
     def begin(self, batch: int) -> None:
@@ -94,6 +95,7 @@ class RatioProbe:
         scores = self._scores(samples)
         sums: Sums = {}
         for staleness, sample in enumerate(samples):
+            # Times 0, and not left out: the sums are added over ranks, which all must name the same.
             share = float(staleness in self._pools)
             for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
@@ -114,6 +116,7 @@ class RatioProbe:
                 if version in (self._batch, self._batch - staleness):
                     pairs[version, staleness] = self._scores_of(sample)
 
+        # The last one is the policy that began the batch: asked only where its scores are not known yet.
         versions = range(self._batch - self._max_staleness, self._batch + (not has_scores))
         self._past.visit(versions, ask, present=self._batch + 1)
         return pairs
@@ -137,6 +140,7 @@ class RatioProbe:
             ratios |= {"mismatch": acted_scores - behaviour, "staleness": proximal - acted_scores}
         if self._interpolates:
             versions = torch.tensor(staleness)
+            # After `visit`, so by the present weights again: those after the updates.
             latest, _ = self._scores_of(samples)
             ratios["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
             ratios["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal

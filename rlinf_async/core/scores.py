@@ -74,6 +74,7 @@ class Scored:
         """
         if self.joint:
             log_ratios = self.factor * log_ratios
+        # With r for the ratio, r - 1 - log r is never below 0, and has the mean of -log r: that of r is 1.
         entries = bounded_exp(log_ratios) - 1 - log_ratios
         return entries if self.whole or self.joint else self.factor**2 * entries
 
@@ -93,6 +94,7 @@ def pass_size(samples: int, beyond: int, *, most: int) -> int:
     The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as one
     of `most`. So a pass holds more than `most` by their share of it.
     """
+    # The number of passes is that of `samples` alone; those beyond are spread over them. Both are rounded up.
     passes = -(-samples // most)
     return -(-(samples + beyond) // passes)
 

@@ -133,12 +133,14 @@ class ShardPlan:
     def learner_rank(self, place: int, part: int) -> int:
         """The rank that trains this part of this place, in every epoch and every batch."""
         first_env = place * self.envs_per_shard + part * self.piece_size
+        # The first environment stands for all of the piece: `piece_size` divides the share of a rank.
         return first_env // (self.total_envs // self.learner_ranks)
 
     def queue(self, shard: int) -> tuple[int, int]:
         """The queue that a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the
         run.
         """
+        # Runs of neighbours: ranks get as equally many shards as whole numbers allow.
         return (shard * self.inference_ranks // self.shards, shard % self.shards_per_worker)
 
 

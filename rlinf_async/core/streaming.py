@@ -44,6 +44,7 @@ class MicroBatchStream:
 
     def add(self, samples: Tree) -> Iterator[MicroBatch]:
         """Yield every micro-batch that `samples` complete."""
+        # A generator: a caller that leaves the loop early loses the samples that are not cut yet.
         queue = samples if self._remainder is None else concatenate([self._remainder, samples])
         self._remainder = None
         total, start = size_of(queue), 0
@@ -130,6 +131,7 @@ class AdvantageScale:
     @property
     def divisor(self) -> float:
         """By what the advantages observed last are divided."""
+        # About the mean of the batch before, as `observe` sums, so that a shift of the mean counts as spread.
         own = math.sqrt(self._squares / self._count) if self._count else 0.0
         return max(self.std, own / MAX_SPREAD_RATIO)
 
@@ -142,6 +144,7 @@ class AdvantageScale:
         `sum_over_ranks` adds sums over the learner ranks whose parts are normalised together; by default one
         has all.
         """
+        # In 64 bits: sums over a whole batch would lose digits in 32.
         values = (
             torch.cat(self._advantages).double() if self._advantages else torch.empty(0, dtype=torch.double)
         )

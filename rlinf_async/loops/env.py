@@ -132,6 +132,7 @@ class _ShardLoop:
     async def _mend(self) -> None:
         """Have the environments rebuilt if they have failed."""
         if self.failed is not None:
+            # Cleared before the await: the end of another rollout may fail meanwhile, which must not be lost.
             (failure, loss), self.failed = self.failed, None
             await self.restarts.restart(self.env, failure, loss=loss)
 
@@ -148,6 +149,7 @@ class _ShardLoop:
                     # environments: `last` must not share memory that a step writes.
                     free.set_result(None)
                 answer = await _ask(last, self.policy, self.spans)
+            # Outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
             pieces = record.build(output, answer)
         except ShardFailure as failure:
             # The refund comes before the rebuild, so that another shard can take the place meanwhile
@@ -168,6 +170,7 @@ class _ShardLoop:
             record.append(output, answer)
             with self.spans.span("step", shard=self.shard, number=number):
                 output = await env.step(answer)
+        # Before `finish`, which makes ready for the next rollout, and may write over `output`.
         last = _request(self.shard, next(REQUEST_NUMBERS), env, output)
         await env.finish()
         return output, last
@@ -223,6 +226,9 @@ async def _hand_over(
     spans.add("rollout", admitted_at, **names, version=ticket.version, oldest=oldest, newest=newest)
 
 
+# -- loops side by side --
+
+
 async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run loops side by side; the first failure ends them all and is raised by itself."""
     async with first_failure() as group:
@@ -255,6 +261,9 @@ async def first_failure() -> AsyncIterator[asyncio.TaskGroup]:
         cause = first_cause([errors])
         # The bare error, and not the group: callers judge a run's end by the type of one error.
         raise cause from cause.__cause__ or errors
+
+
+# -- the env loop of a run, and what comes before a rollout --
 
 
 def env_loop(settings: RunSettings, shard: int, env: Any, **parts: Any) -> Coroutine[Any, Any, None]:

@@ -55,6 +55,7 @@ class ShardRestarts:
     def worked(self) -> None:
         """A rollout was completed."""
         if not self._has_worked:
+            # A whole budget: the restart that has led to this success is forgiven.
             self._has_worked, self._budget = True, self._budget_of(self._survive.env_restarts)
 
     async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
@@ -66,6 +67,8 @@ class ShardRestarts:
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):
             while True:
+                # Inside of the loop: every attempt to build counts, or what cannot be built would be tried
+                # for ever.
                 wait = self._take(failure, loop.time())
                 if wait is None:
                     self._note(failure, "the run ends", loss)

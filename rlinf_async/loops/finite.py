@@ -112,7 +112,7 @@ def _sum(values: Iterable[Any]) -> _Count:
 
 
 MOST_IN_A_ROW = 3
-"""More say that nothing will be learnt any more."""
+"""Optimizer steps without finite gradients that end a run: after so many nothing will be learnt any more."""
 
 
 class SkippedSteps:

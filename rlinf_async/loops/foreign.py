@@ -42,6 +42,7 @@ def contained(function: Callable[[], T], as_ours: AsOurs = ForeignError.of) -> T
     except BaseException as error:  # noqa: BLE001 nothing may pass: see the top of this module
         failure = as_ours(error)
     if os.getpid() != process:
+        # In the copy neither `finally` blocks nor exit handlers of this process may run.
         os._exit(0 if failure is None else 1)
     if failure is not None:
         raise failure  # out here it has no context, whose frames would keep all that they refer to
@@ -58,6 +59,7 @@ def harmless(error: BaseException) -> Exception:
     """Return an error as it is if it is safe for all who catch it, or in words: see the top of this
     module.
     """
+    # asyncio's CancelledError is no Exception; the one of concurrent.futures is.
     orders = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
     if isinstance(error, Exception) and not isinstance(error, orders) and _can_travel(error):
         return error
@@ -68,6 +70,7 @@ def _can_travel(error: Exception) -> bool:
     """Return True if it can be shown, as asyncio does that in passing, and packed for another process."""
     try:
         repr(error), str(error)
+        # Both ways: an error whose class wants other arguments is packed, and fails where it is unpacked.
         pickle.loads(pickle.dumps(error))
     except BaseException:  # noqa: BLE001 it is code of others
         return False
@@ -135,6 +138,7 @@ class DaemonThread(Executor):
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # A daemon: Python waits at its exit for the threads of its own executors, for ever where one hangs.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -181,6 +185,7 @@ async def ends(future: asyncio.Future[T], seconds: float) -> bool:
     try:
         await asyncio.wait({future}, timeout=seconds)
     except asyncio.CancelledError:
+        # `asyncio.wait` leaves what it waits for alone when it is cancelled itself.
         future.cancel()
         raise
     return future.done()

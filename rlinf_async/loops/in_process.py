@@ -74,6 +74,7 @@ class InProcessRun:
     async def _feed(self) -> None:
         """Run all that asks inference for anything, the learner for scores; then let inference return."""
         await together([self._collect(), self._learn()])
+        # Only when nobody will ask any more: what is asked after this is refused.
         self._requests.close()
 
     def _reported(
@@ -85,6 +86,7 @@ class InProcessRun:
         restarts: Mapping[str, int] | None = None,
     ) -> StepReport:
         """Return the report of a step whose version is published; the next one counts from here."""
+        # Batch `step - 1` has made version `step`.
         requests, trained_batch = self._requests, self._trajectories.pop_trained(step - 1)
         report = StepReport(
             step=step,

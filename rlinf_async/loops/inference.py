@@ -26,12 +26,14 @@ async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog 
         if batch is None:
             return
         size = sum(pending.size for pending in batch)
+        # The first stands for all: scores have a queue of their own, so that no batch has both.
         if batch[0].request.mode == "score":
             span = spans.span("score", size=size)
         else:
             shards = [pending.shard for pending in batch]
             numbers = [pending.request.number for pending in batch]
             span = spans.span("forward", shards=shards, numbers=numbers, size=size)
+        # Around the pass: a batch that was taken is answered or failed, also if this task is cancelled.
         async with requests.answering(batch) as answers:
             with span:
                 answers.extend(await policy.act(batch))
@@ -56,6 +58,8 @@ async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanL
     version, data = next_weights
     with spans.span("load", version=version):
         await policy.load(version, data)
+    # Only when the policy acts by it: what is applied opens the gate, and the bound on staleness rests on
+    # that.
     await weights.applied(version)
     return True
 
@@ -74,6 +78,7 @@ class PolicyThread:
     """
 
     def __init__(self, place: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
+        # An infinite deadline is cut to what the waits of threads accept.
         self._place, self._limit_s = place, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
         self._executor = executor
         self._thread = WatchedThread(executor, blaming_the_policy(place))

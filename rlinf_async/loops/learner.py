@@ -41,6 +41,7 @@ async def learn_batch(
     to train on, under `WAITING_METRIC`.
     """
     now, waiting_s = asyncio.get_running_loop().time, 0.0
+    # Before the learner begins, which takes its time: the first pieces are fetched meanwhile.
     taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
     try:
         await compute(learner.begin, batch)
@@ -53,6 +54,7 @@ async def learn_batch(
             if not last:
                 taking = asyncio.create_task(_take(pieces, batch, streaming, spans))
             with spans.span("accept", batch=batch, pieces=[_facts(piece) for piece in arrived_pieces]):
+                # Pieces are handed over once: later calls go on with those that the learner holds.
                 while await compute(learner.accept, arrived_pieces):
                     arrived_pieces = ()
         with spans.span("finish", batch=batch):

@@ -84,6 +84,7 @@ class SharedQueues:
         """Ranks whose last batch was one of actions."""
 
     def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
+        # A copy: a request from a new node adds a queue, perhaps while somebody goes through them.
         return iter([*self._by_node.values(), *self._scores])
 
     def of(self, request: ActionRequest) -> Queue[DynamicBatcher[Any]]:
@@ -132,6 +133,7 @@ class SharedQueues:
         return self._by_node[node]
 
     def _queue(self) -> Queue[DynamicBatcher[Any]]:
+        # A bell of its own, as `waited_for` tells whether a rank of just this node is idle.
         return Queue(batcher=self._batcher(), bell=Bell(deadline_s=self._deadline_s))
 
 
@@ -145,6 +147,7 @@ class BarrierQueues:
 
     def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
         self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
+        # One bell per rank, which all queues of the rank share: it waits for any of them.
         self._bells = [Bell(deadline_s=deadline_s) for _ in range(plan.inference_ranks)]
         self._queues = {
             key: Queue(batcher=self._barrier(key, in_step), bell=self._bells[key[0]])

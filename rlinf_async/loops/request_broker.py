@@ -190,6 +190,7 @@ class RequestBroker:
             return asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
         pending = Pending(request=request, arrived=_now())
         queue = self._queues.of(request)
+        # First: a request that the batcher refuses is in no book.
         queue.batcher.add(pending, pending.arrived)
         self._open_requests[pending.key] = (pending, asker)
         self.again += request.again
@@ -241,8 +242,10 @@ class RequestBroker:
         given the request of an asker that has its answer would read memory that holds the next observation.
         """
         self._ranks.begin([rank], generation)
+        # In a list: whoever is told is taken out of the book.
         for key in [key for key, by in self._taking_ranks.items() if by == rank]:
             self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
+        # The dead may have been woken for a request that it takes no more: another rank is to look again.
         self._queues.ring()
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
@@ -250,6 +253,7 @@ class RequestBroker:
         self._shards.begin(shards, generation)
         for key in [key for key in self._open_requests if key[0] in shards]:
             self._tell(key, None, PeerError("the env worker that asked was lost"))
+        # A barrier would wait for ever for a shard that has died in the midst of a rollout.
         for shard in shards:
             self._queues.end(shard)
 
@@ -266,6 +270,7 @@ class RequestBroker:
         for queue in self._queues.open_to(rank, node):
             if batch := queue.batcher.drain() if self._is_closed else queue.batcher.take(now):
                 self._queues.taken(rank, queue)
+                # In the book before the rank has them: if it dies on the way, `rank_lost` finds them.
                 self._taking_ranks.update({pending.key: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))

@@ -94,6 +94,7 @@ class RunSettings:
         """Pieces that a learner rank takes in at once: as many as fill a micro-batch, where it streams."""
         if not self.asynchrony.streamer.enabled:
             return self.plan.pieces_per_rank
+        # Rounded up, so that a micro-batch is full.
         return -(-self.micro_batch_size // (self.plan.piece_size * self.horizon))
 
     @property
@@ -107,6 +108,7 @@ class RunSettings:
         if not self.anchors_ahead:
             return 0
         together = self.pieces_taken_together
+        # All but the last piece may be ahead of it, in groups of those that are taken in together.
         return (self.plan.pieces_per_rank - 1) // together * together
 
     def compares_versions(self, trained_bytes: float) -> bool:

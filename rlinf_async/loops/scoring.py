@@ -62,6 +62,7 @@ class ScoredPieces:
 
     async def take(self, batch: int, *, whole: bool) -> TakenPieces:
         pieces, last = await self._pieces.take(batch, whole=whole)
+        # One wait a batch, however often pieces of it are taken.
         if self._publication is None or self._publication[0] != batch:
             self._publication = batch, asyncio.ensure_future(self._wait_published(batch))
         publication = self._publication[1]

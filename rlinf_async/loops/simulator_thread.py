@@ -96,6 +96,7 @@ class SimulatorThread:
                 return self._result(future, self._advanced.start_s, "async.advanced.start_s")
             except ShardFailure as failure:
                 error = failure.error
+            # Out of the `except` block, where the failure would be its context and keep its frames.
             raise EnvironmentsFailed(
                 f"the environments of shard {self._shard} cannot {doing}: {words_of(error)}",
                 kind=kind_of(error),
@@ -137,6 +138,7 @@ class SimulatorThread:
         loop = asyncio.get_running_loop()
         began = loop.time()
         result = await self._call(function, limit_s, f"async.advanced.{key}")
+        # Only of calls that have come back: one that hangs would raise the limit for all after it.
         self._longest[key] = max(self._longest[key], loop.time() - began)
         return result
 
@@ -152,6 +154,7 @@ class SimulatorThread:
         finished_calls, _ = concurrent.futures.wait([future], limit_s)
         if not finished_calls:
             complaint = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
+            # Before the abort, as in `_unblock`.
             stands = self._thread.stands()
             if not self._try_abort(complaint) or not concurrent.futures.wait([future], GRACE_S).done:
                 self._give_up(complaint, stands)

@@ -165,6 +165,7 @@ class StreamingLearner:
             self.training.begin(batch)
             if self._settings.renews_at(batch):
                 self._past.forget()  # a run that is resumed here does not have them
+            # The probe of the batch before has remembered them already, where it compares versions.
             if self._remembers and self._past.present != batch:
                 self._past.remember(batch)
         if self._probe is not None:
@@ -183,6 +184,7 @@ class StreamingLearner:
 
     def _completes(self) -> bool:
         """Return True if the pieces that have arrived are enough to be taken in."""
+        # The last pieces of a batch may be fewer: nothing more comes to fill a micro-batch with.
         least = self._settings.pieces_taken_together if self._missing else 1
         return len(self._arrived_pieces) >= least
 
@@ -219,6 +221,7 @@ class StreamingLearner:
                     self._scored_pieces / self._settings.plan.pieces_per_rank
                 )
             if self._probe is not None:
+                # After the last step: the probe remembers the present weights as those of the next batch.
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
@@ -276,6 +279,7 @@ class StreamingLearner:
             # Such a framework normalises the batch by itself; the scale here serves no batch of this run.
             metrics = self.training.train_whole(whole)
             if metrics is not None:
+                # The framework has made its steps: the weights are no version that is remembered.
                 self._past.changed()
                 return metrics
         if whole is not None:
@@ -316,6 +320,7 @@ class StreamingLearner:
         return parts[0]
 
     def _train_later_steps(self) -> None:
+        # Step by step: the stream cuts by counts, and would mix samples of two steps in one.
         for parts in self._later[1:]:
             for samples in parts:
                 self._train_samples(samples)

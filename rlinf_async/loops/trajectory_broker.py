@@ -22,7 +22,7 @@ MAX_REFUSALS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBatch:
-    """The samples, staleness and duration of a batch, known once it is trained."""
+    """The staleness and the environment steps of a batch, known once it is trained."""
 
     staleness: Spread
     env_steps: int
@@ -90,6 +90,7 @@ class TrajectoryBroker:
         (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         if ticket is None:
             return None
+        # With the generation: a late `put` of a process that has died finds no rollout of its successor's.
         ticket = replace(ticket, generation=generation)
         self._outstanding[ticket] = asyncio.get_running_loop().time()
         return ticket
@@ -100,6 +101,7 @@ class TrajectoryBroker:
         The pieces of one rollout share their versions, so they are refused together. A rollout that was given
         up before is ignored: it is in the ledger, and its place has been given to another.
         """
+        # No await from here on: the ledger, and what the gate hands out again, change in one step.
         admitted_at = self._outstanding.pop(ticket, None)
         if admitted_at is None:
             return
@@ -158,6 +160,7 @@ class TrajectoryBroker:
 
         Batch `b` is then acted by version `b - max_staleness` alone, the first ones by the first version.
         """
+        # The last batch in which version `version - 1` acts; a run may end before it.
         batch = version + self.gate.max_staleness - 1
         if self.gate.until is not None:
             batch = min(batch, self.gate.until - 1)
@@ -171,6 +174,7 @@ class TrajectoryBroker:
         # Several versions may be published at once, when a slow rank skips some.
         for batch in range(self.gate.version, version):
             self._trained_batches[batch] = TrainedBatch.of(self.buffer.finish(batch))
+        # Behind the loop, which counts from the version that the gate still has.
         self.gate.publish(version)
         # Checked at every version, so that a lost trajectory ends the run soon after it was lost.
         self.ledger.check(self.buffer.held())

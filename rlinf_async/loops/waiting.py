@@ -68,6 +68,7 @@ class Bell:
             DeadlineError: it took longer than `deadline_s`; the message ends with `waiting_for()`.
         """
         loop = asyncio.get_running_loop()
+        # Outside of the loop: rings that change nothing must not move the deadline.
         give_up = loop.time() + self.deadline_s
         while True:
             if self._error is not None:
@@ -85,6 +86,7 @@ class Bell:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters[waiter] = None
+        # No timer without a deadline: a virtual clock sees by that that nobody ends this wait.
         timer = None if math.isinf(seconds) else loop.call_later(seconds, _wake, waiter)
         try:
             await waiter

@@ -45,6 +45,7 @@ class WeightBroker:
     def offer(self, version: int, payload: Any) -> None:
         """The weights of `version` are there: `payload` is, or says where, in place of the one before."""
         self._board.offer(version)
+        # Without an await since the board has the version: no rank may be given it with the payload before.
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
         self._bell.ring()
@@ -77,6 +78,7 @@ class WeightBroker:
 
     def rank_lost(self, rank: int, generation: int) -> None:
         """Stop waiting for `rank`, which has died, until its successor, as `generation`, fetches weights."""
+        # From here on an `applied` of the dead counts no more: its successor does not have that version.
         self._generations.begin([rank], generation)
         before = self._board.published
         self._board.rank_lost(rank)
@@ -92,6 +94,7 @@ class WeightBroker:
         # Those that were left out, too: who waits for one of them waits for it or a newer one.
         for reached_version in [offer for offer in self._offered_at if offer <= published]:
             self._lags[reached_version] = now - self._offered_at.pop(reached_version)
+        # Before the ring: whoever wakes by it finds the gate open.
         self._on_published(published)
         self._bell.ring()
 

@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
         if len(frame) > LONGEST_MESSAGE_BYTES:
             raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
         if not self._unsent:
+            # Once a turn of the loop: all of its messages then leave by one call of the system.
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent += (LENGTH_FORMAT.pack(len(frame)), frame)
 
@@ -73,17 +74,21 @@ class Connection(asyncio.Protocol):
         if self._on_loss is not None:
             self._transport.write(self._token)
         else:
+            # Somebody who connects and says nothing would hold the socket for ever.
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        # The token comes first: a message is unpickled below, which runs whatever its sender has packed.
         if not self._heard and len(self._buffer) >= TOKEN_BYTES:
+            # In constant time: the time of a comparison that stops early tells how much of a token is right.
             self._heard = secrets.compare_digest(self._take(TOKEN_BYTES), self._token)
             self._refuse_strangers()
         while self._heard and len(self._buffer) >= LENGTH_FORMAT.size:
             (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
             if length > LONGEST_MESSAGE_BYTES:
+                # Raised here, it ends the connection: asyncio closes one whose protocol fails.
                 raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
             if len(self._buffer) < LENGTH_FORMAT.size + length:
                 return
@@ -98,6 +103,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _take(self, size: int) -> memoryview:
+        # The slice is a copy: a bytearray of which somebody holds a view cannot be shortened.
         head = memoryview(self._buffer[:size])
         del self._buffer[:size]
         return head
@@ -110,6 +116,9 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(frames)
 
 
+# -- listening --
+
+
 class Listener:
     """The place where other processes of the run connect to this one; it listens once somebody asks where."""
 
@@ -117,6 +126,7 @@ class Listener:
         self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
         self._new_connection = partial(Connection, self._token, receive)
         self._sockets: dict[bool, socket.socket] = {}
+        # Kept here, as the event loop refers to tasks weakly, and the server is a task's result.
         self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
 
     def address(self, node: str | None) -> Address:
@@ -168,16 +178,22 @@ class Answers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _receive(self, connection: Connection, key: int, *question: Any) -> None:
+        # Side by side: an answer may wait, as `admit` does at the gate, and must not hold up those behind it.
         task = asyncio.create_task(self._reply(connection, key, *question))
+        # The event loop refers to tasks weakly: without this set one may be collected before it ends.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _reply(self, connection: Connection, key: int, *question: Any) -> None:
         try:
+            # Within this block, as an answer may be too long to be sent: that is an error for the asker, too.
             connection.send(key, await self._answer(*question), None)
         except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
             as_raised = isinstance(error, self._as_raised)
             connection.send(key, None, error if as_raised else PeerError(in_words(error)))
+
+
+# -- connecting --
 
 
 class Caller:
@@ -216,6 +232,8 @@ class Caller:
             Exception: the other end has sent an error.
         """
         connection = await self.connection()
+        # Behind the await, and with none before the wait is noted: at the end of the connection all waits
+        # that are noted fail, and nobody would fail one that is noted later.
         if self._end_error is not None:
             raise self._end_error
         result = self._waits[key] = asyncio.get_running_loop().create_future()
@@ -241,6 +259,7 @@ class Caller:
         self._end_error = PeerError(
             f"{self._peer} has ended the connection" + (f": {error}" if error else "")
         )
+        # `settle` only schedules those who wait: none of them takes itself out of the dict meanwhile.
         for waiting in self._waits.values():
             settle(waiting, None, self._end_error)
 
@@ -269,6 +288,7 @@ class Callers:
         try:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
+                    # In a thread: Ray's store is asked, which blocks.
                     if await asyncio.to_thread(on_lost_node, address):
                         raise PeerError(f"{self._peer} was on a node that is lost")
                 return await answer
@@ -288,6 +308,7 @@ class Senders:
     def to(self, address: Address) -> Connection:
         """The connection to an address. What is sent where nobody can be reached is gone."""
         if address not in self.by_address:
+            # The connection is there before its socket: what is sent meanwhile waits in it.
             forget = partial(self._forget, address)
             connection = self.by_address[address] = Connection(address[1], _refuse_answer, on_loss=forget)
             task = asyncio.create_task(self._reach(connection, address))
@@ -311,6 +332,7 @@ async def _connect(connection: Connection, place: str | tuple[str, int], peer: s
     sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
     sock.setblocking(False)
     try:
+        # Connected by itself, so that only an error of the way there is told as one.
         await loop.sock_connect(sock, place)
     except OSError as error:
         sock.close()
@@ -325,6 +347,9 @@ def _refuse_answer(*message: object) -> None:
 
 async def _itself(address: Address) -> Address:
     return address
+
+
+# -- nodes of Ray's cluster --
 
 
 def this_node() -> str:

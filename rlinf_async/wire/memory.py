@@ -27,6 +27,8 @@ ALIGNMENT_BYTES = 64
 @cache
 def machine() -> str:
     """A name that the processes of one machine share, and no others."""
+    # Containers of one machine have the same, and may not see each other's processes: `open_memory` fails
+    # there.
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -34,6 +36,7 @@ class MemoryFile:
     """Memory of this process that others can map; it grows to the largest value that it has held."""
 
     def __init__(self) -> None:
+        # Closed on exec: a program that this process starts would keep the memory alive.
         self._file = os.memfd_create("rlinf-async", os.MFD_CLOEXEC)
         os.ftruncate(self._file, 1)  # nothing cannot be mapped
         self._map = mmap.mmap(self._file, 1)
@@ -72,6 +75,7 @@ class MemoryPool:
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
         """Yield the place where `read` finds `value`, as long as the block lasts."""
+        # Taken out of the pool while somebody reads it: blocks that overlap have a file each.
         file = self._idle.pop() if self._idle else MemoryFile()
         with ExitStack() as given_up:
             # A reader may be about to read this file, and must not find another value there.
@@ -89,6 +93,7 @@ def read(place: Sequence[Any]) -> Any:
         PeerError: it does not hold it any more, or this process may not look into it.
     """
     *file_of, head, lengths = place
+    # The mapping outlives the file, as it has a descriptor of its own.
     with open_memory(*file_of) as file:
         # Whoever writes to it writes to a copy.
         mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -107,10 +112,12 @@ def open_memory(where: str, process: int, number: int, inode: int) -> FileIO:
     if where != machine():
         raise PeerError(f"process {process} is on another machine")
     try:
+        # Without waiting: the number may be that of a pipe by now, whose other end nobody opens.
         descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
     file = FileIO(descriptor)
+    # Looked at behind the open: before it, the number could still become that of another file.
     if os.fstat(descriptor).st_ino != inode:
         file.close()
         raise PeerError(f"process {process} does not hold any more what it has sent")

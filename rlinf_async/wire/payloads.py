@@ -44,6 +44,8 @@ class ShownMemory:
     def _show(self, connection: Connection, key: int, place: Sequence[Any]) -> None:
         try:
             connection.send(key, pickle.dumps(read(place), protocol=5), None)
+        # A ValueError is of a message that is too long. The asker waits, and is told instead of being cut
+        # off.
         except (PeerError, ValueError) as error:
             connection.send(key, None, PeerError(str(error)))
 
@@ -59,6 +61,7 @@ class Reader:
         Raises:
             PeerError: the process that had it is gone, or does not hold it any more.
         """
+        # Its memory may be on another machine, or hidden from this process: then its process sends it.
         with suppress(PeerError):
             return read(place)
         try:
@@ -148,6 +151,7 @@ def pack(value: Any) -> Any:
         return _Array(value)
     if isinstance(value, dict):
         return {name: pack(item) for name, item in value.items()}
+    # By exact type: a named tuple cannot be made of one iterable.
     if type(value) in (list, tuple):
         return type(value)(pack(item) for item in value)
     return value

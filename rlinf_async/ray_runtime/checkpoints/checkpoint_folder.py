@@ -106,7 +106,7 @@ def find_newest(parent: Path, *, digests: bool = True) -> Newest:
     """Return the whole checkpoint in `parent` that was written last, by the number in its list.
 
     Checkpoints without a list of files, such as those of a framework, are not looked at; a list that does not
-    agree with the files in its folder makes a sentence in `problems`. `digests` as in `problem_of`.
+    agree with the files in its folder makes a sentence in `skipped`. `digests` as in `problem_of`.
     """
     problems: list[str] = []
     for folder in sorted(_folders_with_list(parent), key=_age, reverse=True):
@@ -255,6 +255,7 @@ def is_count(value: object) -> TypeGuard[int]:
 def _with_seal(facts_and_files: Mapping[str, Any]) -> str:
     """The text of a list, whose last entry is a digest of the others."""
     others = {name: fact for name, fact in facts_and_files.items() if name != DIGEST_NAME}
+    # Of the entries in their order, which JSON keeps: a list that is read again gives the same text.
     seal = hashlib.new(DIGEST_NAME, json.dumps(others).encode()).hexdigest()
     return json.dumps({**others, DIGEST_NAME: seal}, indent=2) + "\n"
 
@@ -270,6 +271,7 @@ def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, seque
         _sync(Path(directory))
     files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
     facts_of_list = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
+    # Last, when all else is on the disk: a folder with a list is whole.
     replace_text(folder / LIST_FILE, _with_seal({**facts_of_list, "files": files}))
 
 
@@ -278,6 +280,7 @@ def _flush(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, DIGEST_NAME).hexdigest()
+        # The digest has read to the end: the position is the size.
         return {"bytes": file.tell(), DIGEST_NAME: digest}
 
 
@@ -286,6 +289,7 @@ def _move(aside: Path, folder: Path) -> None:
     old_folder = _sibling(folder, "replaced")
     if folder.exists():
         _remove(old_folder)
+        # Killed between the two renames, a run leaves it to `tidy` to give the old one its name back.
         folder.rename(old_folder)
     try:
         aside.rename(folder)

@@ -233,6 +233,9 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     return piece
 
 
+# -- the ledger --
+
+
 STATE_FILE = "async_state.json"
 LEDGER_COUNTS = ("produced", "trained", "env_steps_trained")
 OTHER_CHECKPOINT_REMEDY = "go on from another checkpoint"
@@ -277,6 +280,9 @@ def read_ledger(directory: Path) -> Ledger:
     return Ledger(**counts, refused=Counter(refusals))
 
 
+# -- files of tensors and plain data --
+
+
 TREE_KEY = "tree"
 
 
@@ -302,12 +308,15 @@ def read_tensors(path: Path) -> Any:
         OSError, ValueError: the file is not there, a link, no file, cut off or damaged.
     """
     try:
+        # By its descriptor: what was checked is read, whatever stands at the path by now.
         with opened(path) as number, safe_open(f"/proc/self/fd/{number}", framework="pt") as file:
             tree = json.loads((file.metadata() or {})[TREE_KEY])
             return _build(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except OSError:
+        # As it is: a file that is missing is no damage to whoever asks for it.
         raise
     except Exception as error:
+        # Of a damaged file safetensors, json and torch raise errors of many classes.
         raise ValueError(f"{path.name} cannot be read: {error}") from error
 
 

@@ -105,6 +105,7 @@ def _helper(logs: Path) -> str | None:
     """Return the helper whose death ended a raylet, by the raylet's own log; None if no helper died."""
     try:
         with (logs / "raylet.out").open("rb") as file:
+            # The end of the log alone: it may be long, and the raylet ends soon after this line.
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:

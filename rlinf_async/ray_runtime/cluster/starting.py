@@ -35,11 +35,13 @@ class RayNotStarted(RuntimeError):
 def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """In this block `ray.init` is tried again where it fails to start a cluster of the run's own.
 
-    `options` are given to it in that case, the cluster asks for a token (`access`), and it listens where only
-    this machine reaches it (`loopback`). A cluster that exists is joined, or is not, as ever. Signals are
-    heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the process.
+    `options` are given to it in that case, the cluster asks for a token (`require_token`), and it listens
+    where only this machine reaches it (`on_loopback`). A cluster that exists is joined, or is not, as ever.
+    Signals are heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the
+    process.
     """
     start: Init = ray.init
+    # Inside of another such block: two would try three times three times.
     if getattr(start, "tried_again", False):
         yield
         return
@@ -53,6 +55,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
                 context = tried_again(lambda: start(*args, **settings), say=say)
         else:
             context = start(*args, **settings)
+        # Behind the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
         return context
 
@@ -100,6 +103,7 @@ def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], A
 def children() -> set[int]:
     """The processes that this one has started and that have not been waited for, by their numbers."""
     numbers: set[int] = set()
+    # By thread: Linux lists a child under the thread that has started it.
     for tasks in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             numbers |= {int(number) for number in tasks.read_text().split()}

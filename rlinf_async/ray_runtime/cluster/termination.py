@@ -75,6 +75,7 @@ class Termination:
         """In this block, within a patient one, a request ends the block."""
         before, self._patient = self._patient, False
         try:
+            # A request that came before the block ends it, too.
             self._raise_if(self.asked)
             yield
         finally:

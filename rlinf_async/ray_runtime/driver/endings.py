@@ -84,6 +84,7 @@ class EndingInOrder:
 
     def _judge(self, error: BaseException) -> Ending:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
+            # The death that it echoes may have reached nobody's wait yet.
             error = next(iter(self._fleet.deaths()), error)
         return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._how_to_restart())
 
@@ -176,6 +177,7 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     subject = f"{process} ({where})" if where else process
     why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
+    # Behind these words Ray lists causes, with want of memory among them, for every silent death.
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
         why, remedy = (
             "was killed by Ray for want of memory on its node",

@@ -182,6 +182,7 @@ class Fleet:
         groups.
         """
         return {
+            # A private name of Ray's: its errors name actors by this number.
             actor._actor_id.hex(): kinds[group].numbered(rank)
             for group, actors in self._groups.items()
             for rank, actor in enumerate(actors)

@@ -58,4 +58,4 @@ class LaunchedRun:
     """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
     has died; those of groups that are not named are not brought back."""
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
-    """By group, what starts a process on another node where its own is lost; see `revival.Elsewhere`."""
+    """By group, what starts a process on another node where its own is lost; see `revivals.Elsewhere`."""

@@ -115,6 +115,7 @@ class Revivals:
         name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
             # Started again it would only die again, for minutes, of the same mistake.
+            # From its death, here and below: `endings` reads off the cause which process has ended, and why.
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(member)
         kind: FaultKind = "silent" if member in self._silent else DEATH_WORDS[group]

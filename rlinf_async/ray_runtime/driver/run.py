@@ -104,6 +104,7 @@ class AsyncRun:
     def train(self, *, evaluate_first: bool = False) -> None:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
         with self.ending_in_order(), TERMINATION.patient():
+            # Before the first weights: their loops fetch them, and `first` waits for that.
             self._inference_loops = self._begin_loops("inference", "serve", "inference")
             # Before env shards begin: nothing may be sampled from weights that are not the learner's.
             self._publication.first(self.step)
@@ -253,6 +254,7 @@ class AsyncRun:
             self._report(self._steps_to_report.popleft())
 
     def _report(self, step: TrainedStep) -> None:
+        # One number: there is one coordinator.
         (lag,) = set(self._publication.wait(step.step, step.published))
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
@@ -264,6 +266,7 @@ class AsyncRun:
     def _finish(self) -> None:
         """Everything is trained: the gate has closed, and the loops return one after the other."""
         self._report_all()
+        # From here on a death costs nothing: everything is trained.
         self.fleet.let_go()
         self.fleet.wait(self._env_loops, "the env shards to hang up")
         # After the shards have hung up: a request that waits when this is called is still answered.
@@ -335,6 +338,8 @@ class Publication:
     def first(self, version: int) -> None:
         """Give every inference rank the weights with which the run begins."""
         types = self._fleet.run("inference", "weight_types")[0]
+        # Before the offer: tensors that inference does not hold are left out, and others are not sent in
+        # wider types.
         self._fleet.run("learner", "expect_receivers", types, self._keeps)
         self._fleet.run("learner", "offer_weights", version, self._coordinator)
         self.wait(version, self.follow(version))

@@ -108,6 +108,7 @@ class Saver:
             self._check_room(aside)
             self._hooks.save(step, aside)
             self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
+            # Behind the buffer, into whose folder it is written.
             self._read_knowledge(step).write(aside)
             self._bytes = _bytes_of(aside)
 
@@ -121,6 +122,7 @@ class Saver:
         self._fleet.run("learner", "resume_premise", record.premise)
 
     def _read_knowledge(self, step: int) -> ProcessKnowledge:
+        # All that may have rollouts by now: the gate admits none for later ones.
         batches = range(step, step + self._settings.asynchrony.max_staleness + 1)
         rollouts = self._fleet.run_on_living("env", "read_episodes", batches)
         premise = self._fleet.run("learner", "known_premise")[0]

@@ -98,6 +98,7 @@ class StatusPoller:
 
     def _look(self, answers: Answers) -> None:
         now, progress = time.monotonic(), progress_of(answers)
+        # Unequal, and not larger: a process that was started again counts from 0.
         if any(self._progress.get(name) != end for name, end in progress.items()):
             self._moved_at, self._next_notice_s = now, self._stall_s
         self._progress |= progress

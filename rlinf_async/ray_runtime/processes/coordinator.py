@@ -38,6 +38,7 @@ class Coordinator(RunProcess):
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
+        # Errors of the broker stay as they are: as a PeerError one would pass for the echo of another.
         self._answers = Answers(Listening.PACE, self._answer_call, as_raised=Exception)
         self._addresses: Sequence[Address] = ()
         self._learners = LearnerRanks(())
@@ -98,6 +99,7 @@ class Coordinator(RunProcess):
     async def resume_buffer(self, folder: str) -> Resumed:
         """Go on with ledger and buffer of a checkpoint, before any rollout starts; what came of it."""
         gate, buffer = self._broker.gate, self._broker.buffer
+        # In a list, so that data can be let go of below: the buffer keeps a piece, a learner rank its data.
         result = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, lambda data: [data])
         for piece in buffer.untrained():
             (data,) = piece.payload
@@ -150,6 +152,9 @@ class Coordinator(RunProcess):
         }
 
 
+# -- the sides that talk to it --
+
+
 class TrajectoryClient:
     """The env side of the coordinator, for all shards of one worker; fills `loops.ports.TrajectoryPort`."""
 
@@ -181,9 +186,13 @@ class PieceClient:
         self._caller, self._data, self._rank = _caller(coordinator), data, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
+        # The batches before this one were handed over whole: the learner holds what it trains of them.
         self._data.let_go_before(batch)
         pieces, last = await self._caller.ask("take", self._rank, batch, whole)
         return [self._data.with_data(piece) for piece in pieces], last
+
+
+# -- the data of pieces --
 
 
 Name = tuple[Ticket, int]
@@ -221,6 +230,7 @@ class HeldPieces:
         if payload is None:
             return seal(pieces[ticket, part])
         data = await read_sealed(payload, self._reader)
+        # Raised, it is the answer: nothing is held, and the maker learns that its piece has not arrived.
         if isinstance(data, PeerError):
             raise data
         pieces[ticket, part] = data

@@ -52,6 +52,7 @@ class Forking:
             return ends
 
     def _leave_others(self) -> None:
+        # In the child this is the thread that has forked, by the number that it has in the parent.
         own = get_ident()
         for ends in [ends for thread, ends in self.apart.items() if thread != own]:
             for end in list(ends):
@@ -83,5 +84,6 @@ def _install() -> Forking:
         return forking.pipe(duplex)
 
     setattr(fork, MARK_ATTRIBUTE, forking)
+    # Once a process, and for good: a second pair would take turns by a lock of its own.
     os.fork, connection.Pipe = fork, pipe
     return forking

@@ -120,6 +120,7 @@ class InferenceWorker(RunProcess):
         readable = [not isinstance(payload, PeerError) for payload in payloads]
         # The lock keeps a whole batch apart from a change of weights: its answers are of one version.
         async with self._model_lock:
+            # Inside of the lock: a wait for new weights is no work.
             with self._busy.busy():
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
                 answers = iter(await self._policy_thread.call(partial(self._answers, *readable_part)))
@@ -157,6 +158,7 @@ class InferenceWorker(RunProcess):
         for part in data:
             with part as tensors:
                 apply(self.policy_module(), tensors)
+        # Behind the weights: should writing them fail, no score claims to be of this version.
         self._version_held = version
         self.weights_changed(version)
         self.begin_sampling(version)

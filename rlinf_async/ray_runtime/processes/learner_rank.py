@@ -105,6 +105,7 @@ class LearnerRank(RunProcess):
             self._pieces = self._with_scores(self._pieces, settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
+            # By rank and batch: ranks sample apart, and a run that is resumed samples as the one before did.
             await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
         metrics = await learn_batch(
             batch=batch,
@@ -114,7 +115,9 @@ class LearnerRank(RunProcess):
             compute=self.compute,
             spans=self.spans,
         )
+        # Inside of the call, before the next batch begins: the copy is of the weights that this one has made.
         metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
+        # `LEARN_KEYS` of `step_reporter` names this key and that of publication: they are no metrics.
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
     def _with_scores(

@@ -74,6 +74,8 @@ class RequestChannel(RunProcess):
                 try:
                     broker.ask(request, asker)
                 except ValueError as error:
+                    # Too large for any batch: raised, it would end the connection of all shards of the
+                    # worker.
                     asker(None, error)
             case "settled", (keys,):
                 broker.settled(keys)
@@ -115,6 +117,7 @@ class RequestClient:
         self._answers = Listener(Listening.ANSWERS, self._caller.receive)
         self._generation, self._node = generation, this_node()
         self._memory = ShownMemory(Listening.ASKED_WITH)
+        # Never reused, for the reason that `_act` gives.
         self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
         self._keys_to_confirm: list[RequestKey] = []
         """Requests whose answers have come, which the channel does not know yet."""
@@ -126,6 +129,7 @@ class RequestClient:
         try:
             yield
         finally:
+            # Before the end, as before each request: the channel hears of the answers first.
             self._confirm(connection)
             connection.send("end", shard, self._generation)
 
@@ -145,6 +149,7 @@ class RequestClient:
                 generation=self._generation,
                 asker=self._address,
             )
+            # Before the request: without level 2 a queue refuses a second one while it holds the first.
             self._confirm(connection)
             try:
                 answer = await self._caller.call(request.number, "ask", own)

@@ -111,6 +111,7 @@ def exempt_present_objects() -> None:
     itself in a circle, and is dropped later, stays until the next call: the first environments of a run, say,
     if they are rebuilt.
     """
+    # First: what has died in a circle since the last call is found now.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -141,4 +142,5 @@ def seed_everything(seed: int) -> None:
 
 def seed_version(seed: int, version: int) -> None:
     """Seed what is sampled by, or from, one version of the policy: whatever was sampled before it."""
+    # numpy takes no larger seed.
     seed_everything((seed + SEED_STRIDE * version) % 2**32)

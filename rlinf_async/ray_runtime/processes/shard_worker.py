@@ -70,6 +70,7 @@ class ShardWorker(RunProcess):
         self._shards_rank = rank
         self._threads = {
             mode: [
+                # `fork_apart` in each: a simulator of another shard would hide the death of one of this.
                 ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}", initializer=fork_apart)
                 for number in range(stages)
             ]
@@ -204,6 +205,7 @@ class ShardWorker(RunProcess):
 
     async def read_episodes(self, batches: range) -> dict[str, list[Rollouts]]:
         """Statistics of the rollouts for `batches` that have ended, by batch and stage."""
+        # `in` first: a look at a batch that is missing would add it.
         return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
 
     async def resume_episodes(
@@ -252,6 +254,7 @@ class ShardWorker(RunProcess):
 
     async def _close_or_record(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
         try:
+            # In a thread: `close` waits, and the process has to answer meanwhile.
             await asyncio.to_thread(simulators.close, close)
         except ShardFailure as failure:
             self._record(

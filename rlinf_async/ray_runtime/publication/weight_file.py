@@ -60,6 +60,7 @@ class WeightFile:
     def __init__(self, size: int, *, device: torch.device | None = None) -> None:
         """Its pages are locked if it is for tensors on a `device` of CUDA."""
         self._file = os.memfd_create("rlinf-async-weights", os.MFD_CLOEXEC)
+        # The version has a block of its own, so that the body begins at a multiple of the alignment.
         os.ftruncate(self._file, ALIGNMENT_BYTES + size)
         self._memory = torch.frombuffer(mmap.mmap(self._file, 0), dtype=torch.uint8)
         self._locked_by = device if device is not None and _lock_pages(self._memory, device) else None
@@ -69,14 +70,18 @@ class WeightFile:
     def begin(self) -> bool:
         """Take it for writing; False if somebody reads it."""
         try:
+            # Of an open file, not of a process: readers open it anew, through /proc, and lock it by
+            # themselves.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        # Under the lock: should this process die while it writes, nobody takes what is there for a version.
         self._name(UNFINISHED_VERSION)
         return True
 
     def finish(self, version: int) -> None:
         """It holds `version` now, and can be read."""
+        # Before the lock is given up: a reader that gets it finds the version whole, and named.
         self._name(version)
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -95,6 +100,7 @@ class WeightFile:
     def close(self) -> None:
         """Give the memory back, once those who map it have done so too."""
         if self._locked_by is not None:
+            # Before the memory is let go of: CUDA knows its pages by their address.
             with torch.cuda.device(self._locked_by):
                 torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         del self._memory, self.body
@@ -120,6 +126,7 @@ class WeightVersions:
     def begin(self, size: int, *, device: torch.device | None = None) -> torch.Tensor:
         """Return memory of `size` bytes to write the next version to, whose tensors are on a `device`."""
         other = self._other
+        # Readers of the old file keep it: one that is closed here lasts as long as it is mapped.
         if other is None or len(other.body) != size or not other.begin():
             if other is not None:
                 other.close()
@@ -132,6 +139,7 @@ class WeightVersions:
         """What was begun, if anything, is `version` and whole."""
         if self._is_begun and self._other is not None:
             self._other.finish(version)
+            # By turns: the version before this one is written over next, unless somebody reads it.
             self._newest, self._other = self._other, self._newest
             self._version, self._is_begun = version, False
 
@@ -173,6 +181,7 @@ class OpenedWeights(AbstractContextManager[Tensors]):
         except BlockingIOError:
             self._file.close()
             raise WeightsGone(f"version {place.version} of the weights is being overwritten") from None
+        # Under the lock: before it, the version could change behind the look.
         if (version := int(_number(memory))) != place.version:
             self.close()
             raise WeightsGone(f"version {version} of the weights is where version {place.version} was")
@@ -206,6 +215,7 @@ def bytes_of(kinds: Kinds) -> tuple[bytes, int]:
 def write_head(body: torch.Tensor, head: bytes) -> Tensors:
     """Write `head`, and return the tensors that it names, in the memory that is theirs."""
     _number(body).fill_(len(head))
+    # A bytearray, as torch warns of memory that it may not write.
     body[NUMBER_BYTES : NUMBER_BYTES + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
     return tensors_in(body)
 

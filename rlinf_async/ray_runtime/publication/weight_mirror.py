@@ -28,6 +28,7 @@ class WeightServer:
 
     def __init__(self) -> None:
         self._answers = Answers(Listening.WEIGHTS, self._part)
+        # One thread: `_pair` and `_parts` have no lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
         self._pair: tuple[Place, Place | None] | None = None
         self._parts: dict[int, Part] = {}
@@ -83,6 +84,7 @@ class WeightMirror:
         Raises:
             PeerError: it cannot be fetched.
         """
+        # One at a time: ranks that ask for the same version meanwhile find it here.
         async with self._lock:
             origin = self._origins.get(place.changes)
             if origin is not None and origin.version > place.version:
@@ -100,6 +102,7 @@ class WeightMirror:
             self._versions[False].clear()
         versions, before = self._versions[place.changes], self._origins.get(place.changes)
         old, new = versions.newest, versions.begin(place.size).numpy()
+        # A difference is of as many bytes.
         if old is None or len(old) != len(new):
             before = None
 
@@ -112,6 +115,7 @@ class WeightMirror:
             return unpack_part(part, part_of(new, index), base)
 
         total = number_of_parts(place)
+        # One part ahead: the next one travels while this one is checked and written.
         coming = asyncio.create_task(ask(0, before))
         try:
             for index in range(total):
@@ -120,10 +124,12 @@ class WeightMirror:
                     coming = asyncio.create_task(ask(index + 1, before))
                 if await asyncio.to_thread(write, index, part):
                     continue
+                # Damaged, or the difference from other bytes than these: once more, whole.
                 if not await asyncio.to_thread(write, index, await ask(index, None)):
                     raise PeerError(f"part {index} of version {place.version} of the weights came damaged")
         finally:
             coming.cancel()
+        # Only when all parts have come: a fetch that fails leaves the version before as it was.
         versions.publish(place.version)
         self._origins[place.changes] = place
 
@@ -198,6 +204,7 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
 
 def difference(old: np.ndarray, new: np.ndarray) -> Difference | None:
     """Return what makes the bytes `new` of as many bytes `old`; None if it is no shorter than `new`."""
+    # The bytes are even in number: a version is made of blocks of `ALIGNMENT_BYTES`.
     words = new.view(WORD_TYPE)
     positions = np.flatnonzero(old.view(WORD_TYPE) != words)
     near, numbers = np.divmod(positions, NEAR_WORDS)

@@ -76,6 +76,7 @@ class WeightSender:
         `on_copy` is called before anything is sent.
         """
         began = time.monotonic()
+        # First: the memory of a version is written over only when the thread has published the one before.
         await self.sent()
         with spans.span("copy", version=version):
             # On every rank, even if it does not send: gathering shards is a collective.
@@ -90,6 +91,9 @@ class WeightSender:
         """Wait until what was taken last is offered."""
         if self._sending is not None:
             await asyncio.wrap_future(self._sending)
+
+
+# -- the inference side --
 
 
 def apply(model: torch.nn.Module, tensors: Tensors) -> None:
@@ -127,6 +131,7 @@ class WeightClient:
                     if place not in self._places_loaded:
                         weights.append(await self._open(place, nearby))
             except WeightsGone:
+                # Their locks would have the learner take new memory for its next version.
                 for one in weights:
                     one.close()
                 if version == missing_version:
@@ -167,11 +172,15 @@ def _send(
         if not snapshot.finite():
             # Here, off the learner's path: a NaN is found before any rank acts by it.
             check_weights(version, snapshot.tensors)
+        # The whole version first: `place` says where the newest is.
         for part in snapshot.parts:
             part.publish(version)
         places = [place for part in snapshot.parts if (place := part.place(address)) is not None]
         # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
         coordinator.offer_weights.remote(version, places).future().result()
+
+
+# -- copying --
 
 
 class WeightCopy:
@@ -208,6 +217,7 @@ class WeightCopy:
             ValueError: inference knows none of the names.
         """
         every = list(names)
+        # A module's extra state, as torch names it, is no tensor.
         known_names = [
             name for name in every if "_extra_state" not in name and (not self.types or name in self.types)
         ]
@@ -253,11 +263,13 @@ class WeightCopy:
         # reads `place`.
         narrow = tensor.detach().to(place.dtype)
         place.copy_(narrow, non_blocking=True)
+        # The flag stays on the device: to read it here would wait for the stream.
         finite, device = _may_be_finite(narrow), narrow.device
         self._finite[device] = finite & self._finite[device] if device in self._finite else finite
 
     def snapshot(self) -> WeightSnapshot | None:
         """The copy is complete: what is in its places; None if there were none."""
+        # From now on `choose` gives only what training changes.
         self._complete = True
         if not self._places:
             return None
