@@ -19,6 +19,7 @@ MISSING_VALUE = "???"
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
     """A config without interpolations, and without the keys that it leaves to others by `???`."""
+    # OmegaConf does not raise for `???` here: `to_container` gives the string itself, which is then left out.
     return _present(OmegaConf.to_container(cfg, resolve=True))
 
 
@@ -47,6 +48,7 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
 
 def _nearest_mode(content: object) -> str:
     """The mode that somebody may have meant who gave one value for the block."""
+    # YAML reads the word `off` as False.
     if content is False:
         return "off"
     return nearest(content, MODE_LEVELS) or "full"
@@ -60,6 +62,7 @@ def _written(content: object) -> str:
 def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
     """A copy of `cfg` with the block of that mode and nothing else in it."""
     changed = copy.deepcopy(cfg)
+    # Hydra's configs are in struct mode, which refuses a block that was not there.
     with open_dict(changed):
         changed[BLOCK_KEY] = {"mode": mode}
     return changed
@@ -70,6 +73,7 @@ def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
     rollout = {
         "shards": settings.plan.shards_per_worker,
         "max_batch_size": settings.max_batch_size,
+        # A run counts seconds, the key of the block milliseconds.
         "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
     }
     return {"rollout": rollout, "advanced": {"balance": settings.asynchrony.advanced.balance}}

@@ -23,6 +23,7 @@ Place = Literal["reset", "step", "final"]
 
 SCORE_FIELDS = ("prev_logprobs", "prev_values")
 """Fields of what a policy says of its actions, with an item for each environment."""
+# RLinf's `env_interact_step` reads these (0.3 and main): a further one would reach a run uncopied.
 READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
 """Keys of the information after a step that are read, besides final observations."""
 
@@ -169,6 +170,7 @@ class Contract:
     def flags(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of `value` as a tensor of bool of this shape."""
         tensor = self._shaped(name, value, shape)
+        # NaN as bool is True: it would end an episode.
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             raise ValueError(self._refusal(f"{name} that are not finite", "true or false"))
         return tensor.bool()
@@ -184,10 +186,12 @@ class Contract:
         """A copy of numbers on the CPU; `shape` is what is expected."""
         tensor = value
         if not isinstance(value, torch.Tensor):
+            # Kinds of numpy: b bool, i and u whole numbers, f fractions. Others are refused below.
             array = _stacked(value) if isinstance(value, list | tuple) else np.asarray(value)
             tensor = kept(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
+        # Without `copy` a tensor on the CPU would come back itself, in memory that the environments write to.
         copy_on_cpu: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
         return copy_on_cpu
 
@@ -221,6 +225,7 @@ class Contract:
 
     def _statistic(self, name: str, value: Any) -> torch.Tensor:
         statistic = self._array(name, value, (self._size,))
+        # One number stands for all environments of the shard.
         if not statistic.dim():
             return statistic.repeat(self._size)
         if len(statistic) != self._size:
@@ -230,6 +235,7 @@ class Contract:
 
     def _compare(self, name: str, fields: Mapping[str, Field], place: Place) -> None:
         """Hold fields to what they were first, wherever they were shown, and to be there where they were."""
+        # Fields of resets and of steps are compared with each other: a policy sees both in one batch.
         first_fields = {path: each for fields in self._first_fields.values() for path, each in fields.items()}
         for path in fields.keys() & first_fields.keys():
             if fields[path] != first_fields[path]:
@@ -238,6 +244,7 @@ class Contract:
                         f"the {name} {path!r} as {fields[path]}", f"{first_fields[path]} as at first"
                     )
                 )
+        # A final observation may lack fields, as in stock RLinf: `prepare_observations` has None for them.
         if place == "final":
             return
         first = self._first_fields.setdefault(place, dict(fields))
@@ -309,6 +316,7 @@ def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
     """A list of numbers or of arrays, as one array; of objects where they do not fit together."""
     plain = [value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for value in values]
     try:
+        # numpy raises for rows of different lengths; the array of None is then refused by its type.
         return np.asarray(plain)
     except ValueError:
         return np.asarray(None)

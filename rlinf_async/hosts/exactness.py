@@ -12,6 +12,8 @@ from rlinf_async.hosts.footprints import precision_of
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
+# The entry points of `rlinf_async.models` in pyproject.toml, but for `tiny_pi0`: it draws one denoise step
+# for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP`).
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
 """Entry points of this package: each draws for every sample by itself."""
 

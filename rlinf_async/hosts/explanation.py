@@ -39,6 +39,7 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
         "levels": asynchrony.levels,
         "max_staleness": asynchrony.max_staleness,
         "correction": train.correction if asynchrony.off_policy else "none needed",
+        # JSON has no infinity, and `--json` prints these facts.
         "max_weight": None if math.isinf(bound) else bound,
         "proximal": asynchrony.advanced.proximal if weighting else None,
         "deterministic": asynchrony.deterministic,
@@ -125,6 +126,8 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
         stages: what the framework's config asks for at `key`, where level 2 does not.
     """
     simulator = str(train["env_type"])
+    # In the order in which `simulators.divide` and `core.sharding.choose_shards` decide: the first
+    # that holds is the reason.
     if hold_one_environment(train):
         return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
     if not rollout.enabled:
@@ -250,5 +253,6 @@ def show_rows(rows: Iterable[Row], notes: Iterable[str], console: Console) -> No
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in (*rows, *(("note", note) for note in notes)):
+        # Values have brackets, which rich would take for markup and not print.
         table.add_row(name, escape(text))
     console.print(table)

@@ -89,6 +89,7 @@ def facts(
             "gpus": count,
             "learner_ranks": learners,
             "inference_ranks": policies,
+            # `parts` is bound by the condition below, which is evaluated first.
             "bytes": parts,
             "total": (total := peak(parts, **away)),
             "fits": total <= capacity if has_size and capacity is not None else None,
@@ -162,6 +163,7 @@ def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | N
         frozen: what the names of parameters that are not trained have in them.
     """
     headers = [_header(file) for file in sorted(folder.glob("*.safetensors"))]
+    # `__metadata__` is the one entry of a safetensors header that is no tensor.
     tensors = {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
     if not tensors:
         return None

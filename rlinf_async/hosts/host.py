@@ -173,6 +173,7 @@ class PackagedHost(Host):
         return workload
 
     def _own_module(self, name: str) -> ModuleType:
+        # In the package of the subclass, where `explain.py` and `workload.py` stand beside its host.
         return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
 
@@ -217,6 +218,7 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if host.serves(cfg):
             return host
+    # Only when no host serves it: `recognised` tells of configs that are near a framework, and of no others.
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)

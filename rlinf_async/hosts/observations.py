@@ -40,10 +40,13 @@ def kept(value: Any) -> Any:
 
 def _tensor(array: np.ndarray) -> Any:
     """A copy of an array as a tensor, if it holds numbers."""
+    # Kinds of numpy that torch has: bool, whole numbers, fractions, complex numbers.
     if array.dtype.kind not in "biufc":
         return kept(array.tolist())
+    # torch has no long double: what is wider than 8 bytes, or 16 of a complex number, is narrowed.
     if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
+    # `from_numpy` refuses a foreign byte order and negative strides, and shares memory: a copy in C order.
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
@@ -92,6 +95,7 @@ def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequen
 def observations_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a request that have to be alike: observations, and final ones of ended episodes."""
     observation, final = payload["obs"], payload.get("final_obs")
+    # A request without a final observation stays alike to those that have one with the same fields.
     return {"obs": observation, "final_obs": observation if final is None else final}
 
 
@@ -150,10 +154,12 @@ def _kind(value: Any) -> Hashable:
     """Equal for what can be joined: types and shapes of fields, and the values of anything else."""
     match value:
         case torch.Tensor() if value.dim():
+            # torch.cat would widen one type to another without a word, and fails for another device.
             return torch.Tensor, value.dtype, value.device, tuple(value.shape[1:])
         case np.ndarray() if value.ndim:
             return np.ndarray, value.dtype.str, value.shape[1:]
         case torch.Tensor() | np.ndarray():
+            # One value for the whole batch: it has to be the same in all shards.
             return type(value), str(value.dtype), value.item()
         case list() | tuple():
             return type(value)
@@ -162,6 +168,7 @@ def _kind(value: Any) -> Hashable:
         case None | str() | bytes() | bool() | int() | float() | np.generic():
             return type(value), value
         case _:
+            # An unknown object need not compare: it is alike to itself alone.
             return id(value)
 
 

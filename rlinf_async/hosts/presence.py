@@ -37,6 +37,7 @@ def unknown_env_classes(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     train = lookup(cfg, "env.train")
     for mode in ("train", "eval"):
         section, key = lookup(cfg, f"env.{mode}"), f"env.{mode}"
+        # `env.eval` is often `${env.train}`: the same mistake is told once.
         if isinstance(section, Mapping) and (mode == "train" or section != train):
             yield from unfit_environments(section, key=key)
 
@@ -101,6 +102,7 @@ def unwritable(directory: str, *, key: str) -> Iterator[Reason]:
     """Yield a reason if records cannot be written into a directory, which `key` names; nothing is made to
     find out.
     """
+    # The nearest folder that exists decides: those below it are made in it.
     place = Path(directory).absolute()
     for each in (place, *place.parents):
         try:

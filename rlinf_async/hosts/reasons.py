@@ -37,6 +37,7 @@ class RefusedError(ValueError):
     """A config that cannot run, with all reasons."""
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
+        # Several checks may find the same; it is told once, where it came first.
         self.reasons = tuple(dict.fromkeys(reasons))
         super().__init__(_together(self.reasons))
 

@@ -31,6 +31,7 @@ def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
 
     The step is a prime that no number of processes divides, as simulators add their own numbers to a seed.
     """
+    # A life has room for 1000 rebuilds: with more, its seeds would meet those of the next life.
     return seed + 7919 * (times + 1000 * generation)
 
 
@@ -188,6 +189,7 @@ class Rebuilds:
         """The section to build those of `stage` from, with the seed that is theirs now."""
         if mode != "train" or section.get("seed") is None:
             return section
+        # A copy: the next rebuild counts from the seed of the config again.
         section = copy.deepcopy(section)
         section.seed = reseeded(section.seed, self._counts[mode, stage])
         return section
@@ -201,6 +203,7 @@ class Rebuilds:
         not `in_processes`, in processes of their own, take turns.
         """
         with nullcontext() if in_processes else self._renewing:
+            # The rebuild in this block counts one more, so that the seed is that of `step`.
             self._counts["train", stage] = step - 1
             yield
 
@@ -208,4 +211,5 @@ class Rebuilds:
 def start_again(train: DictConfig, *, generation: int) -> None:
     """Give the section for training another seed in a process that takes the place of one that has died."""
     if generation and train.get("seed") is not None:
+        # In place: rebuilds in this life add to it (`Rebuilds.seeded`).
         train.seed = reseeded(train.seed, 0, generation=generation)

@@ -58,6 +58,7 @@ def cannot_take_on(
 
 
 def _why_not(env: Mapping[str, Any]) -> str:
+    # First: beside an `env_class`, `env_type` only says how RLinf prepares actions.
     if name := env.get("env_class"):
         is_told = name in names_of(TAKE_ON_GROUP)
         return "" if is_told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"

@@ -62,6 +62,7 @@ class Answering:
         """The values [B, 1] of the final observations of B environments; None where there is no critic."""
         if not self.has_critic():
             return None
+        # As RLinf's `get_bootstrap_values` (0.3, main): in the mode `train`, and the first column of values.
         values = self.decide(observations, size, "train")[1].get("prev_values")
         return None if values is None else values.reshape(size, -1)[:, :1].cpu()
 
@@ -100,6 +101,7 @@ def add_bootstrap_values(
         values_of: called with the final observations of some requests and the number of their environments;
             one value for each, or None where the policy has none.
     """
+    # The key is there in every answer of a training request: recorders read it by its name.
     for answer in answers:
         answer["bootstrap_values"] = None
     finals = [
@@ -127,6 +129,7 @@ def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, 
         for name, value in inputs.items()
         if _is_picture(value)
         for picture, pixels in pictures.items()
+        # By content: the inputs of a policy may be a copy. Pictures that it has cropped or cast are no echo.
         if torch.equal(value, pixels)  # type: ignore[arg-type]
     }
     return {name: value for name, value in inputs.items() if name not in echoes}, echoes

@@ -21,6 +21,7 @@ class NothingDrawn(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
+        # Methods of tensors have it first; functions of `torch.nn.init` may be given it by the name `tensor`.
         tensor = args[0] if args else options.get("tensor")
         if isinstance(tensor, torch.Tensor) and func.__name__.endswith(DRAWING_SUFFIXES):
             return tensor

@@ -18,7 +18,9 @@ class PolicyWorker(Answering, InferenceWorker):
         Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
         the place of a process that has died does not sample what that one did.
         """
+        # `seed` itself has drawn the first weights, which are the same on every rank.
         own = reseeded(seed + 1 + self._inference_rank, 0, generation=self.generation)
         seed_everything(own)
+        # From then on every version is sampled by a seed of its own, whatever was sampled before it.
         if asynchrony.deterministic:
             self.sampling_seed = own

@@ -108,10 +108,12 @@ class Table:
     @cached_property
     def _wide(self) -> list[Key]:
         """The rows of several keys."""
+        # A refused row is also that of all keys inside of its block; see `Key.matches`.
         return [row for row in self.rows if row.fate == "refused" or set("*?") & set(row.name)]
 
     @cached_property
     def _exact(self) -> dict[str, Key]:
+        # Reversed, so that of several rows of one name the first stays.
         return {row.name: row for row in reversed(self.rows)}
 
     @cached_property
@@ -127,6 +129,7 @@ class Table:
         Args:
             complete: True if the keys that a run needs must be there.
         """
+        # One after the other: below a section that holds something else than keys no value can be looked up.
         return self.misshapen(cfg) or list(self._wrong_values(cfg, complete=complete))
 
     def misshapen(self, cfg: Mapping[str, Any]) -> list[Reason]:
@@ -173,6 +176,7 @@ class Table:
 
 def asks_for_nothing(value: Any) -> bool:
     """Return True if a value switches nothing on."""
+    # `in` compares by `==`: 0.0 and False are 0, and True is none of them.
     return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
 
 

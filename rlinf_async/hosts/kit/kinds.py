@@ -38,6 +38,7 @@ class Whole:
         return "a whole number" + ("" if self.least is None else f" of at least {self.least}")
 
     def accepts(self, value: Any) -> bool:
+        # Python's bool is an int.
         return isinstance(value, int) and not isinstance(value, bool) and self._clip(value) == value
 
     def near(self, value: Any) -> Any:
@@ -155,6 +156,7 @@ class Or:
         return f"{' or '.join(map(written, self.others))}, or {self.kind.words}"
 
     def accepts(self, value: Any) -> bool:
+        # By type, too: True == 1, and 16 == 16.0.
         is_other = any(type(value) is type(other) and value == other for other in self.others)
         return is_other or self.kind.accepts(value)
 

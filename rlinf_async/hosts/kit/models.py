@@ -46,8 +46,10 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
     """
     try:
         yield
+    # A package that is missing is told in other words by the callers.
     except ImportError:
         raise
+    # Broad: the builder is another package's, and raises whatever its parts raise.
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         name = section.get("model_type")

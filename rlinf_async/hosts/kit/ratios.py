@@ -26,6 +26,8 @@ def scored_in(forward_inputs: Any) -> Scored:
     step_tensors = [value for name, value in forward_inputs.items() if str(name).endswith(DENOISE_STEPS)]
     if not step_tensors or not isinstance(step_tensors[0], torch.Tensor):
         return WHOLE
+    # [..., K], of samples or of a rollout. The first sample stands for all: K, and whether one step or the
+    # chain is scored, are settings of the model.
     steps = step_tensors[0].flatten(0, -2)[0].tolist()
     return Scored(steps=len(steps), joint=len(set(steps)) > 1)
 

@@ -52,13 +52,16 @@ class Recorder(Generic[Output]):
     def append(self, output: Output, answer: Mapping[str, Any]) -> None:
         self._see(output, answer)
         self.decide(self._inputs(output, answer), answer)
+        # Last: `_see` counts by the versions how many decisions came before an output.
         self._versions.append(int(answer["version"]))
 
     def build(self, output: Output, answer: Mapping[str, Any]) -> list[Piece]:
         self._see(output, answer)
+        # Only here: a rollout that fails before leaves no episodes, and is made again.
         self._episodes.extend(self._own_episodes)
         plan, steps = self._settings.plan, self.steps_per_decision()
         rollout = self.rollout()
+        # [1, B, ...], unlike all other fields: who joins or flattens a rollout takes it out first.
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = one_row(self._inputs(output, answer))
         # In memory of their own: a piece must not keep the others.
@@ -151,6 +154,7 @@ class SampleRecorder(Recorder[DecidedOutput]):
         fields: Tree = {
             "forward_inputs": concatenate([one_row(inputs) for inputs in self._scored_by]),
             "prev_logprobs": torch.stack(self._logprobs),
+            # The first output is that of the start, before which nothing was decided.
             "rewards": torch.stack(self._rewards[1:]),
             "ended": ended,
             "versions": torch.tensor(self._versions)[:, None].expand(-1, ended.shape[1]),

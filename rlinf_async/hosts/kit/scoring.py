@@ -95,6 +95,7 @@ def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: b
     Args:
         most: samples that one pass may have.
     """
+    # Without the row of the last observation, on which nothing was decided.
     acting_values = {"prev_values": leaf(rollout, "prev_values")[:-1]} if values else {}
     samples = samples_of({**rollout, **acting_values}, *acting_values)
 
@@ -157,6 +158,7 @@ class ScoringTraining:
         That is before anything is trained: the weights are those that the newest samples were drawn with.
         """
         self.scored = scored_in(rollout["forward_inputs"])
+        # On all ranks or on none: below are forward passes and a sum in which every rank takes part.
         if self.premise is not None:
             return
         most, values = self._settings.micro_batch_size, self._critic
@@ -177,5 +179,6 @@ class ScoringTraining:
             forward = partial(self.passes, values=values)
             recompute(rollout, beyond, forward, micro_batch_size=self._settings.micro_batch_size, **how)
         else:
+            # [T + 1, B, ...]: the last row is that of the last observations, as in `scoring_inputs`.
             scored: Any = flat(scores)
             anchor(rollout, [scored], **how)

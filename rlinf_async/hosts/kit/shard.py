@@ -64,6 +64,7 @@ class Shard(Generic[Output]):
         return self._finite(*await self._simulators.step(step))
 
     async def finish(self) -> None:
+        # Before `end`: the rollout is complete, whatever preparing the next one does.
         self.contract.prove()
         await self._simulators.finish(self.end)
 

@@ -26,13 +26,17 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
+# `PluginWorker` comes first: RLinf's `Worker` loads extension modules while it is made, and the plugin has to
+# be there before.
 class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.loss: CorrectedLoss | None = None
+        # Away from the start: RLinf's `init_worker` ends with offloading where this key is set.
         self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
+        # The current device is a thread's own: RLinf's `FSDPModelManager` has set it in this thread alone.
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
@@ -70,6 +74,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         """Label the weights, copy them, and send them during later work; return the seconds of copying."""
         self.set_global_step(version)
         if self._away:
+            # Without the optimizer, whose state is not published.
             self.load_param_and_grad(self.device)
         return await self.sender.offer(version, coordinator, self.spans, on_copy=self._leave)
 
@@ -86,6 +91,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         if self._takes_turns:
             with self.spans.span("offload"):
                 self.offload_optimizer()
+                # True: the gradients, too, which stay on the device otherwise.
                 self.offload_param_and_grad(True)
                 # Every rank must have left: inference comes onto all of these accelerators when it has the
                 # weights.
@@ -95,6 +101,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def correct(self, loss: str, weighting: Weighting) -> None:
         """From now on `loss` is anchored at the proximal policy and weighted, as `weighting` says."""
         self.loss = corrected_loss(self.cfg, loss, weighting)
+        # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
         self.cfg.algorithm.loss_type = self.loss.register()
 
     def train_micro_batch(

@@ -84,6 +84,7 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
     "EmbodiedFSDPActor": BorrowedName(
         STEPS,
         (
+            # The first is of main, the second of 0.3.
             "rlinf.workers.actor.embodied_fsdp_actor_worker:EmbodiedFSDPActor",
             "rlinf.workers.actor.fsdp_actor_worker:EmbodiedFSDPActor",
         ),

@@ -20,6 +20,7 @@ class ChannelProcess(ChannelWorker):
         super().__init__(maxsize=0)
 
     def _load_user_extensions(self) -> None:
+        # RLinf calls this while the worker is made, after it has set its platform to None.
         provide_cpu_platform(Worker)
 
 
@@ -27,6 +28,7 @@ class RequestChannelWorker(RequestChannel, ChannelProcess):
     """The process in which env shards meet inference ranks."""
 
     def __init__(self, settings: RunSettings) -> None:
+        # Each base by its name: they take different arguments, and `RequestChannel` calls no `super()`.
         ChannelProcess.__init__(self)
         RequestChannel.__init__(self, settings)
 

@@ -41,16 +41,19 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
     run_dir = OmegaConf.select(cfg, "runner.logger.log_path")
     if run_dir is None:
         return
+    # First: everything below reads and moves files that another run might be writing.
     claim_directory(Path(run_dir), key="runner.logger.log_path")
     automatic = cfg.runner.get("resume_dir") == AUTO_RESUME
     folder = checkpoints(cfg).absolute()
     if active:
         RunDir(Path(run_dir).absolute()).check_inside(folder)
     # What a killed run has left half written: no other run writes here now.
+    # Only inside of the directory that is claimed: `experiment_name` may lead out of it.
     if folder.resolve().is_relative_to(Path(run_dir).resolve()):
         tidy(folder)
     for remark in resolve_resume(cfg):
         say(remark)
+    # `resolve_resume` has read the files of this checkpoint already, which may be gigabytes.
     step = resume_step(cfg.runner.get("resume_dir"), digests=False)
     if step and cfg.runner.get("max_epochs") is not None:
         key, steps = last_step(cfg.runner)
@@ -108,6 +111,7 @@ def resume_step(directory: str | None, *, digests: bool = True) -> int:
         raise ValueError(f"runner.resume_dir={directory!r} must end in global_step_N, or be auto")
     if not (folder / "actor").is_dir():
         raise ValueError(f"runner.resume_dir={directory!r} has no directory actor")
+    # Checkpoints of RLinf's own runner have no list of files, and are taken as they are.
     if (folder / LIST_FILE).exists() and (problem := problem_of(folder, digests=digests)) is not None:
         raise ValueError(
             f"runner.resume_dir={directory!r} is not whole: {problem}; runner.resume_dir=auto takes the "

@@ -1,4 +1,4 @@
-"""The differences between the versions of RLinf that these classes extend: no other place knows them."""
+"""The differences between the versions of RLinf that these classes extend, but for names: see `borrowed`."""
 
 from __future__ import annotations
 
@@ -112,6 +112,7 @@ def explained_variance(
 
 def _note_failure(has_failed: bool) -> None:
     cluster = borrowed.Cluster
+    # RLinf 0.3 has neither the flag nor the exit hook.
     if hasattr(cluster, "_run_failed"):
         cluster._run_failed = has_failed
 
@@ -130,6 +131,7 @@ def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:
     """
     if env_type not in BY_STAGE or not hasattr(env_cls, "get_env_fns"):
         return env_cls
+    # Read here, in the env worker: RLinf's `env_fn` overwrites the variable in the simulator's process.
     device = int(os.environ.get(RLINF_VARIABLE, rank))
 
     def get_env_fns(self: Any) -> list[Callable[[], Any]]:

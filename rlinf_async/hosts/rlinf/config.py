@@ -38,6 +38,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
             key's kind.
     """
     values = plain(cfg)
+    # Before all else: the next lines read keys of sections, which may be something else.
     refuse(TABLE.misshapen(values))
     if active := is_active(cfg):
         check_rlinf()
@@ -89,6 +90,7 @@ def asks_for_levels(cfg: DictConfig) -> bool:
 
 def is_active(cfg: Any) -> bool:
     """Return True if `cfg` is the config of a run in which a level is on."""
+    # The hooks ask about the first argument of any worker class and runner, which need not be a config.
     return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
@@ -131,8 +133,10 @@ def resolve(
 
 def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machines: Machines) -> str:
     fsdp, places = cfg["actor"].get("fsdp_config") or {}, occupancy(cfg["cluster"], machines)
+    # Processes that are placed on nodes have no accelerator to share.
     shared = {group for group, _ in places["actor"].keys() & places["rollout"].keys()} - {NODES}
     learner = lookup(fsdp, "mixed_precision.param_dtype") or lookup(cfg, "actor.model.precision")
+    # Autocast has the last word, in whatever type FSDP gathers parameters.
     if lookup(fsdp, "amp_autocast.enabled"):
         learner = lookup(fsdp, "amp_autocast.precision")
     return why_learner_scores(
@@ -145,6 +149,7 @@ def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machine
 
 def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
+    # Read before anything is written: the changes follow from the settings that they replace.
     fitting = read_fit(cfg)
     with open_dict(cfg):
         for change in fitting.changes:

@@ -22,6 +22,8 @@ def asks(argument: object) -> bool:
     """Return True if `argument` is, or is a part of, a config that names this package or a part that it
     brings.
     """
+    # OmegaConf's nodes have it, by which they are known without importing OmegaConf. RLinf's cluster is given
+    # a section alone (`Cluster(cluster_cfg=cfg.cluster)`): the run's config is its root.
     if not hasattr(argument, "_get_root"):
         return False
     root = argument._get_root()
@@ -33,6 +35,7 @@ def asks(argument: object) -> bool:
 def names_our_parts(cfg: object) -> bool:
     """Return True if a config names a model or an environment of an entry point."""
     model = _get(cfg, "actor", "model", "model_type")
+    # The text of `kit.models.MODELS_GROUP`, whose imports are too many for wherever Hydra starts.
     brought = entry_points(group="rlinf_async.models").names
     return model in brought or any(_get(cfg, "env", part, "env_class") for part in ("train", "eval"))
 

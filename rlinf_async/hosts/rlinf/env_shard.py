@@ -26,6 +26,7 @@ class ContractedEnv:
 
     def __init__(self, env: Any, contract: Contract, steps: int) -> None:
         """`steps`: of a decision."""
+        # Messages name the environments, and not RLinf's wrappers of them (`RecordVideo`, `InsertDelay`).
         self._env, self._contract, self._steps = env, contract.of(getattr(env, "unwrapped", env)), steps
 
     def __getattr__(self, name: str) -> Any:
@@ -36,6 +37,7 @@ class ContractedEnv:
 
     def chunk_step(self, actions: Any) -> tuple[Any, ...]:
         step = self._contract.step(self._env.chunk_step(actions), steps=self._steps)
+        # Lists: RLinf's steps take the last of them, and have no observation where there is no list.
         return [step.observation], step.rewards, step.terminations, step.truncations, [step.info]
 
 
@@ -125,6 +127,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 
     def begin(self) -> Shown[ShardOutput]:
         output = self._carried_on() if self._stage.section.auto_reset else self._reset()
+        # As RLinf's `bootstrap_step`: the row before the first decision, [environments, steps], ends no
+        # episode. Its `compute_loss_mask` counts on that row.
         for name in END_FIELDS:
             setattr(output, name, torch.zeros((self.size, self._stage.steps), dtype=torch.bool))
         return ShardOutput(output), shown_of(output)
@@ -134,12 +138,14 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             worker = self._stage.worker
             return EnvStep(obs=self.contract.observation(worker.first_observations[self._stage.number]))
         last = self._last.env
+        # RLinf hands the last intervention on, too (`store_last_obs_and_intervened_info`).
         return EnvStep(
             obs=last.obs, intervene_actions=last.intervene_actions, intervene_flags=last.intervene_flags
         )
 
     def _reset(self) -> EnvStep:
         env = self._stage.env
+        # As RLinf's `bootstrap_step` before every reset.
         env.is_start = True
         # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
         if self._taken_on is not None and self._stage.section.get("env_class"):
@@ -177,8 +183,10 @@ class EvalShard(kit.EvalShard[EnvStep]):
     def begin(self) -> Shown[EnvStep]:
         stage, worker = self._stage, self._stage.worker
         if stage.section.auto_reset and self._last is not None:
+            # Nothing to look at again: it was examined when it was shown.
             return self._last, {}
         stage.env.is_start = True
+        # RLinf's `env_evaluate_step` counts the first end of each environment since this was False.
         worker.eval_prev_done[stage.number] = torch.zeros(self.size, dtype=torch.bool)
         observation, _ = stage.env_behind(self.contract).reset()
         output = EnvStep(obs=observation)
@@ -193,6 +201,7 @@ class EvalShard(kit.EvalShard[EnvStep]):
 
     def end(self) -> None:
         self._stage.flush_video()
+        # As RLinf's `finish_rollout`: for training always, for evaluation only where a reset follows.
         if not self._stage.section.auto_reset:
             self._stage.env.update_reset_state_ids()
 
@@ -211,5 +220,6 @@ def env_attribute(env: Any, name: str) -> Any:
         return getattr(env, name, None)
     try:
         return env.get_wrapper_attr(name)
+    # gymnasium's wrappers raise where neither they nor what they wrap have it.
     except AttributeError:
         return None

@@ -36,6 +36,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        # Before RLinf's `__init__`, which reads `stage_num` and the sizes of stages from this key.
         if asynchrony.rollout.enabled and asynchrony.rollout.shards != "auto":
             with open_dict(cfg):  # the process's own; in the driver's, RLinf wants one beside a reward model
                 cfg.rollout.pipeline_stage_num = asynchrony.rollout.shards
@@ -96,6 +97,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
             def build_stage(stage: int) -> Any:
+                # RLinf gives rank * stage_num + stage; its first call, in which all are built, is of stage 0.
                 return env_cls(seed_offset=seed_offset + stage, **kwargs)
 
             # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
@@ -111,6 +113,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         RLinf begins it with a barrier of all env workers; the others are beyond it.
         """
         start_again(self.cfg.env.train, generation=self.generation)
+        # On the instance, over RLinf's method, so that deleting it brings that back.
         self.broadcast = lambda *_, **__: None
         try:
             self.init_worker()
@@ -134,7 +137,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         # RLinf's own method builds and wraps the environments of all stages of a worker: this one has one.
         alone = copy.copy(self)
         alone.stage_num = 1
+        # Past our own override, which would build every stage and forget what made them.
         (envs[stage],) = super(ShardedEnvWorker, alone)._setup_env_and_wrappers(build, env_cfg, num_envs)
+        # With `auto_reset` a rollout begins with what was shown last; new environments have shown nothing.
         if mode == "train" and self.cfg.env.train.auto_reset:
             self.first_observations[stage], _ = envs[stage].reset()
 
@@ -157,7 +162,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 in_processes=self._in_own_processes,
                 doing="be reset",
             )
+            # In the place of RLinf's `last_obs_list`, which is a list in the order of its loop.
             self.first_observations |= {stage: observation for stage, (observation, _) in enumerate(resets)}
+        # After the resets, which need the simulators on their accelerator.
         if self._leaves("train") and self.cfg.env.train.get("enable_init_offload", True):
             each(self._offloads("train"), in_processes=self._in_own_processes)
         if self._leaves("eval"):

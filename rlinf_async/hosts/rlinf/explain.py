@@ -57,6 +57,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     }
     if not asynchrony.active:
         return facts
+    # Packages and files that are missing here are remarks below: the run may be one on other machines.
     beside = obstacles(values, active=True, here=False)
     settings = resolve(cfg, cluster=hardware, beside=beside)
     facts["exactness"] = exactness(values, settings)

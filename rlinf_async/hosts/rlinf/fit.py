@@ -59,6 +59,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     remaining = asynchrony.without(dropped)
     if not remaining.active:
         dropped, remaining = set(), asynchrony
+    # After levels have given way: `balance: auto` is decided by whether level 2 remains.
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
     refused_keys = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
     changes = tuple(_changes(cfg, remaining))
@@ -199,6 +200,7 @@ def _own_settings(translation: Translation, block: Mapping[str, Any]) -> dict[st
 
 def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
     """The translations that apply, with the values of RLinf's keys."""
+    # RLinf's asynchronous workers alone read these keys; elsewhere they ask for nothing.
     if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
         return []
     pairs = ((translation, lookup(cfg, translation.key)) for translation in KEY_TRANSLATIONS)

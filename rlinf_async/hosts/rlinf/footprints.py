@@ -62,6 +62,7 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     """A learner rank, as `actor.fsdp_config` wraps its model."""
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
+    # FSDP gathers parameters in this type; without one, in that in which they are stored.
     computed = BYTES_OF_PRECISION.get(precision_of(lookup(fsdp, "mixed_precision.param_dtype")), stored)
     return LearnerFootprint(
         parameters=model.parameters,

@@ -42,6 +42,7 @@ USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
 """The variable that keeps the user's extension module while ours has its place."""
 OWN_MODULE = "rlinf_async.plugin"
 
+# RLinf's `env_worker.py` imports `get_env_cls` by its name, so that both modules hold it.
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
 
@@ -58,10 +59,12 @@ def prepare(cfg: DictConfig) -> None:
     if active:
         register_models()
         settings = resolve(cfg, beside=obstacles(checked(cfg), active=is_active(cfg)))
+        # Before `write_back`, after which the config has no setting left that would give way.
         notes = [*read_fit(cfg).notes, *undecided(plain(cfg))]
         write_back(cfg, settings)
         for note in notes:
             RunDisplay().note(note)
+    # After every check: it moves aside the files of the run before, which a refused config must not do.
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
         # Before Ray starts: worker processes inherit the environment that it starts with.
@@ -131,12 +134,14 @@ class Hooks:
             _load_users_module()
         for name in ENV_MODULES:
             module = sys.modules.get(name)
+            # Where neither is loaded no environment is built: an env worker's class comes with its module.
             if module is not None:
                 self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
 
     def remove(self) -> None:
         """Leave RLinf as it was."""
         self._prepared = False
+        # The last first: what was replaced twice gets its first value back.
         while self._undo:
             self._undo.pop()()
 
@@ -148,6 +153,7 @@ class Hooks:
 
     def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
         def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
+            # The second parameter of RLinf's `Cluster`, after the number of nodes (0.3 and main).
             cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
             # A config of the cluster alone does not tell the run: its classes are chosen when worker groups
             # are created.
@@ -159,6 +165,7 @@ class Hooks:
             with starting_ray(say=RunDisplay().note):
                 start(cluster, *args, **kwargs)
             if is_active(cfg):
+                # After the start, in which RLinf's `Cluster` takes SIGUSR1 for itself.
                 hear_worker_groups()
                 compat.fail_unless_cleared()
 
@@ -195,6 +202,7 @@ class InstallsPlugin:
     """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
 
     def _load_user_extensions(self) -> None:
+        # First: RLinf's own loading only logs what goes wrong, and the user's module may count on the plugin.
         PROCESS_HOOKS.install()
         super()._load_user_extensions()  # type: ignore[misc]
 
@@ -225,6 +233,7 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
         group = getattr(cls, "restart_group", None)
         if group is None or group not in resolve(cfg).restartable:
             return allocate(cluster, cls, *args, **kwargs)
+        # RLinf's `WorkerGroup` calls `allocate` by keywords alone; `ENV_WORKERS` keeps them for another node.
         if group == "env":
             return ENV_WORKERS.start(restarting, cluster, cls=cls, **kwargs)
         return restarting(cluster, cls, *args, **kwargs)
@@ -244,6 +253,7 @@ def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 
 def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
     if not is_active(_config_of(args, kwargs)):
+        # RLinf's runners have no `__new__` of their own, which this would pass over.
         return object.__new__(cls)
     subclass = runner_replacement(cls)
     runner: Any = object.__new__(subclass)

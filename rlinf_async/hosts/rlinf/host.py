@@ -84,6 +84,7 @@ class RLinfHost(PackagedHost):
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.config import is_active, machines, resolve, write_back
 
+        # A copy, as `write_back` changes what it is given.
         resolved = copy.deepcopy(cfg)
         if is_active(cfg):
             write_back(resolved, resolve(resolved, cluster=machines(cfg, cluster)))

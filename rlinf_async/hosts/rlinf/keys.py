@@ -188,6 +188,7 @@ NUMBER_ROWS = (
         "actor.optim.lr_warmup_steps_ratio",
         "rollout.sampling_params.top_p",
     ),
+    # RLinf's actor loss asserts it, while it trains.
     *rows(Real(above=1), "algorithm.clip_ratio_c"),
     *rows(
         Real(),
@@ -383,6 +384,8 @@ TABLE = Table(
 """Every key of RLinf's config."""
 
 
+# The files of the classes in `replacements.ROLE_OF_CLASS` and `RUNNER_CLASSES`: a class that is added there
+# needs its file here, or keys that it reads are not refused.
 REPLACED_FILES = (
     "workers/env/*env_worker.py",
     "workers/rollout/hf/*huggingface_worker.py",

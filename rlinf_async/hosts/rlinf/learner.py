@@ -64,6 +64,7 @@ class FSDPTraining(ScoringTraining):
         self._examined = {}
         self._reports: list[Tree] = []
         self._actor.model.zero_grad()
+        # Passes that score leave the model in evaluation mode if they end early; see `proximal.forward`.
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
@@ -83,6 +84,7 @@ class FSDPTraining(ScoringTraining):
         return is_half(self._actor.cfg.actor)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
+        # RLinf would normalise by this part of the batch; the streaming learner does by what is known of all.
         rollout.update(estimate(self._actor.cfg, rollout, normalize=False))
         return rollout.get("loss_mask")  # type: ignore[return-value]
 
@@ -98,10 +100,12 @@ class FSDPTraining(ScoringTraining):
 
     def _step(self) -> None:
         """An optimizer step, reported as RLinf reports it."""
+        # In the order of RLinf's `run_training`.
         self._actor.torch_platform.empty_cache()
         grad_norm, rates = self._actor.optimizer_step()
         self._actor.model.zero_grad()
         self.note("actor/grad_norm", float(grad_norm))
+        # RLinf returns a rate for every group of parameters, and reports the first two under these names.
         for name, rate in zip(("actor/lr", "critic/lr"), rates, strict=False):
             self.note(name, rate)
 
@@ -120,8 +124,11 @@ class FSDPTraining(ScoringTraining):
         return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
+        # Once for a batch, however many optimizer steps it had, as RLinf's `run_training`.
         self._actor.lr_scheduler.step()
         self._actor.model.zero_grad()
+        # Before the means: it takes its sums out of the metrics. The loss is one on all ranks, so that all
+        # have sums to add or none.
         variance = explained_variance(self._metrics, self.summed)
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
         train_metrics = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
@@ -160,4 +167,5 @@ class FSDPTraining(ScoringTraining):
 
     def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         algorithm, model = self._actor.cfg.algorithm, self._actor.cfg.actor.model
+        # 7 is the default of RLinf's `train_micro_batch`.
         return at_ratio_level(logprobs.float(), ratio_level(algorithm), model.get("action_dim", 7))

@@ -164,10 +164,12 @@ class CorrectedLoss:
         if self._micro_batch is None:
             raise RuntimeError("the corrected loss was called outside of a micro-batch")
         if self._weighting.interpolates:
+            # The fields are those from before RLinf's `train_micro_batch` puts a copy of them on the device.
             versions = self._micro_batch["versions"].to(behaviour.device)
             # Against the shape of a ratio.
             acting_versions = versions.reshape(-1, *[1] * (behaviour.dim() - 1))
             return loglinear(current, behaviour, self._version - acting_versions)
+        # RLinf's actor loss asserts log-probabilities of float32.
         proximal = self._micro_batch["proximal_logprobs"].to(behaviour.device).float()
         return at_ratio_level(proximal, self._level, self._action_dim)
 
@@ -182,6 +184,7 @@ def corrected_loss(cfg: DictConfig, loss: str, weighting: Weighting) -> Correcte
         ON_POLICY_LOSSES[loss],
         weighting=weighting,
         level=ratio_level(algorithm),
+        # 7 and 3.0 are the defaults of RLinf's actors.
         action_dim=cfg.actor.model.get("action_dim", 7),
         dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
     )
@@ -221,6 +224,7 @@ class GroupAdvantages:
     def __call__(self, **kwargs: Any) -> Any:
         """As RLinf's: `rewards` [groups, members] are the scores of trajectories; advantages [..., B]."""
         advantages, returns = self._base(**kwargs)
+        # RLinf's `calculate_scores` has summed the rewards of each trajectory before: [groups, members].
         silent = without_signal(kwargs["rewards"], kwargs["group_size"])
         self._silent += int(silent.sum())
         members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
@@ -235,6 +239,8 @@ class GroupAdvantages:
 def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
     """RLinf's advantages and returns, normalised over `rollout` or not; fields of [T, B, ...]."""
     algorithm = cfg.algorithm
+    # The arguments and defaults of RLinf's `compute_advantages_and_returns`, to which its main branch adds
+    # those of other algorithms. RLinf passes no `normalize_advantages`.
     estimates: dict[str, torch.Tensor] = borrowed.calculate_adv_and_returns(
         task_type=cfg.runner.task_type,
         adv_type=algorithm.adv_type,

@@ -12,6 +12,8 @@ from rlinf_async.observe.metrics_outlet import MetricsOutlet
 
 STEP_METRIC = "time/step"
 SYNC_METRIC = "time/sync_weights"
+# The tags of RLinf's `Worker.timer`, which its runner puts behind `time/` and the group: one that begins with
+# its group has it twice.
 WORK_METRICS = {
     "env": ("time/env/env_interact_step", "time/env/env/bootstrap_step"),
     "inference": ("time/rollout/predict",),
@@ -51,4 +53,5 @@ def _drop(logger: Any) -> None:
     try:
         logger.finish()
     finally:
+        # RLinf's `MetricLogger.__del__` calls `finish` again, wherever the object is collected.
         logger._all_loggers = []

@@ -42,6 +42,7 @@ PACKAGES = {
 """The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
 
 
+# RLinf's `train_micro_batch` gives these `prev_logprobs` (0.3 and main); see `proximal.forward_kwargs`.
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 
@@ -94,6 +95,7 @@ def register_models() -> None:
     )
 
     for entry in entry_points(group=ENTRY_POINTS):
+        # Without `force` RLinf refuses a name that it has: the second call would fail.
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
 
 

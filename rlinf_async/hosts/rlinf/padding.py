@@ -12,6 +12,7 @@ import torch
 def buckets_up_to(most: int, *, least: int) -> tuple[int, ...]:
     """Sizes to pad to: `most`, and halves of it down to the smallest request, in ascending order."""
     sizes = [most]
+    # Halves, so that less than half of a padded batch is padding.
     while sizes[0] // 2 >= least and sizes[0] > 1:
         sizes.insert(0, sizes[0] // 2)
     return tuple(sizes)

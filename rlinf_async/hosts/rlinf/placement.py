@@ -87,6 +87,7 @@ def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Count
         for name in str(names).split(",")
     }
     by_group = assignments(cluster, machines)
+    # Ranks of different node groups are not compared: an accelerator that two groups have is seen as two.
     return {
         name: Counter((groups[name], ranks[0]) for ranks in processes) for name, processes in by_group.items()
     }
@@ -125,6 +126,7 @@ def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> i
         is_bounded=machines.named,
     )
     if group.get("hardware"):
+        # Each entry of `configs` is one robot, at the node that it names.
         return sum(int(config["node_rank"]) in ranks for config in group["hardware"]["configs"])
     return len(ranks) * (1 if group.get("ignore_hardware") else max(1, machines.gpus))
 

@@ -1,7 +1,7 @@
 """CPU as a platform of RLinf, for processes that have no accelerator.
 
-RLinf 0.3.0 sets `Worker.torch_platform` to None there, and several of its parts then fail. The stand-in
-answers with `torch.cpu`, and with no-ops for what only accelerators have.
+RLinf (0.3 and main) sets `Worker.torch_platform` to None there, and several of its parts then fail. The
+stand-in answers with `torch.cpu`, and with no-ops for what only accelerators have.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def provide_cpu_platform(worker_class: Any) -> bool:
     """Give `worker_class` (RLinf's `Worker`) a CPU platform if this process has no accelerator."""
     if worker_class.torch_platform is not None:
         return False
+    # For every worker anew: RLinf's `_env_setup_before_init` has just put None on the class.
     worker_class.torch_platform = _Default(CpuPlatform())
     worker_class.torch_device_type = _Default("cpu")
     return True

@@ -100,6 +100,7 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         return  # which need not be of the simulator that `env_type` names: that says how actions are prepared
     kind = str(lookup(cfg, "env.train.env_type"))
     package = SIMULATOR_PACKAGES.get(kind)
+    # By LIBERO_TYPE (pro, plus) RLinf's `libero/venv.py` imports another package than libero.
     if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
         return
     where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
@@ -118,6 +119,7 @@ def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     block, key = lookup(cfg, "weight_syncer"), "weight_syncer.type"
     if not block:
+        # 512 MiB is the size in RLinf's example configs.
         yield Reason(
             "the config has no weight_syncer, without which RLinf's workers end; add the block "
             "weight_syncer: {type: bucket, bucket: {bucket_size: 536870912}}",

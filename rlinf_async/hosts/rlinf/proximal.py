@@ -15,10 +15,12 @@ from rlinf_async.hosts.rlinf.models import SELECTING_MODELS
 @torch.no_grad()
 def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict[str, torch.Tensor]]:
     """A pass over each of `parts`, of which sharded models require equally many on every rank."""
+    # As RLinf's `compute_proximal_logprobs`, and as inference acts: without dropout.
     actor.model.eval()
     for chunk in parts:
         on_device: Any = map_tensors(lambda tensor: tensor.to(actor.device), chunk)
         with actor.amp_context:
+            # The consumer of the scores computes within this block, until it asks for the next ones.
             yield score(actor.cfg, actor.model, on_device, values=values)
     # Reached only if the consumer exhausts the generator; otherwise the model stays in evaluation mode.
     actor.model.train()

@@ -90,6 +90,7 @@ def replacement(cls: type) -> type:
 
 def _before(replacement: Any, users: type, base: type, role: str) -> type:
     """Return our class with the user's behind it, so that ours extends the user's overrides."""
+    # Up to RLinf's class: what a mixin overrides would be lost as well.
     own = users.__mro__[: users.__mro__.index(base)]
     lost_methods = sorted({name for cls in own for name in BYPASSED_METHODS[role] if name in vars(cls)})
     if lost_methods:

@@ -95,6 +95,7 @@ class ShardRewards:
         given = self._valid_rewards(answer, step.rewards)
         if self._mode == TERMINAL:
             given = at_first_end(given, step.dones)
+        # Cast before it is weighed, as in RLinf's `compute_bootstrap_rewards`.
         rewards = given.to(step.rewards.dtype)
         step.model_rewards = given
         step.rewards = self._own_weight * step.rewards + self._weight * rewards
@@ -105,6 +106,7 @@ class ShardRewards:
 
     def _model_inputs(self, step: EnvStep) -> tuple[dict[str, Any], list[int]]:
         """Return the inputs of the model, and the number of decisions in the history of each environment."""
+        # As RLinf's `get_reward_model_output`: last observations of episodes, and the ends of the last step.
         last = step.final_obs if step.final_obs is not None else step.obs
         shown = {name: value for name, value in last.items() if value is not None}
         assert step.dones is not None
@@ -116,6 +118,7 @@ class ShardRewards:
         self._history.append_to_history_entries(last)
         shown["history_input"], lengths = self._history.build_history_input(dones=ended)
         each = zip(*lengths.values(), strict=True)
+        # The shortest of the buffers counts, as in RLinf's `assign_history_reward`.
         return shown, [min(of_buffers) for of_buffers in each]
 
     def _valid_rewards(self, given: Any, step_rewards: torch.Tensor) -> torch.Tensor:
@@ -140,6 +143,7 @@ def at_first_end(given: torch.Tensor, dones: torch.Tensor) -> torch.Tensor:
     """
     rewards = torch.zeros(dones.shape, dtype=given.dtype)
     ended = dones.any(dim=1)
+    # Of equal values argmax gives the first.
     steps = dones.to(torch.int64).argmax(dim=1)
     rewards[ended, steps[ended]] = given[ended, 0]
     return rewards

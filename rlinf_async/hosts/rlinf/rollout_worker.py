@@ -30,11 +30,13 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
 
     def __init__(self, cfg: DictConfig) -> None:
+        # A copy, as `_wants_graphs` below is what the user asked for.
         own = copy.deepcopy(cfg)
         with open_dict(own):
             # RLinf would capture graphs of as many environments as its own loop brings together.
             own.rollout.enable_cuda_graph = False
         super().__init__(own)
+        # The current device is a thread's own: forward passes are made in another thread than this one.
         self.start_inference(
             rank=self._rank,
             deadline_s=AsyncConfig.from_mapping(read_block(cfg)).advanced.deadline_s,
@@ -51,7 +53,9 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         seed = int(self.cfg.actor.get("seed", 0))
         # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
         torch.manual_seed(seed)
+        # The generators are the process's: the seed holds in the thread that builds the policy, too.
         self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
+        # After the weights, which have to be drawn alike on every rank.
         self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
 
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
@@ -70,6 +74,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         if self._takes_turns:
             self._come_back()  # first: a graph is captured of weights on the device
         if self._wants_graphs and self.torch_device_type == "cuda" and not self._has_graphs:
+            # With graphs there is one bucket, to which every batch is padded (`settings._buckets`).
             (size,) = self._buckets
             self.hf_model.capture_cuda_graph(train_batch_size=size, eval_batch_size=size)
             self._has_graphs = True
@@ -101,6 +106,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return actions, result
 
     def has_critic(self) -> bool:
+        # The heads by which RLinf's `get_bootstrap_values` tells.
         return any(hasattr(self.hf_model, head) for head in ("value_head", "q_head"))
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:

@@ -75,6 +75,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             checkpoint=Path(resume_dir) if resume_dir else None,
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
+            # Names of methods of our workers, called through Ray. RLinf's `init_worker` of an env worker
+            # would wait for the other env workers, which are beyond it.
             rebuild={"env": "init_again", "inference": "init_worker"},
             elsewhere={"env": ENV_WORKERS.start_elsewhere},
         )
@@ -102,6 +104,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def due(self, step: int) -> tuple[bool, bool]:
         """Return two flags: evaluate after `step`, and save after `step`, by RLinf's own count."""
         runner = self.cfg.runner
+        # 1.0: evaluation is not limited, as RLinf's own runner says.
         evaluate, save, _ = check_progress(
             step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0
         )
@@ -128,12 +131,14 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def finished(self) -> None:
         """RLinf may end the process with its own exit status."""
         self._outlet.close()
+        # Last: what fails before it ends the process with a failure's status.
         compat.clear_failure()
 
     def _initialise(self, fleet: Fleet) -> None:
         scorers = [worker.init_worker.remote() for worker in self.settings.reward_workers]
         init = fleet.call("inference", "init_worker") + fleet.call("env", "init_worker") + scorers
         fleet.wait(init, "init_worker on the inference, env and reward workers")
+        # After the others, as RLinf's `init_workers`: fewer models are loaded at a time.
         fleet.run("learner", "init_worker")
 
     def _load_checkpoint(self, fleet: Fleet) -> None:
@@ -147,6 +152,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             name=f"async_{name}",
             placement_strategy=NodePlacementStrategy([0]),
             # Every env shard may wait in it at the same time.
+            # The most that Ray takes, and what RLinf's own `Channel.create` gives.
             max_concurrency=2**31 - 1,
             disable_distributed_log=True,
         )

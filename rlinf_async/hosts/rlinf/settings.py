@@ -77,8 +77,10 @@ class RLinfSettings(RunSettings):
             buckets=_buckets(cfg, asynchrony, plan, most),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
+            # RLinf's actor passes no `normalize_advantages`, which GAE then takes for True.
             normalizes=str(algorithm["adv_type"]) == "gae",
             seed=int(actor.get("seed", 0)),
+            # RLinf's -1 is never, which is 0 here.
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
         )
@@ -151,6 +153,7 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
 def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:
     """Environments in the largest batch while level 2 is off: of all shards that share a queue."""
     queues = [plan.queue(shard) for shard in range(plan.shards)]
+    # As `loops.queues` divides the shards: in a deterministic run all stages of a rank share a queue.
     sharing = Counter(queue[:1] if asynchrony.deterministic else queue for queue in queues)
     return max(sharing.values()) * max(plan.envs_per_shard, _evaluation(cfg).of_shard(plan))
 

@@ -62,6 +62,7 @@ class Sources:
         module, definition = place
         if not isinstance(definition, ast.ClassDef):
             return set()
+        # A base that is written `module.Class` is left out; its members are then reported as missing.
         bases = [base.id for base in definition.bases if isinstance(base, ast.Name)]
         return _own(definition).union(*(self._members(module, base) for base in bases))
 
@@ -70,6 +71,7 @@ class Sources:
         path = self._path(module)
         if path is None:
             return None
+        # The top level of the module alone: a name that is defined under `if` or `try` is not found.
         for node in _syntax_tree(path).body:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name:
                 return module, node

@@ -55,6 +55,7 @@ class HeardLogger:
     def __init__(
         self, logger: Any, records: StockRecords, *, remake: Callable[[], Any] | None = None
     ) -> None:
+        # The outlet makes a logger at once, and another after a failure: the first is RLinf's own.
         makers = chain([lambda: logger], repeat(remake or (lambda: logger)))
         self._logger = logger
         self._records = records

@@ -100,6 +100,7 @@ def launch(cfg: DictConfig, runner_class: object, *, dashboard: bool = False, **
 
 
 def _run(cfg: DictConfig, runner_class: Any, **workers: Any) -> None:
+    # In the order of RLinf's scripts: it counts the processes of components, for which it starts the cluster.
     cfg = validate_cfg(cfg)
     cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
     placement = HybridComponentPlacement(cfg, cluster)

@@ -76,6 +76,7 @@ class EnvStep:
         standard = algorithm.get("bootstrap_type", "standard") == "standard"
         ends = self.truncations if standard else self.dones
         assert ends is not None, "the ends of a chunk come together"
+        # RLinf looks at the last step of a chunk alone (`compute_bootstrap_rewards`).
         last = ends[:, -1]
         rewards = self.rewards.clone()
         rewards[last, -1] += algorithm.gamma * values[last].reshape(-1).to(torch.float32)
@@ -127,6 +128,7 @@ class Trajectory:
             actions: [B, C x A].
             flags: [B, C] bool; or [B], of whole chunks.
         """
+        # At the start of a rollout: the hand acted in the rollout before, which has been handed over.
         if not self._rows["actions"]:
             return
         steps = flags.reshape(len(flags), -1, 1)
@@ -138,6 +140,7 @@ class Trajectory:
         self._rows["intervene_flags"][-1] = steps.expand_as(by_hand).flatten(1)
         inputs = self._rows["forward_inputs"][-1]
         inputs["action"] = mixed
+        # As RLinf's `update_last_actions` (0.3 and main): the policy did not act.
         inputs.pop("model_action", None)
 
     def spread(self, rewards: torch.Tensor, decisions: Sequence[int]) -> None:
@@ -148,6 +151,7 @@ class Trajectory:
             decisions: how many of the last get it, for each of B; those of rollouts before are out of reach.
         """
         for env, number in enumerate(decisions):
+            # For 0 the slice would be all rows but the last.
             for row in self._rows["rewards"][-number:-1] if number else ():
                 row[env] += rewards[env]
 
@@ -185,6 +189,7 @@ class ShardRecorder(Recorder[ShardOutput]):
         self, ticket: Ticket, *, settings: RLinfSettings, cfg: DictConfig, episodes: Episodes
     ) -> None:
         env = cfg.env.train
+        # As RLinf's `_run_interact_once`: otherwise each chunk tells of the whole rollout so far.
         every_end = bool(env.auto_reset or env.ignore_terminations)
         super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
         self._algorithm, self._resets = cfg.algorithm, bool(env.auto_reset)
@@ -201,8 +206,10 @@ class ShardRecorder(Recorder[ShardOutput]):
         if step.intervene_actions is not None:
             assert step.intervene_flags is not None, "a hand says where it acted"
             self._trajectory.correct(step.intervene_actions, step.intervene_flags)
+        # As RLinf's `compute_bootstrap_rewards`: without `auto_reset` nothing is added to rewards.
         values = answer["bootstrap_values"] if self._resets else None
         self._trajectory.see(step, step.rewards_with(values, self._algorithm), answer["prev_values"])
+        # After `see`, which has added the row of this step: the last one is left out.
         if step.spread is not None:
             self._trajectory.spread(*step.spread)
         if step.model_rewards is not None:

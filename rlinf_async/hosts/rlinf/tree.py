@@ -100,5 +100,6 @@ def _version(root: Path) -> str:
         package = distribution("rlinf")
     except PackageNotFoundError:
         return "of unknown version"
+    # A checkout on PYTHONPATH hides an installed RLinf, whose version is another.
     same = Path(str(package.locate_file("rlinf"))).resolve() == root.resolve()
     return package.version if same else "of unknown version"

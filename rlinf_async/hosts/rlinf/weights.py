@@ -49,6 +49,7 @@ class TrainedShards:
     def __init__(self, actor: Any) -> None:
         self._model = actor.model
         trained = {name for name, parameter in self._parameters() if parameter.requires_grad}
+        # RLinf's `build_optimizer` notes here what it freezes until the critic is warm.
         self._names = trained | set(actor.store_requires_grad_param_name)
 
     def __call__(self) -> list[torch.Tensor]:
@@ -80,18 +81,21 @@ class Snapshot(WeightCopy):
         tensors = {
             name: state[name] for name in self.choose(state, changing=set(self._actor.param_names_need_sync))
         }
+        # Rank 0 alone has memory to send from, as in RLinf (`_is_weight_sender`).
         places = self.places(tensors, self._types(tensors)) if self._actor._rank == 0 else {}
         for name, shard in tensors.items():
             # A collective call: ranks that only take part gather every tensor, too, and in the same order.
             tensor = whole(shard)
             if places:
                 self.write(places[name], tensor)
+        # Copies to host memory run beside this thread: without it a version would be offered half written.
         wait_for(*tensors.values())
         return self.snapshot()
 
     def _types(self, tensors: Mapping[str, torch.Tensor]) -> Types:
         """As RLinf's: the type that its bucket syncer is told to send, else the receiver's."""
         dtype = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
+        # RLinf's bucket syncer alone reads the key (`weight_syncer/base.py`).
         if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
             return self.types
         trained = set(self._actor.param_names_need_sync)

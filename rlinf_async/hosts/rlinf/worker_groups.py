@@ -33,6 +33,7 @@ class PrintedWords:
         """The first failure in a line: whose call it was, and the last line of its error; None before."""
         if not self._messages:
             return None
+        # The words of RLinf's `worker_group.py`, `_wait_for_results` (0.3 and main), as is the prefix below.
         call, _, error = self._messages[0].partition(": exception is ")
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return (
@@ -93,6 +94,7 @@ class StartedWorkers:
 
     def _start(self, worker: StartedWorker) -> Any:
         self._workers[int(worker.options["worker_rank"])] = worker
+        # The options are the parameters of RLinf's `Cluster.allocate`, by their names.
         return worker.allocate(worker.cluster, **worker.options)
 
 

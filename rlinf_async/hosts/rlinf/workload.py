@@ -52,6 +52,7 @@ def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
     epochs, most = runner.get("max_epochs"), runner.get("max_steps")
     if epochs is None:
         raise ValueError("the config gives no runner.max_epochs, which RLinf needs")
+    # As RLinf's `set_max_steps`: an epoch is one step, and a negative number of steps is no bound.
     if most is not None and 0 <= int(most) < int(epochs):
         return "runner.max_steps", int(most)
     return "runner.max_epochs", int(epochs)
