@@ -90,6 +90,7 @@ def _look_into(directory: Path, name: str) -> None:
 
 
 def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
+    # Hydra begins no second composition in a process that still holds one.
     GlobalHydra.instance().clear()
     with warnings.catch_warnings():
         # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
@@ -147,6 +148,7 @@ def names_in(directory: Path) -> list[str]:
 
 
 def _lenient(override: str) -> str:
+    # Hydra's `++` changes a key that is there, and adds one that is not.
     return f"++{override.lstrip('+')}" if override.lstrip("+").startswith("async.") else override
 
 

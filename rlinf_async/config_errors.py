@@ -246,6 +246,7 @@ def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
         if not isinstance(key, yaml.ScalarNode):
             raise ValueError(f"{path}, line {line}: a key is one word, and this is a list or a block")
         name = (key.tag, key.value)
+        # YAML's `<<` may stand in a mapping more than once.
         if name in seen and not key.tag.endswith(":merge"):
             raise ValueError(
                 f"{path}, line {line}: the key {key.value} stands in line {seen[name]} already; keep one of "

@@ -16,6 +16,7 @@ def find(group: str, name: str) -> EntryPoint:
     """
     matches = list(entry_points(group=group, name=name))
     foreign = [entry for entry in matches if entry.dist is None or entry.dist.name != OWN_PACKAGE]
+    # By what they name: a package that is installed twice is one provider.
     if len({entry.value for entry in foreign}) > 1:
         packages = ", ".join(
             sorted(f"{entry.dist.name if entry.dist else '?'} ({entry.value})" for entry in foreign)

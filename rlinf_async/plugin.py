@@ -69,6 +69,7 @@ def watch() -> None:
         if name in sys.modules:
             _guard(sys.modules[name], guarded[name])
     if not any(isinstance(finder, _GuardingFinder) for finder in sys.meta_path):
+        # First: Python's own finders would answer before it.
         sys.meta_path.insert(0, _GuardingFinder(guarded))
 
 
@@ -92,6 +93,7 @@ def _guarded_calls() -> dict[str, _Call]:
 
 def _guard(module: ModuleType, call: _Call) -> None:
     owner = getattr(module, call.owner)
+    # Static: `getattr` would bind a classmethod and hide that it is one.
     stock = getattr_static(owner, call.name)
     function = getattr(stock, "__func__", stock)
     if hasattr(function, "watched"):
@@ -133,6 +135,7 @@ class _GuardingFinder(MetaPathFinder):
         call = self._guarded.get(fullname)
         if call is None:
             return None
+        # Asked by name: by way of `sys.meta_path` this finder would ask itself.
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _GuardingLoader(spec.loader, call)

@@ -68,8 +68,10 @@ def supervise(
     with tempfile.TemporaryDirectory(prefix="rlinf-async-") as scratch, _passing_on() as child:
         while True:
             restart += 1
+            # A file for each attempt: one that ends before it says anything has none.
             place = Path(scratch, str(restart))
             status = child.run([*command, *override], place)
+            # A signal that was passed on ends it for good, with whatever status the run has answered.
             if status in FINAL_STATUSES or child.asked:
                 return status
             attempt = read_attempt(place)
@@ -103,6 +105,8 @@ class _Child:
     def run(self, command: Sequence[str], place: Path) -> int:
         """Start it, wait for its end, and end whatever it has left behind; its exit status."""
         environment = {**os.environ, PLACE_VARIABLE: str(place)}
+        # A group of its own: what the run leaves behind ends with it, and an interrupt of the terminal comes
+        # once, passed on by this process.
         self._process = process = subprocess.Popen(command, env=environment, process_group=0)
         try:
             status = process.wait()
@@ -111,6 +115,7 @@ class _Child:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             self._process = None
+        # Popen tells a signal as its negative number, shells as 128 and the number.
         return status if status >= 0 else 128 - status
 
     def wait_asked(self, seconds: float) -> bool:

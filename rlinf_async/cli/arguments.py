@@ -120,6 +120,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     except YAMLError as error:
         fail(unreadable_yaml(error))
     except ValueError as error:
+        # Last: some of OmegaConf's errors are ValueErrors, too.
         fail(refusal(error, overrides or []))
 
 
@@ -137,6 +138,7 @@ def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
     try:
         return function(*arguments)
     except _refusals() as error:
+        # By module: some of OmegaConf's errors are ValueErrors as well, and have several lines.
         if type(error).__module__.partition(".")[0] != "omegaconf":
             fail(str(error))
         from rlinf_async.config_errors import unreadable_config

@@ -91,6 +91,7 @@ def train(
     if restarts:
         options = [] if config.directory is None else ["--config-dir", str(config.directory)]
         options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard + ["--join"] * join
+        # Without --restarts: a child that had it would supervise a child of its own.
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
         command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
@@ -102,6 +103,7 @@ def train(
         logging.disable(logging.INFO)
     import torch.multiprocessing as multiprocessing
 
+    # As RLinf's entry scripts do: CUDA does not survive a fork.
     multiprocessing.set_start_method("spawn", force=True)
     cfg = config.compose()
     register()
@@ -119,6 +121,7 @@ def train(
         hush(show_deaths=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
     threading.excepthook = _say_thread
+    # In this order: what ends the run is in its record before it is said.
     with (
         _ending_in_a_sentence(),
         recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
@@ -137,6 +140,7 @@ def _ending_in_a_sentence() -> Iterator[None]:
         # Ray ends its cluster when Python exits: a moment in which a signal would only show frames.
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        # A name of its own, as Python unbinds that of the handler at its end.
         ended: RunFailed | KeyboardInterrupt | Terminated = error
     else:
         return

@@ -9,6 +9,7 @@ from typing import Literal
 from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
 from rlinf_async.core.types import Correction
 
+# The docstrings of the fields below, which docs/config.md shows, name these four numbers.
 SHORTEST_LIMIT_S = 100.0
 SLOWDOWN_LIMIT = 20.0
 """Ratio of the limit that `auto` gives a step or a reset to the longest one before; the limit is at
@@ -61,6 +62,7 @@ class AdvancedConfig:
     silent_s: float = 100.0
     """Seconds without an answer after which a process is killed: an env worker or inference rank is
     then started again, without a learner rank or a channel the run ends."""
+    # The docstrings of `SurviveConfig` speak of ten minutes.
     window_s: float = 600.0
     """The seconds in which the restarts of `survive` are counted."""
     stall_s: float = 120.0

@@ -21,6 +21,7 @@ MODE_LEVELS: dict[str, tuple[bool, bool, bool]] = {
 }
 """The levels that each mode switches on: 1 (train), 2 (rollout) and 3 (streamer)."""
 
+# In the order of the flags in `MODE_LEVELS`.
 LEVEL_NAMES = ("train", "rollout", "streamer")
 
 

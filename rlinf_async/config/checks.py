@@ -13,6 +13,7 @@ from rlinf_async.core.config_keys import did_you_mean, nearest
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
+        # First: a value that is gone has a sentence of its own, and no near neighbour.
         check_not_removed(name, value)
         hint = did_you_mean(value, choices)
         raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
@@ -52,6 +53,7 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
     valid = [item.name for item in fields(schema)]
     for key in block:
         if key not in valid:
+            # First: a key that is gone has a sentence of its own, and no near neighbour.
             check_not_removed(f"{path}.{key}")
             near = nearest(key, valid, cutoff=0.5)
             hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
@@ -62,6 +64,8 @@ def check_block(path: str, content: Any, schema: Any, *, first: str) -> dict[str
     """The block at `path`, which may have none but known keys; `first` is what one value could mean."""
     if content is not None and not isinstance(content, Mapping):
         flag = first == "enabled"
+        # The value itself where it is of the first key's kind, a flag or a number; a bool is an int to
+        # Python.
         meant = content if isinstance(content, int) and isinstance(content, bool) == flag else flag or 1
         raise ValueError(f"{path}={content!r} must be a block; nearest: {path}.{first}={str(meant).lower()}")
     block = dict(content or {})

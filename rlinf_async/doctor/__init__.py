@@ -38,6 +38,7 @@ def _installed() -> list[Check]:
         installation.check_extras({name: version(name) for name in ("jinja2",)}),
     ]
     if torch.status == "fail":
+        # The names under which these checks report where they are made.
         names = ("gpu", "nccl", "entry points", "frameworks")
         return [*ground, *without([torch], *names)]
     gpus = gpu.Gpus.found()

@@ -66,6 +66,7 @@ def driver(path: Path = DRIVER_FILE) -> str | None:
     if not path.is_file():
         return None
     words = path.read_text().splitlines()[0].split()
+    # NVIDIA's open modules put more words before the number than its others.
     return next((word for word in words if word[0].isdigit() and "." in word), "of unknown version")
 
 
@@ -89,6 +90,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
 
 
 def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
+    # Set and empty hides all GPUs; unset hides none.
     if environ.get(VISIBLE_VARIABLE, "0") in ("", "-1"):
         return f"unset {VISIBLE_VARIABLE}, which hides them"
     if gpus.build is None:

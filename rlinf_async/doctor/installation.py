@@ -40,6 +40,7 @@ def entry_points() -> list[EntryPoint]:
 
 def check_python(version: tuple[int, ...]) -> Check:
     text = ".".join(map(str, version))
+    # Equal to `requires-python` in pyproject.toml.
     if (3, 11) <= version[:2] <= (3, 13):
         return Check("python", "ok", text)
     detail = f"{text}, where 3.11 to 3.13 are supported"
@@ -50,6 +51,7 @@ def check_torch(installed: str | None) -> Check:
     remedy = "pip install 'torch>=2.6'"
     if installed is None:
         return Check("torch", "fail", "not installed", remedy)
+    # Equal to the bound in pyproject.toml.
     if release(installed) < (2, 6):
         return Check("torch", "fail", f"{installed}, where at least 2.6 is needed", remedy)
     return Check("torch", "ok", installed)

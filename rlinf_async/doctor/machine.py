@@ -22,6 +22,7 @@ from rlinf_async.ray_runtime.cluster.environment import (
 GIB = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB
 LEAST_OPEN_FILES = 4096
+# `check_memory` names this number in its remark.
 LEAST_MEMORY = 4 * GIB
 LEAST_DISK = 5 * GIB
 FULL_DISK = 0.95
@@ -80,6 +81,7 @@ def free_shared_memory() -> int:
 def memory() -> int:
     """The bytes that this machine, or this container, may use."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # The kernel's word for no limit.
     limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
     return physical if limit == "max" else min(physical, int(limit))
 
@@ -93,6 +95,7 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 def check_memory(*, available: int, memory: int) -> Check:
     """Check that there is main memory for a run."""
+    # The kernel's number is the machine's, also within a container that may use less.
     available = min(available, memory)
     detail = f"{available / GIB:.1f} of {memory / GIB:.1f} GiB free"
     if available < LEAST_MEMORY:
@@ -130,6 +133,7 @@ def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = REN
     """Check which OpenGL back end draws a picture without a screen."""
     if not is_here("mujoco"):
         return skipped("rendering", "mujoco is not installed")
+    # A process for each: both variables count once, when their packages are imported.
     failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
     works = [name for name, failure in failures.items() if failure is None]
     backend = os.environ.get("MUJOCO_GL")

@@ -17,6 +17,7 @@ SILENCE_VARIABLES = {"RAY_health_check_timeout_ms": "2000", "RAY_health_check_fa
 """What has Ray miss a silent node in 20 seconds, in the place of 64; the first node reads them."""
 INTERFACES = Path("/sys/class/net")
 ROUTES = Path("/proc/net/route")
+# 0.0.0.0, as the kernel's table of routes writes a destination.
 DEFAULT_ROUTE = "00000000"
 
 RESOLVE = "import socket; print(socket.gethostbyname(socket.gethostname()))"

@@ -37,6 +37,7 @@ def claim_directory(directory: Path, *, key: str) -> None:
     if path in _HELD:
         return
     file = path / LOCK_FILE
+    # A claim is the process's: another thread may claim again, or be the last to go.
     lock = FileLock(file, mode=PRIVATE_MODE, thread_local=False)
     if file.is_symlink():  # some versions of the library empty what it leads to
         raise ValueError(f"{directory}, by {key}, cannot be written: {file} is a symbolic link")
@@ -52,7 +53,9 @@ def claim_directory(directory: Path, *, key: str) -> None:
         return  # a file system without locks: nobody can tell
     except OSError as error:
         raise ValueError(f"{directory}, by {key}, cannot be written: {error.strerror or error}") from error
+    # Kept, as the library gives up the lock of an object that nobody holds.
     _HELD[path] = lock
+    # The number only makes a refusal clearer: the claim holds without it.
     with suppress(OSError), opened(file, os.O_WRONLY | os.O_TRUNC) as descriptor:
         os.write(descriptor, f"{os.getpid()}\n".encode())
 
@@ -97,6 +100,7 @@ class Attempt:
         """Write the message for the process that has started this one, if it waits for one."""
         if place := os.environ.get(PLACE_VARIABLE):
             *_, last = [None, *read_failures(Path(self.run_dir))]
+            # In one move: whoever waits may read at any time.
             half = Path(f"{place}.half")
             half.write_text(json.dumps(asdict(replace(self, last_fault=last))))
             half.replace(place)

@@ -70,6 +70,7 @@ def output_of(
     if process.returncode == 0:
         return process.stdout, None
     lines = process.stderr.strip().splitlines()
+    # The last line of a traceback is the error; a signal leaves none.
     return process.stdout, lines[-1] if lines else f"exit status {process.returncode}"
 
 

@@ -127,6 +127,7 @@ class StepTable:
         columns = [column for column in ALL_COLUMNS if not (bar and column.alone)]
         self._widths = {column: column.width for column in columns}
         step = next(column for column in columns if column.name == "step")
+        # Two numbers, the slash between them, and two spaces before.
         self._widths[step] = max(step.width, 2 * len(str(total)) + 3)
         while sum(self._widths.values()) >= width and (last := max(columns, key=_rank)).rank:
             columns.remove(last)
@@ -245,6 +246,7 @@ class RunDisplay:
         table.add_row("trajectories", str(summary.ledger))
         if (faults := count_failures(Path(run_dir))).kinds:
             table.add_row("outlived", f"{faults}  (failures.jsonl)")
+        # Brackets in a path would be markup to rich.
         table.add_row("run directory", escape(run_dir))
         table.add_row("look closer", escape(report_command(run_dir)))
         self._print(table)

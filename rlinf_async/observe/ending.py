@@ -97,6 +97,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
             what_next=f"to go on, {again}",
             status=INTERRUPTED_STATUS,
         )
+    # Before SystemExit, of which it is one.
     if isinstance(error, Terminated):
         name = signal.Signals(error.number).name
         return Ending(
@@ -159,6 +160,7 @@ def no_steps(faults: FaultCounts) -> RunSummary:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """In this block no signal ends what has to be done at the end, such as to leave no process behind."""
+    # Python lets no other thread set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -198,6 +200,8 @@ def recorded(
         setattr(failed, MARK_ATTRIBUTE, ending)
     else:
         return
+    # Outside of the handler: within it Python would keep the error, with all its frames, as the context of
+    # this one.
     raise failed from None
 
 
@@ -217,6 +221,7 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
         action="the run ends",
         trace=trace,
     )
+    # After the fault is in the record: the sum counts it, too.
     facts = summary(count_failures(run_dir)).as_dict()
     RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
     return None if trace is None else RunDir(run_dir).write_traceback(said_without_secrets(trace))

@@ -53,7 +53,7 @@ class FaultCounts:
     """Counts of the faults of a run, and their cost."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    """Faults, by the words of `What`."""
+    """Faults, by the words of `FaultKind`."""
     restarts: Counter[str] = field(default_factory=Counter)
     """Faults that were outlived, by the part that was started again: env, env_worker, inference."""
     seconds: float = 0.0
@@ -170,6 +170,7 @@ class FailureReader:
         except OSError:
             return []
         lines = (text + end).decode(errors="replace").splitlines()
+        # The record may hold the faults of earlier attempts.
         return [fault for fault in _faults(lines) if fault["time"] >= self._began]
 
 

@@ -32,7 +32,9 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         if os.fstat(file).st_size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
         content = b""
+        # A second descriptor: the reader closes its own, and `opened` the first.
         with os.fdopen(os.dup(file), "rb") as reader:
+            # One byte more: the file may have grown since it was measured.
             content = reader.read(limit + 1)
         if len(content) > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
@@ -108,6 +110,8 @@ def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
         if not stat.S_ISREG(found):
             raise OSError(errno.EINVAL, "it is no file", str(path))
+    # In the same folder, as a move to another file system is not one step; cut, as names are at most 255
+    # bytes.
     file, half = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".half", dir=path.parent)
     try:
         try:
@@ -118,6 +122,7 @@ def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
             os.close(file)
         os.replace(half, path)
     except BaseException:
+        # An interrupt, too, leaves no half file behind.
         with suppress(OSError):
             os.unlink(half)
         raise
@@ -155,6 +160,7 @@ def names_in(directory: Path, suffix: str) -> list[Path]:
 def _write(file: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
+        # A disk that is nearly full takes a part of it.
         view = view[os.write(file, view) :]
 
 
@@ -163,6 +169,7 @@ def _umask() -> int:
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    # Unknown here: the narrowest.
     return 0o077
 
 

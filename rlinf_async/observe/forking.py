@@ -107,6 +107,7 @@ class ForkingInterpreter:
             errors.touch()
             probe = Probe(code, env, ground, str(output), str(errors))
             said = self._ask(json.dumps(asdict(probe)), timeout)
+            # Negative for a signal; SERVER_CODE's word `threads`, or nothing, says that there was no fork.
             if not said.lstrip("-").isdigit():
                 return None
             return subprocess.CompletedProcess(
@@ -148,6 +149,7 @@ def _started() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        # A group of its own: `_end` ends the fork of a probe that hangs as well.
         start_new_session=True,
     )
 

@@ -36,6 +36,7 @@ class BusyMeter:
         busy, elapsed = self._busy, now - self._since
         for server, start in self._open.items():
             busy[server] += now - start
+            # The rest of an open span belongs to the next call.
             self._open[server] = now
         self._busy, self._since = [0.0] * self.width, now
         return [min(1.0, seconds / elapsed) if elapsed > 0 else 0.0 for seconds in busy]

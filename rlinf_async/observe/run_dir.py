@@ -52,7 +52,7 @@ class RunDir:
         self.status = path / "status.json"
         self.trace = path / "trace"
         self.tensorboard = path / "tensorboard"
-        """The event files of RLinf's own logger."""
+        """The event files of the framework's own logger."""
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
         self.traceback = path / "traceback.txt"
@@ -100,9 +100,11 @@ class RunDir:
         if not goes_on:
             moved += [self.metrics, self.failures, self.tensorboard]
             moved += [weights] if weights is not None else []
+        # A copy: the run that goes on adds to the file itself.
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place, follow_symlinks=False)
         for path in moved:
+            # lexists: a link that leads nowhere moves, too, as nothing is written through it.
             if os.path.lexists(path):
                 target = place / path.parent.resolve().relative_to(here) / path.name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +226,7 @@ def warning_of(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # 3: beyond this generator and contextlib stands whoever writes.
         warnings.warn(f"{path} cannot be written: {error.strerror}", stacklevel=3)
 
 

@@ -1,9 +1,9 @@
 """Secrets, taken out of what a run writes down of itself: its config, and the errors that it meets.
 
 A run directory is read by colleagues, copied and attached to bug reports. What it holds must stay useful, so
-that here, unlike in a report (`report/redact.py`), everything stays but what is a secret by the name of its
-key or by its form. Of the environment only what is allowed stays: the values of variables with known names,
-and those that are no more than a number, a word or a path.
+that here, unlike in a report (`lab/report/redact.py`), everything stays but what is a secret by the name of
+its key or by its form. Of the environment only what is allowed stays: the values of variables with known
+names, and those that are no more than a number, a word or a path.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _CAMEL_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 SECRET_FORMS = (
     # A user and their password, or a token, in a URL.
+    # Digits up to a slash, or to the end, are a port.
     (re.compile(r"(?<=://)[^\s/:@\"']*:(?!\d+(?:/|$))[^\s\"']+(?=@)"), HIDDEN_MARK),
     (re.compile(r"(?<=://)[^\s/\"']+(?=@)"), HIDDEN_MARK),
     (re.compile(r"(?<=hooks\.slack\.com/)[\w/-]+"), HIDDEN_MARK),

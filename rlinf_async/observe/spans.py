@@ -165,6 +165,7 @@ class SpanLog:
             return
         make_directory(Path(directory))
         name = process.replace(" ", "-") or "process"
+        # With its number: a process that takes the place of another begins a file of its own.
         self._path = Path(directory) / f"{name}-{os.getpid()}.jsonl"
         self._header = _line({"process": process or name, "pid": os.getpid(), "offset": offset})
         self._open(self._path)

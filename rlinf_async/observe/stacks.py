@@ -43,6 +43,7 @@ def answer_for_stacks(run_dir: Path, process: str) -> None:
         os.mkfifo(request, 0o600)
         # For reading *and* writing: opening waits for nobody, and reading never meets an end.
         pipe = os.open(request, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # A daemon: it waits for ever, and may not keep the process from ending.
         threading.Thread(target=_answer, args=(pipe, request.with_suffix(".txt")), daemon=True).start()
 
 
@@ -56,6 +57,7 @@ def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
         before = _size(answer)
         if not _ask(request):
             continue
+        # The name as `answer_for_stacks` makes it, backwards.
         yield request.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
 
 
@@ -102,6 +104,7 @@ def _appended(path: Path, before: int) -> str:
     while time.monotonic() < give_up:
         time.sleep(0.05)
         last, size = size, _size(path)
+        # Nothing marks the end of an answer: one that does not grow any more is whole.
         if size > before and size == last:
             break
     if size == before:

@@ -179,6 +179,7 @@ def _pace(records: RunDir, remaining: int) -> dict[str, float]:
     alone.
     """
     lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
+    # As `pace.Pace` does, so that a look from outside and the run's own lines say the same.
     recent = (lines[1:] or lines)[-WINDOW_STEPS:]
     if not recent:
         return {}

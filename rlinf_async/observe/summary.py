@@ -157,6 +157,7 @@ class Tally:
         """Return the sum of the steps so far; `faults` are of the run, its earlier attempts included."""
         seconds, window = self._seconds, len(self._first_success)
         ends = (self._first_success, self._last_success)
+        # Both windows hold equally many steps: each success goes into both, up to the same number.
         first, last = (sum(values) / max(1, window) for values in ends)
         return RunSummary(
             steps=self._steps,

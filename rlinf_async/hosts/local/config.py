@@ -52,6 +52,7 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
             settings that do not fit together.
     """
     values = plain(cfg)
+    # Alone and first: with something else in a block's place, the lookups below would fail on their own.
     refuse(TABLE.misshapen(values))
     refuse([*_wrong_values(values), *_unread_keys(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))

@@ -68,9 +68,11 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> DeclaredEnvs:
+        # Built again with the same seed, they would begin with the episodes that the run has trained.
         seed = reseeded(section["seed"], builds[first])
         builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
+        # All shards are of one size: `first` is a multiple of it.
         shard = first // size
         env = make(shard_section, size, shard, settings.plan.shards, None)
         if getattr(env, "auto_reset", False):
@@ -92,6 +94,7 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     """
     name = name_in(cfg, "model", "model_type")
     build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
+    # The sizes that a factory gets mean nothing to a policy that sees observations.
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
 
@@ -113,6 +116,7 @@ class DeclaredEnvs:
         self._ended, self._cut = (torch.zeros(size, dtype=torch.bool) for _ in range(2))
 
     def reset(self) -> dict[str, Any]:
+        # Other hosts do this when a rollout has ended, of which nobody tells environments here.
         if self._has_begun:
             self._env.update_reset_state_ids()
         self._has_begun = self._env.is_start = True
@@ -124,6 +128,7 @@ class DeclaredEnvs:
         """Take one decision, actions [envs, chunk, action_dim]."""
         results = self._env.chunk_step(torch.from_numpy(actions))
         step = self._contract.step(results, steps=actions.shape[1], observes=False)
+        # Before `_ended` takes this decision in: a cut after the end of an episode is none.
         self._cut |= step.cut & ~self._ended
         self._ended |= step.dones.any(dim=1)
         rewards = step.rewards.float().sum(dim=1)
@@ -161,6 +166,8 @@ class DeclaredPolicy(ActorCritic):
         self, states: Observation, noise: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
         """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
+        # A seed of the whole batch's noise: scaled, so that fractions count, and not negative, as generators
+        # want it.
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
         actions, result = decided(decision, len(noise))

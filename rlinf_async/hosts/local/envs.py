@@ -90,6 +90,7 @@ class PointReach:
         self._states = self._states + moves * moving[:, None]
         arrived = moving & (np.linalg.norm(self._states, axis=1) < self.radius)
         self._ended = self._ended | arrived
+        # A copy: `reset` clears the array in place.
         return Outcome(self._states, arrived.astype(np.float32), self._ended.copy())
 
     def skip(self, episodes: int) -> None:

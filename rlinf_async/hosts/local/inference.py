@@ -45,6 +45,7 @@ class InferenceRank(Answering):
     ) -> None:
         self._rank = rank
         self._busy = busy
+        # A copy: the learner changes its own while this one acts.
         self._model = copy.deepcopy(model).eval()
         # Environments stand still while they wait for an answer; a learner has more to do anyway.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)

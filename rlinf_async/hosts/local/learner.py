@@ -113,6 +113,7 @@ class LocalTraining:
     def _note_episodes(self, fields: Tree) -> None:
         """Returns, and successes: ends that are no cuts. What is rewarded after the end counts nothing."""
         ended, rewards = leaf(fields, "ended"), leaf(fields, "rewards")
+        # Popped: nothing after this asks whether an end was a cut.
         cut = fields.pop("truncated", None)
         success = ended if cut is None else ended & ~cut  # type: ignore[operator]
         self._metrics["env/success_once"] += map(float, success.any(dim=0))
@@ -124,6 +125,7 @@ class LocalTraining:
                 scores = score_rollout(rollout, self.model)
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
+        # T + 1 rows: of the last observation the value alone counts, which bootstraps the cut.
         rollout |= {PROXIMAL_FIELD: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
@@ -226,6 +228,8 @@ class LocalTraining:
         parameters = list(self.model.parameters())
         for parameter in parameters:
             if parameter.grad is not None:
+                # Before the norm is clipped, as that of a sum would be clipped at another place; 1 at least,
+                # as a step without a valid sample would divide 0 by 0.
                 parameter.grad.div_(max(1.0, self._count))
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip_grad)
         if not self._skipped_steps.step(float(norm)):

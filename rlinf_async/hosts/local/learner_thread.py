@@ -47,6 +47,7 @@ class LearnerThread:
         loop = asyncio.get_running_loop()
         learning = loop.run_in_executor(self._thread, self._learn, batch, PiecesFromLoop(pieces, loop))
         try:
+            # A thread cannot be cancelled: shielded, its future is left to be waited for below.
             metrics = await asyncio.shield(learning)
         finally:
             if not learning.done():
@@ -92,4 +93,5 @@ class PiecesFromLoop:
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
         taking = self._pieces.take(batch, whole=whole)
+        # The broker's conditions belong to the loop of the run, and cannot be waited for in this one.
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self._loop))

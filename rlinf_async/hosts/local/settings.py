@@ -107,6 +107,7 @@ class LocalSettings:
                 f"{self.plan.envs_per_shard} environments; a request is never split"
             )
 
+    # cached_property writes past the `__setattr__` that a frozen dataclass refuses.
     @cached_property
     def plan(self) -> ShardPlan:
         """The division of the environments."""
@@ -121,6 +122,7 @@ class LocalSettings:
         )
         simulator = {"env_type": "local"}
         rollout = self.asynchrony.rollout
+        # This host has no evaluation that a number of shards would have to suit.
         return divide(one_each, simulator, rollout, stages=1, evaluates=lambda shards: True)
 
     @property

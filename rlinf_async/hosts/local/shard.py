@@ -80,6 +80,7 @@ class Shard(TrainShard[ShardOutput]):
         super().__init__(simulators, busy=busy, number=shard, **sizes)
         self._first = shard * self.size
         with ExitStack() as unless_built:
+            # Environments that cannot be built would leave their thread behind.
             unless_built.callback(self._leave)
             self._envs: Environments
             simulators.build_first(self._make_first)
@@ -115,6 +116,7 @@ class Shard(TrainShard[ShardOutput]):
 
     async def restart(self) -> None:
         """Rebuild the environments; where they can, they go on after the episodes that have begun."""
+        # They have failed anyhow, and may fail once more while they are closed.
         with suppress(ShardFailure):
             await self._simulators.build(self._envs.close)
         await super().restart()
@@ -131,6 +133,7 @@ class Shard(TrainShard[ShardOutput]):
             ShardFailure: they have failed while they were closed, or have not come to an end.
         """
         try:
+            # In a thread that is stuck the call would wait behind the one that does not return.
             if not self._simulators.stuck:
                 self._simulators.close(partial(self._in_process, self._envs.close))
         finally:
@@ -216,6 +219,7 @@ class RolloutRecorder(SampleRecorder[ShardOutput]):
     def rollout(self) -> Tree:
         rollout = super().rollout()
         if self._cuts[-1] is not None:
+            # The output of a reset tells of no cuts: None stands for none of them.
             none = torch.zeros_like(self._cuts[-1])
             rollout["truncated"] = torch.stack([none if cut is None else cut for cut in self._cuts])
         return rollout

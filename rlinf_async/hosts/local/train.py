@@ -37,6 +37,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     environments, policy = environments_of(cfg, settings), policy_of(cfg)
     make_directory(run_dir)
     records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
+    # Before this run writes: what it had written would be moved with what an earlier run has left.
     records.set_aside(weights=weights, say=display.note)
     records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
     facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody

@@ -188,6 +188,7 @@ class LocalTrainer:
                 )
 
     def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
+        # Environments of this process may draw from torch's generator, too: it goes on where it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             model = self._policy(state_dim=state_dim, action_dim=action_dim)
@@ -288,6 +289,7 @@ class LocalRun(InProcessRun):
         check_weights(version, state)
         for rank in self._ranks:
             await rank.load(version, state)
+        # After every rank: a rollout that is admitted for this version may be answered by any of them.
         self._trajectories.publish(version)
 
     def _report(self, step: int, metrics: dict[str, float], began: float) -> None:

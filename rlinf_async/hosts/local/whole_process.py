@@ -139,6 +139,7 @@ class _Loop(asyncio.SelectorEventLoop):
         selector = _Selector(process)
         super().__init__(selector)
         # The end of its pipe that others write into is known to nobody else.
+        # Taken when the loop is new: later the map has descriptors of others, which close their own.
         own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]
         self._process, self._own = process, own
         process.hold(own)

@@ -30,6 +30,7 @@ from rlinf_async.hosts.verl.settings import VerlSettings
 
 def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
     """Return which decisions belong to an episode, [T, B] bool: without auto_reset none after its end."""
+    # [T + 1, B]: row t says whether the episode had ended before decision t; the last row follows them all.
     ended = rollout["ended"][:-1]
     return torch.ones_like(ended) if settings.auto_reset else ~ended
 
@@ -65,10 +66,14 @@ def estimate_batch(
         group: the process group of the learner ranks, all of which call this with parts of one size.
     """
     if settings.estimator in VALUE_ESTIMATORS and settings.auto_reset:
+        # veRL's own GAE takes a sequence for one episode and would reach across a reset; of veRL comes the
+        # whitening.
         advantages, returns = _bootstrap(rollout, settings)
         valid = valid_decisions(rollout, settings).float()
         everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
         return _own(everyone, advantages, group), returns
+    # Joined along sequences: a group is never spread over ranks, so its members stay side by side for
+    # `index`.
     rewards, mask = (_everyone(tensor.T, group, dim=0) for tensor in _of_first_episode(rollout, settings))
     values = None
     if settings.estimator in VALUE_ESTIMATORS:
@@ -142,6 +147,7 @@ def _everyone(tensor: torch.Tensor, group: ProcessGroup | None, *, dim: int = 1)
     """The parts of all ranks side by side; `tensor` where there is one rank."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return tensor.contiguous()
+    # `all_gather` takes contiguous tensors of one shape: every rank has an equal part of a batch.
     parts = [torch.empty_like(tensor.contiguous()) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, tensor.contiguous(), group=group)
     return torch.cat(parts, dim=dim)
@@ -151,5 +157,6 @@ def _own(everyone: torch.Tensor, own: torch.Tensor, group: ProcessGroup | None) 
     """This rank's columns of [T, B] tensors of all ranks."""
     if everyone.shape == own.shape:
         return everyone
+    # `_everyone` has joined the parts in the order of the ranks.
     start = dist.get_rank(group) * own.shape[1]
     return everyone[:, start : start + own.shape[1]].contiguous()

@@ -38,6 +38,7 @@ def claim(config: DictConfig) -> None:
     claim_directory(Path(config.vla.run_dir), key="vla.run_dir")
     if (config.trainer.save_freq or 0) > 0:
         claim_directory(folder_of(config), key="trainer.default_local_dir")
+        # After the claim: a run that still goes on would lose the checkpoint that it is writing.
         tidy(folder_of(config))
     run_dir = Path(config.vla.run_dir).absolute()
     Attempt(
@@ -85,6 +86,7 @@ def resume_point(
     if trainer.resume_mode == "auto":
         return _newest(folder_of(config), say)
     folder = Path(str(trainer.resume_from_path)).absolute()
+    # veRL's own trainers write no list of files by which a checkpoint could be judged.
     problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
     if why := why_no_checkpoint(trainer.resume_from_path) or (problem and _not_whole(folder, problem)):
         raise ValueError(why)
@@ -124,6 +126,7 @@ def _not_whole(folder: Path, problem: str) -> str:
 
 
 def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
+    # veRL's file goes first: `find_newest` sees no checkpoint without a list of files, and veRL writes none.
     latest = _latest(parent, say)
     if latest is not None:
         return latest, step_of(latest) or 0
@@ -144,7 +147,9 @@ def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
         say(f"{file} cannot be read: {error.strerror}")
         return None
     folder = parent / f"global_step_{text}"
+    # Digits alone: another text could lead out of the folder.
     if text.isdecimal() and (folder / "actor").is_dir():
+        # One of this package is left to `find_newest`, which reads all of it and falls back on an older one.
         return None if (folder / LIST_FILE).exists() else folder
     say(f"{file} names the step {text!r}, of which there is no checkpoint")
     return None

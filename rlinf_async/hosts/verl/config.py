@@ -46,13 +46,16 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     if why := another_mode(config, needs_ours=True):
         raise ValueError(why)
     cfg = plain(config) if isinstance(config, DictConfig) else config
+    # Alone and first: with something else in a block's place, the lookups below would fail on their own.
     refuse(TABLE.misshapen(cfg))
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
     wrong_values = [*TABLE.malformed(cfg), *wrong_types(cfg)]
     reasons = [*wrong_values, *refusals(cfg), *unknown(cfg), *more_reasons]
+    # Told before anything is calculated: the arithmetic below takes the kinds of its numbers for granted.
     if wrong_values:
         refuse(reasons)
     try:
+        # First: the checks below read `balance`, which says nothing while it is `auto`.
         asynchrony = settled(asynchrony, section(cfg, "train"))
         reasons += contradictions(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
@@ -60,6 +63,7 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
         reasons += not_added_up(cfg, settings)
         reasons += too_few_places(cfg, settings)
     except ValueError as error:
+        # The arithmetic ends at its first bad number, and what was found before is told with it.
         raise RefusedError([*reasons, *reasons_of(error)]) from error
     refuse(reasons)
     return settings
@@ -71,6 +75,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
     Returns:
         veRL's settings that have given way.
     """
+    # As a tuple and before the config is written: afterwards no setting would be left to give way.
     changes = tuple(changes_of(plain(config)))
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     block: dict[str, Any] = {"mode": settings.asynchrony.mode}
@@ -78,6 +83,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
         block |= resolved_rollout(settings)
     if streamer.enabled:
         block["streamer"] = {"micro_batch_size": settings.micro_batch_size}
+    # veRL's config is a struct, which refuses keys that it has not.
     with open_dict(config):
         config[BLOCK_KEY] = OmegaConf.merge(config.get(BLOCK_KEY) or {}, block)
         OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
@@ -111,6 +117,7 @@ def _adapters(model: Any) -> Adapters | None:
         return None
     return Adapters(
         rank=model["lora_rank"],
+        # veRL's default.
         alpha=model.get("lora_alpha") or 16,
         targets=model.get("target_modules") or ALL_LAYERS,
         excluded=model.get("exclude_modules"),
@@ -145,6 +152,8 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         action_dim=whole(cfg, "vla.model.action_dim"),
         ratio_level=lookup(cfg, "vla.ratio_level") or "chunk",
         batches=whole(cfg, "trainer.total_training_steps"),
+        # veRL's mini-batch counts prompts, which its trainer multiplies by `rollout.n`; each trajectory is
+        # `decisions` samples.
         global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
         update_epoch=whole(cfg, f"{ACTOR_SECTION}.ppo_epochs", default=1),
@@ -158,6 +167,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         value_clip=float(lookup(cfg, "critic.cliprange_value")),
         adapters=_adapters(lookup(cfg, MODEL_SECTION)),
         seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
+        # veRL's -1 means never, as 0 does here.
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,
     )

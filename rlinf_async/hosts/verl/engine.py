@@ -115,6 +115,7 @@ class PolicyEngine(FSDPEngine):
         return dress(policy, section)
 
     def _check_units(self, policy: nn.Module) -> None:
+        # veRL asserts that there are some, and its AssertionError says neither which key nor which classes.
         units = (self.engine_config.wrap_policy or {}).get("transformer_layer_cls_to_wrap")
         if not units and not getattr(policy, "_no_split_modules", None):
             classes = sorted({type(module).__name__ for module in policy.modules() if module is not policy})
@@ -154,6 +155,7 @@ class PolicyEngine(FSDPEngine):
         self, forward_inputs: Mapping[str, Any], *, entropy: bool = False, values: bool
     ) -> Mapping[str, torch.Tensor]:
         """Return the scores of actions by the present policy, by a call to the wrapped module."""
+        # Called, and no method of the policy: FSDP2 gathers the outermost parameters in a hook of the call.
         output: Mapping[str, torch.Tensor] = self.module(
             forward_inputs=forward_inputs,
             compute_logprobs=True,
@@ -165,6 +167,7 @@ class PolicyEngine(FSDPEngine):
     @torch.no_grad()
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
         """Score each of `parts`, [N, ...], of which sharded models require equally many on every rank."""
+        # Without dropout, as inference acts.
         self.module.eval()
         for part in parts:
             inputs: Any = part["forward_inputs"]
@@ -183,6 +186,7 @@ class PolicyEngine(FSDPEngine):
         """
         state = self.module.state_dict()
         selection = state if names is None else {name: state[name] for name in state if name in names}
+        # Lazily: gathered at once, a second copy of the policy would stand beside its shards.
         return ((name, _gather(tensor)) for name, tensor in selection.items()), None
 
     def reshard(self) -> None:
@@ -216,6 +220,7 @@ class PolicyEngine(FSDPEngine):
     """Counts the optimizer steps that veRL leaves out, as their gradients are not finite."""
 
     def optimizer_step(self) -> float:
+        # The norm before clipping; where it is not finite veRL has left the step out.
         norm = float(super().optimizer_step())
         if self.skipped_steps is not None:
             self.skipped_steps.step(norm, scaled=getattr(self, "scaler", None) is not None)
@@ -256,5 +261,6 @@ def dress(policy: Any, section: dict[str, Any]) -> Any:
             "of a Hugging Face model; give it another name, or `save_pretrained` and `tie_word_embeddings`"
         )
     if not hasattr(policy, "can_generate"):
+        # veRL's checkpoints ask for it before they write how a model generates.
         policy.can_generate = lambda: False
     return policy

@@ -39,6 +39,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
     """
     cfg = plain(config)
     settings = runnable_settings(cfg)
+    # Memory of accelerators means nothing on CPUs, but a config may be explained for another cluster.
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
@@ -156,8 +157,10 @@ def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=0 if settings.adapters else model.parameters,
+        # veRL's defaults: fp32 to step, bf16 in the passes.
         stored=_bytes(cfg, f"{FSDP_SECTION}.model_dtype", default=4),
         computed=_bytes(cfg, f"{FSDP_SECTION}.mixed_precision.param_dtype", default=2),
+        # veRL's fsdp_size=-1 shards over all ranks.
         ranks=min(ranks, sharing) if sharing > 0 else ranks,
         strategy="shard_grad_op"
         if lookup(cfg, f"{FSDP_SECTION}.reshard_after_forward") is False

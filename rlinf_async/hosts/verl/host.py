@@ -51,6 +51,7 @@ class VerlHost(PackagedHost):
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         address = lookup(cfg, "ray_kwargs.ray_init.address")
+        # Further nodes can only be in a cluster that somebody has started.
         return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
@@ -61,8 +62,10 @@ class VerlHost(PackagedHost):
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
         settings = runnable_settings(plain(cfg))
+        # Before `validate`, which imports veRL: VERL_PLATFORM counts at that moment only.
         _choose_device(cfg)
         validate(cfg)
+        # Before a checkpoint is looked for: another run might be about to write or to remove it.
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"
         check_left(
@@ -92,6 +95,7 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import runnable_settings
 
+        # `write_back` changes the config that it is given.
         result = copy.deepcopy(cfg)
         write_back(result, runnable_settings(plain(result)))
         return plain(result)

@@ -22,6 +22,7 @@ from rlinf_async.observe.check import (
     without,
 )
 
+# Equal to INSTALL_COMMAND and to the extra `verl` in pyproject.toml.
 FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE = (0, 9, 1), (0, 10)
 """Supported releases of veRL: from the first of these on, and below the second."""
 INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
@@ -60,10 +61,12 @@ def get_ready() -> bool:
     """
     import torch  # explaining a config does without
 
+    # Called before every import of veRL; Python keeps one copy of an equal filter.
     logging.getLogger(PLATFORM_LOGGER).addFilter(is_worth_reading)
     warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
     has_accelerator = torch.cuda.is_available()
     if not has_accelerator:
+        # The user's own choice stays.
         os.environ.setdefault(PLATFORM_VARIABLE, "cpu")
     return has_accelerator
 
@@ -112,6 +115,7 @@ def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
     """Check that veRL's own command will look for the accelerator of this machine."""
     platform = environ.get(PLATFORM_VARIABLE)
     output, _ = output_of(code, ground=["import torch"])
+    # A probe that fails prints nothing; the check `gpu` says why.
     gpus = int(output or 0)
     if gpus or platform == "cpu":
         return Check("verl platform", "ok", f"{PLATFORM_VARIABLE}={platform}" if platform else f"{gpus} GPU")

@@ -281,6 +281,8 @@ DERIVED_KEYS = tuple(
 """Keys that veRL's own check of a config asks for."""
 TABLE = Table(
     (
+        # Of rows of one name the first is taken, and so it is of patterns that fit: refusals go before kinds,
+        # and the wide `.*` of INEFFECTIVE_KEYS last.
         *REFUSED_KEYS,
         *NUMBER_KEYS,
         *CHOICE_KEYS,
@@ -356,6 +358,7 @@ def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
     verl_keys = defaults()
+    # Without veRL its keys are not known, and every one of them would seem to be a mistake.
     if not verl_keys:
         return
     names = [*dotted(verl_keys), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
@@ -372,6 +375,7 @@ def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each section that no code reads."""
+    # A package that prepares runs reads a section of the name of its entry point.
     sections = {*defaults(), *OUR_SECTIONS, *entry_points(group="rlinf_async.preparations").names}
     for section in cfg:
         if defaults() and section not in sections:

@@ -42,10 +42,12 @@ class LearnerWorker(LearnerRank, TrainingWorker):
 
     def __init__(self, config: TrainingWorkerConfig, *, actor: ActorConfig, algorithm: AlgoConfig) -> None:
         """`actor` and `algorithm` are veRL's sections of these names, for its losses and estimators."""
+        # Before veRL's constructor, which joins a group only where this process is in none.
         join_group()
         super().__init__(config=config)
         self._actor = actor
         self._algorithm = algorithm
+        # CUDA has a current device for each thread: the learner's thread begins with device 0 otherwise.
         self.start_learning(
             rank=self.rank, initializer=get_torch_device().set_device, initargs=(get_device_id(),)
         )
@@ -89,9 +91,11 @@ class EngineWeights(WeightCopy):
         self._engine.reshard()
         module = self._engine.module
         state = module.state_dict()
+        # Frozen parameters go out with the first version alone; buffers may change, and go with every one.
         frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         names = self.choose(state, changing=state.keys() - frozen)
         places = self.places({name: state[name] for name in names}) if self._sends else {}
+        # The same names on every rank, senders or not: each tensor is gathered by all of them.
         parameters, _ = self._engine.get_per_tensor_param(names=set(names))
         for name, tensor in parameters:  # every rank takes part
             if places:
@@ -128,6 +132,7 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
     pool = RayResourcePool(
         process_on_nodes=[trainer.n_gpus_per_node] * trainer.nnodes,
         use_gpu=trainer.device != "cpu",
+        # veRL asks Ray for as many CPUs a rank, by default 10; `settings.process_count` reckons with one.
         max_colocate_count=1,
         accelerator_type=resource_of(plain(config), "learner"),
     )
@@ -139,6 +144,7 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
         algorithm=omega_conf_to_dataclass(config.algorithm),
     )
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=start, device_name=trainer.device)
+    # veRL's worker builds its engine here, and not in its constructor.
     group.reset()
     return LearnerGroup(group, pool)
 
@@ -148,6 +154,7 @@ def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
     actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     if actor.optim.total_training_steps < 1:
         actor.optim.total_training_steps = settings.batches
+    # True by veRL's default: micro-batches would be cut by tokens, which samples do not have.
     actor.engine.use_dynamic_bsz = False
     actor.engine.use_remove_padding = False
     actor.engine.micro_batch_size_per_gpu = settings.micro_batch_size

@@ -82,6 +82,7 @@ class PolicyLoss:
             response_mask=mask,
             loss_agg_mode=self.loss_agg_mode,
             config=self.actor,
+            # The name by which veRL's losses take the weights of samples.
             rollout_is_weights=weights,
         )
         metrics |= Metric.from_dict(measures, aggregation=AggregationType.MEAN)
@@ -98,6 +99,7 @@ class PolicyLoss:
             return anchor, None, {}
         behaviour = without_masked(mask, data["behaviour_log_probs"])
         if weighting.interpolates:
+            # Detached: a gradient through the anchor would cancel a part of the ratio's own.
             anchor = loglinear(logprobs.detach(), behaviour, data["staleness"][:, None])
         weights, entries = weighed(weighting, data.get("forward_inputs", {}), anchor, behaviour)
         measures = {name: masked_mean(entry, mask).item() for name, entry in entries.items()}

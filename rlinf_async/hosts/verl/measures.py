@@ -55,6 +55,7 @@ class StepMeasures:
 
     def means(self, group: ProcessGroup | None = None) -> dict[str, float]:
         """Means over the steps of all ranks, which have measured the same things."""
+        # Ranks add their values up by place, so that all need one order.
         names = sorted(self._steps)
         means = {name: _mean(self._steps[name]) for name in names}
         ranks = float(dist.get_world_size(group))
@@ -83,7 +84,10 @@ def of_rollouts(rollouts: Sequence[Tensors], group: ProcessGroup | None = None) 
     for name in ("rewards", "advantages", "returns"):
         values = torch.cat([rollout[name].flatten().float() for rollout in rollouts])[valid]
         sums[name] = float(values.double().sum())
+        # A rank without values would leave its extremes out and take no part in the reduction, for which the
+        # others wait: every rollout has a valid first decision.
         if name != "rewards" and len(values):
+            # Minima as maxima of negatives: one reduction serves both.
             most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}
     sums = sum_over_ranks(sums, group)
     most = sum_over_ranks(most, group, dist.ReduceOp.MAX)

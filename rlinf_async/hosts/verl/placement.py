@@ -71,6 +71,7 @@ def too_small(
     numbers = {"env": plan.env_workers, "inference": plan.inference_ranks, "learner": plan.learner_ranks}
     for name in dict.fromkeys(filter(None, (resource_of(cfg, each) for each in PLACED_PROCESSES))):
         components = [each for each in PLACED_PROCESSES if resource_of(cfg, each) == name]
+        # Ray lists nodes that have gone, too.
         have = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get(name)]
         need = {"CPU": sum(numbers[each] for each in components)}
         if on_gpu:

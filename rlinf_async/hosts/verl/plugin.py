@@ -23,6 +23,7 @@ def guard() -> None:
     from rlinf_async.hosts.verl.recognition import another_mode, is_verls
 
     stock = verl.utils.config.validate_config
+    # The mark that `wraps` leaves.
     if hasattr(stock, "__wrapped__"):
         return
 
@@ -30,9 +31,12 @@ def guard() -> None:
     def validate_config(config: Any, *args: Any, **kwargs: Any) -> Any:
         if is_verls(config) and (why := another_mode(config)):
             _write(f"error: {why}")
+            # `supervise.CONFIG_ERROR`: the run cannot begin, and is not tried again.
             raise SystemExit(2)
         return stock(config, *args, **kwargs)
 
+    # Early enough for `from verl.utils.config import validate_config`: veRL loads plugins before its scripts
+    # go on.
     verl.utils.config.validate_config = validate_config
 
 
@@ -46,6 +50,7 @@ try:
 
     guard()
 except (ImportError, AttributeError, AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
+    # The last word that a user sees of it: veRL catches every Exception of a plugin and logs it at DEBUG.
     _write(
         f"rlinf-async: veRL has no trainer mode vla_async in this process: {type(error).__name__}: {error}; "
         "`rlinf-async doctor` looks for the cause"

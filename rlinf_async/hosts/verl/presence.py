@@ -154,6 +154,8 @@ def validate(cfg: DictConfig) -> None:
             reference, critic = need_reference_policy(cfg), need_critic(cfg)
             validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
     except (AssertionError, AttributeError, HydraException, TypeError, ValueError) as error:
+        # veRL checks by asserts, by attributes that it takes for granted and by building its dataclasses:
+        # each refuses.
         cause = error.__cause__ or error  # Hydra wraps what veRL's own classes raise
         why = " ".join(str(cause).split()) or traceback.extract_tb(cause.__traceback__)[-1].line
         raise ValueError(f"veRL refuses this config: {why}") from error

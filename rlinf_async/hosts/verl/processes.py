@@ -19,6 +19,7 @@ from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
+# Ray keeps the number in 32 bits.
 MAX_CHANNEL_CALLS = 2**31 - 1
 """Calls of a channel at the same time: every env shard may wait in it."""
 
@@ -85,6 +86,7 @@ def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
 def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
     """The request channel and the coordinator, on this node; they wait more than they compute."""
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    # No CPU of Ray's: `settings.process_count`, by which places are checked, does not count channels.
     options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": this_node}
     requests = ray.remote(RequestChannel).options(**options).remote(settings)
     coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)

@@ -64,6 +64,7 @@ def another_mode(config: Mapping[str, Any] | DictConfig, *, needs_ours: bool = F
     if mode == TRAINER_MODE:
         return ""
     setting = f"trainer.v1.trainer_mode={mode!r}"
+    # Before the block is read: a mistyped mode is the cause of a block that nobody reads.
     if mode not in VERL_TRAINER_MODES and nearest(mode, [TRAINER_MODE], cutoff=0.8):
         return f"{setting} is no trainer of veRL; did you mean {TRAINER_MODE!r}?"
     if AsyncConfig.from_mapping(read_block(config)).active:
@@ -83,4 +84,5 @@ def _has_block(config: DictConfig, *keys: str) -> bool:
 
 
 def _select(config: DictConfig, key: str) -> object:
+    # Configs of other programs may hold interpolations that nothing resolves here.
     return OmegaConf.select(config, key, throw_on_resolution_failure=False)

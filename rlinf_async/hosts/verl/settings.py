@@ -47,6 +47,7 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     value = default if value is None else value
     if value is None:
         raise ValueError(f"{key} is missing; set it to a whole number of at least 1")
+    # A bool is an int to Python, and `true` would count as 1.
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{key}={value!r} must be a whole number of at least 1; nearest: 1")
     return value
@@ -75,6 +76,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": mode == "eval",
+        # Last: what the block itself says wins.
         **block,
     }
     if not isinstance(section["env_type"], str):
@@ -137,6 +139,7 @@ def rollout_epochs(cfg: Mapping[str, Any]) -> int:
 
 def evaluates(cfg: Mapping[str, Any]) -> bool:
     """Return True if the run has evaluations."""
+    # veRL's -1 means never, and so do 0 and null.
     return (lookup(cfg, "trainer.test_freq") or -1) > 0 or bool(lookup(cfg, "trainer.val_before_train"))
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.v1 import get_trainer_cls
 
+# Registers the trainer even where VERL_USE_EXTERNAL_PLUGINS keeps veRL from loading plugins.
 from rlinf_async.hosts.verl import plugin
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
@@ -47,11 +48,14 @@ class _Call:
         self._function = function
 
     def remote(self, *arguments: object) -> Any:
+        # `run_ppo` hands the result to `ray.get`, which takes references only.
         return ray.put(self._function(*arguments))
 
 
 def _run(config: DictConfig) -> None:
     """Do the work of veRL's task runner, without TransferQueue and agent loops."""
+    # As veRL's runner does: a section that goes to a process alone could not resolve what points outside of
+    # it.
     OmegaConf.resolve(config)
     trainer = get_trainer_cls(TRAINER_MODE)(config=config)
     success = False
@@ -60,5 +64,6 @@ def _run(config: DictConfig) -> None:
         trainer.fit(None)
         success = True
     finally:
+        # As veRL's runner does, which knows the logger as None until `fit` has made it.
         if trainer.logger is not None:
             trainer.logger.finish(exit_code=0 if success else 1)

@@ -43,6 +43,7 @@ class LastingTracking:
             make,
             write=lambda tracking, batch, metrics: tracking.log(data=dict(metrics), step=batch + 1),
             close=lambda tracking, exit_code: tracking.finish(exit_code=exit_code),
+            # veRL's Tracking finishes once: done here, nothing is left for `__del__` to raise.
             drop=lambda tracking: tracking.finish(exit_code=1),
             say=say,
         )
@@ -69,6 +70,7 @@ class VLAAsyncTrainer(PPOTrainer):
         self.checkpoint_callback = build_checkpoint_callback(config)
         self.logger: LastingTracking | None = None
         with open_dict(config):
+            # veRL's own runner builds agent loops by this name between `init` and `fit`.
             config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = f"{__name__}.NoAgentLoop"
 
     def _setup(self) -> None:
@@ -88,10 +90,14 @@ class VLAAsyncTrainer(PPOTrainer):
         self.settings = read(config)
         for change in write_back(config, self.settings):
             RunDisplay().note(str(change))
+        # veRL's own command comes here without `VerlHost.prepare` and `train`; after those, claiming and
+        # setting aside once more change nothing.
         claim(config)
         self._checkpoint, self.global_steps = resume_point(config, say=RunDisplay().note)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
+        # Before the first process starts: the places of this run's own would count as taken.
         check_places(plain(config), self.settings, on_gpu=on_gpu)
+        # Versions go on from the step of the checkpoint.
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {
             "env": start_env_workers(config, self.settings),
@@ -133,6 +139,7 @@ class VLAAsyncTrainer(PPOTrainer):
     def fit(self, agent_loop_manager: object) -> None:
         """Train until the last step."""
         trainer = self.config.trainer
+        # veRL's Tracking reads the variable, and writes into the current folder without it.
         os.environ.setdefault(
             "TENSORBOARD_DIR", str(Path(self.config.vla.run_dir).absolute() / "tensorboard")
         )
@@ -193,6 +200,7 @@ class VLAAsyncTrainer(PPOTrainer):
         self._learners.give_back()
 
     def _initialise(self, fleet: Fleet) -> None:
+        # All are asked before any is waited for: environments and policies are built side by side.
         building = fleet.call("env", "initialise") + fleet.call("inference", "initialise")
         fleet.wait(building, "environments and policies to be built")
 

@@ -95,6 +95,7 @@ class EngineTraining(ScoringTraining):
         self._spans = spans
         whole = PolicyLoss(actor=actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
+        # veRL's own loop divides by the tokens of a mini-batch: it gets the loss that does not stream.
         worker.set_loss_fn(whole)
         self._count = 0.0
         self._silent = 0
@@ -121,6 +122,7 @@ class EngineTraining(ScoringTraining):
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
+        # Batch N is trained from version N of the policy: the difference is an age in versions.
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
         self.look_at(rollout)
         return rollout
@@ -155,6 +157,7 @@ class EngineTraining(ScoringTraining):
             columns["behaviour_log_probs"] = behaviour
             columns["staleness"] = leaf(rollout, "staleness").flatten()
         valid = _spread(rollout["valid"], behaviour)
+        # veRL's losses mask by the first, and its engine counts the tokens of a step by the second.
         columns |= {"response_mask": valid, "loss_mask": valid}
         columns["advantages"] = _spread(rollout["advantages"], behaviour)
         if self._critic:
@@ -209,6 +212,7 @@ class EngineTraining(ScoringTraining):
         )
         tu.assign_non_tensor(
             data,
+            # veRL divides it by the number of ranks.
             mini_batch_size=self._settings.global_batch_size,
             epochs=self._settings.update_epoch,
             seed=self._actor.data_loader_seed,
@@ -226,7 +230,9 @@ class EngineTraining(ScoringTraining):
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         for report in self._reports:
+            # Reported when samples were cut, before the batch was complete and its mean known.
             report["advantages"] = normalized(report["advantages"])
+        # Once a batch: veRL's own loop does it after the last mini-batch of the last epoch.
         self._measures.note("actor/lr", self._engine.lr_scheduler_step())
         return self._metrics(self._measures.means(self._group))
 
@@ -243,6 +249,7 @@ class EngineTraining(ScoringTraining):
         return {**samples_of(rollout), "behaviour": behaviour}, leaf(rollout, "staleness").flatten(), pair
 
     def score(self, inputs: Tree) -> Pair:
+        # Taken to its end: `passes` switches training on again behind the last part.
         (output,) = self.passes([inputs], values=False)
         return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
 

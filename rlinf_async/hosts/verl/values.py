@@ -57,6 +57,7 @@ def is_switch(key: str) -> bool:
 def kind_of_default(key: str) -> Kind | None:
     """Return the kind of veRL's default; None where there is no default, or it is null."""
     default = resolved_defaults().get(key)
+    # Before numbers: a bool is an int to Python.
     if is_switch(key):
         return Flag()
     if isinstance(default, int | float):
@@ -83,6 +84,7 @@ def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> A
         key = f"{place.rpartition('.')[0]}{key}".lstrip(".")
     section, _, name = key.rpartition(".")
     around = lookup(cfg, section) if section else cfg
+    # `???` stands for no value, as it does to OmegaConf.
     if isinstance(around, Mapping) and around.get(name, MISSING_VALUE) != MISSING_VALUE:
         return _resolve(around[name], cfg, f".{key}")
     if fallback and "${" in fallback:

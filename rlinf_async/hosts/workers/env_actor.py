@@ -55,6 +55,7 @@ class EnvActor(ShardWorker):
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
             in_processes = simulators_apart(section)
+            # In a thread: building may take minutes, in which the event loop has to answer.
             self._envs[mode] = await asyncio.to_thread(
                 self.in_threads, mode, build, in_processes=in_processes
             )
@@ -106,6 +107,7 @@ class EnvActor(ShardWorker):
         env = load_class(ENVS_GROUP, section.env_class)(
             cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
+            # The number of the shard in the run, whatever worker it is on: seeds differ by it.
             seed_offset=plan.shards_of_worker(self._rank).start + stage,
             total_num_processes=plan.shards,
             worker_info=None,

@@ -35,6 +35,8 @@ class InferenceActor(PolicyWorker):
         self.start_inference(
             rank=rank,
             deadline_s=settings.asynchrony.advanced.deadline_s,
+            # Ray shows a rank its own accelerator alone, as number 0; CUDA has a current device for each
+            # thread.
             initializer=torch.cuda.set_device if on_gpu else None,
             initargs=(0,) if on_gpu else (),
         )
@@ -42,6 +44,7 @@ class InferenceActor(PolicyWorker):
     async def initialise(self) -> None:
         """Build the policy."""
         name = str(self._section["model_type"])
+        # In a thread: building may take minutes, in which the event loop has to answer.
         await asyncio.to_thread(self.build_policy, self._build, name)
 
     def policy_module(self) -> torch.nn.Module:

@@ -56,6 +56,7 @@ def make_policy(
     )
     if ckpt_path:
         load_weights(policy, Path(ckpt_path))
+    # After the weights: adapters rename the layers that they wrap, and a state dict would not fit any more.
     if adapters is not None:
         add_adapters(policy, adapters)
     return policy
@@ -70,6 +71,7 @@ def load_weights(policy: torch.nn.Module, path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"vla.ckpt_path={str(path)!r} is no file; give one with a state dict, or null")
     try:
+        # weights_only: a pickle can run code of whoever has made the file.
         policy.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except RuntimeError as error:
         raise ValueError(f"vla.ckpt_path={str(path)!r} does not fit vla.model: {error}") from error

@@ -97,6 +97,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         else:
             self._stage.env.is_start = True
             if self._taken_on is not None:
+                # docs/extending.md promises this place: in the shard's thread, before the reset.
                 self._stage.env.take_on(*self._taken_on)
             observation = _reset(self, self._stage)
         self._last = started(observation, self.size)
@@ -110,6 +111,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             observation=step.observation,
             final_observation=step.info.get("final_observation"),
             rewards=step.rewards.float().sum(dim=1),
+            # An environment that nothing resets may say only once that its episode has ended.
             ended=ended if self._auto_reset else self._last.ended | ended,
             truncated=step.truncations[:, -1] & ~step.terminations.any(dim=1),
             episodes=self._episodes(step),
@@ -159,6 +161,7 @@ class EvalShard(kit.EvalShard[Observation]):
     def act(self, actions: torch.Tensor) -> Shown[Observation]:
         step = _decide(self, self._stage, actions)
         at_end = step.dones[:, -1]
+        # An environment that nothing resets may say so at every step: its episode counts once.
         new = at_end if self._auto_reset else at_end & ~self._ended
         self._ended = self._ended | at_end
         if new.any():

@@ -84,6 +84,7 @@ class VerlVlaEnv:
         given, rewards, terminations, truncations, successes = self._env.step(chunk_actions)
         rewards, successes = rewards.float(), successes.bool()
         ended = (self._terminated | self._truncated)[:, None]
+        # [num_envs, 1 + chunk]: the first column is what had ended before this chunk.
         ends = torch.cat([ended, terminations.bool() | truncations.bool()], dim=1)
         over = ends.cummax(dim=1).values[:, :-1]  # before each step
         terminations, truncations = terminations.bool() & ~over, truncations.bool() & ~over
@@ -92,6 +93,7 @@ class VerlVlaEnv:
         self._succeeded |= (successes & ~over).any(dim=1)
         terminations = self._terminated[:, None] | terminations.cummax(dim=1).values
         truncations = self._truncated[:, None] | (truncations & ~terminations).cummax(dim=1).values
+        # Clones: `_begin` writes into them, and the caller is given the tensors that they were columns of.
         self._terminated, self._truncated = terminations[:, -1].clone(), truncations[:, -1].clone()
         observation = shown(given)
         info: dict[str, Any] = {"episode": self._episode()}
@@ -120,6 +122,7 @@ class VerlVlaEnv:
 
     def _episode(self) -> dict[str, torch.Tensor]:
         return {
+            # Clones: `_begin` clears these in place when an episode has ended.
             "success_once": self._succeeded.clone(),
             "return": self._return.clone(),
             "episode_len": self._length.clone(),
