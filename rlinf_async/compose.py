@@ -69,12 +69,12 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
     if directory is not None:
         _look_into(directory, name)
     try:
-        return _composed(name, [_lenient(override) for override in overrides], directory)
+        return _compose_once(name, [_lenient(override) for override in overrides], directory)
     except ConfigCompositionException as error:
-        turned = [_turned(override) for override in overrides]
-        if turned == list(overrides) or not TWICE_OR_NEVER.search(str(error)):
+        turned_overrides = [_turn(override) for override in overrides]
+        if turned_overrides == list(overrides) or not TWICE_OR_NEVER.search(str(error)):
             raise
-    return _composed(name, [_lenient(override) for override in turned], directory)
+    return _compose_once(name, [_lenient(override) for override in turned_overrides], directory)
 
 
 def _look_into(directory: Path, name: str) -> None:
@@ -89,7 +89,7 @@ def _look_into(directory: Path, name: str) -> None:
             os.environ.setdefault(variable, str(Path(directory.resolve(), *folder).resolve()))
 
 
-def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
+def _compose_once(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
     # Hydra begins no second composition in a process that still holds one.
     GlobalHydra.instance().clear()
     with warnings.catch_warnings():
@@ -98,7 +98,7 @@ def _composed(name: str, overrides: Sequence[str], directory: Path | None) -> Di
         # What is missing there is named by the error that follows, if anything is.
         warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
         # OmegaConf takes this loader: reading veRL's config by Python's takes longer than all the rest.
-        with _initialized(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_LOADER):
+        with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_LOADER):
             return compose(name, overrides=list(overrides))
 
 
@@ -116,7 +116,7 @@ def _checked_files() -> AbstractContextManager[Any]:
     return patch.object(source_class, "load_config", load_checked)
 
 
-def _initialized(directory: Path | None) -> AbstractContextManager[None]:
+def _hydra_at(directory: Path | None) -> AbstractContextManager[None]:
     if directory is None:
         return initialize_config_module(CONFIG_PACKAGE, version_base=VERSION_BASE)
     return initialize_config_dir(str(directory.resolve()), version_base=VERSION_BASE)
@@ -126,9 +126,9 @@ def packaged_names() -> list[str]:
     """Configs that this package ships, for the frameworks that are installed, and for none."""
     names = sorted(path.name for path in files(CONFIG_PACKAGE).iterdir())
     configs = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
-    here = [name for name in configs if find_spec("verl" if name.startswith(OF_VERL) else "rlinf")]
+    configs_here = [name for name in configs if find_spec("verl" if name.startswith(OF_VERL) else "rlinf")]
     local = sorted(path.name for path in (files(CONFIG_PACKAGE) / LOCAL_FOLDER).iterdir())
-    return here + [f"{LOCAL_FOLDER}/{name.removesuffix('.yaml')}" for name in local]
+    return configs_here + [f"{LOCAL_FOLDER}/{name.removesuffix('.yaml')}" for name in local]
 
 
 def described(name: str) -> str:
@@ -152,7 +152,7 @@ def _lenient(override: str) -> str:
     return f"++{override.lstrip('+')}" if override.lstrip("+").startswith("async.") else override
 
 
-def _turned(override: str) -> str:
+def _turn(override: str) -> str:
     """`async=full` as `+async=full`, and the other way round."""
     if override.startswith("+async="):
         return override.removeprefix("+")

@@ -50,8 +50,8 @@ def _not_set(variable: str, key: str | None) -> str:
 
 def _key_of(error: Exception) -> str | None:
     """The dotted key that OmegaConf's error is about."""
-    found = KEY_PATTERN.search(str(error))
-    return found["key"] if found else getattr(error, "full_key", None)
+    match = KEY_PATTERN.search(str(error))
+    return match["key"] if match else getattr(error, "full_key", None)
 
 
 def sentence(
@@ -127,8 +127,8 @@ def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
 def _nearest_key(key: str, keys: list[str]) -> str | None:
     """Return the nearest key of the same section; else of all sections."""
     section = key.rpartition(".")[0]
-    beside = [one for one in keys if one.rpartition(".")[0] == section]
-    return nearest(key, beside, cutoff=0.75) or nearest(key, keys, cutoff=0.8)
+    siblings = [one for one in keys if one.rpartition(".")[0] == section]
+    return nearest(key, siblings, cutoff=0.75) or nearest(key, keys, cutoff=0.8)
 
 
 def _written(text: str, overrides: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ def check_file(path: Path) -> None:
     Raises:
         ValueError: it is not, with the line.
     """
-    tree = _parsed(path, _text(path))
+    tree = _parse(path, _text(path))
     if tree is not None:
         _check_kind(path, tree)
         _check_size(path, tree)
@@ -169,7 +169,7 @@ def check_not_empty(path: Path) -> None:
     Raises:
         ValueError: it does not.
     """
-    if _parsed(path, _text(path)) is None:
+    if _parse(path, _text(path)) is None:
         raise ValueError(
             f"{path} is empty; write at least its defaults, as in: defaults: [metaworld_ppo_mlp]"
         )
@@ -191,7 +191,7 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _parsed(path: Path, text: str) -> yaml.Node | None:
+def _parse(path: Path, text: str) -> yaml.Node | None:
     try:
         if _is_shallow(text):
             with suppress(yaml.YAMLError):
@@ -225,9 +225,9 @@ def unreadable_yaml(error: yaml.YAMLError, path: Path | None = None) -> str:
         place += f", line {mark.line + 1}"
     if r"'\t'" in problem:
         return f"{place}: {problem}; indent with spaces"
-    context, begun = getattr(error, "context", None), getattr(error, "context_mark", None)
-    if context and begun is not None:
-        problem += f", {context} that begins in line {begun.line + 1}"
+    context, begin_mark = getattr(error, "context", None), getattr(error, "context_mark", None)
+    if context and begin_mark is not None:
+        problem += f", {context} that begins in line {begin_mark.line + 1}"
     return f"{place}: {problem}"
 
 
@@ -240,19 +240,19 @@ def _check_kind(path: Path, tree: yaml.Node) -> None:
 
 
 def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
-    seen: dict[tuple[str, str], int] = {}
+    line_of_key: dict[tuple[str, str], int] = {}
     for key, _ in mapping.value:
         line = _line(key)
         if not isinstance(key, yaml.ScalarNode):
             raise ValueError(f"{path}, line {line}: a key is one word, and this is a list or a block")
         name = (key.tag, key.value)
         # YAML's `<<` may stand in a mapping more than once.
-        if name in seen and not key.tag.endswith(":merge"):
+        if name in line_of_key and not key.tag.endswith(":merge"):
             raise ValueError(
-                f"{path}, line {line}: the key {key.value} stands in line {seen[name]} already; keep one of "
-                "the two"
+                f"{path}, line {line}: the key {key.value} stands in line {line_of_key[name]} already; keep "
+                "one of the two"
             )
-        seen[name] = line
+        line_of_key[name] = line
 
 
 def _line(node: yaml.Node) -> int:
@@ -261,12 +261,12 @@ def _line(node: yaml.Node) -> int:
 
 def _nodes(tree: yaml.Node) -> Iterator[yaml.Node]:
     """Every node once, whatever aliases there are to it."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
+        if id(node) not in visited_ids:
+            visited_ids.add(id(node))
             yield node
             waiting += _inside(node)
 

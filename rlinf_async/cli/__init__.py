@@ -18,16 +18,16 @@ from rlinf_async.observe.ending import INTERRUPTED_STATUS
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
 
-EVERYDAY = ("explain", "train", "report", "status", "doctor", "configs")
+EVERYDAY_COMMANDS = ("explain", "train", "report", "status", "doctor", "configs")
 """The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
 
 FURTHER_PANEL = "To measure, predict and test"
 """The heading of the other commands in the list of commands."""
 
-SPELLINGS = {"config-path": "config-dir"}
+OPTION_SPELLINGS = {"config-path": "config-dir"}
 """Options of Hydra's scripts under another name here."""
 
-SETTINGS = {"token_normalize_func": lambda word: SPELLINGS.get(word, word)}
+CONTEXT_SETTINGS = {"token_normalize_func": lambda word: OPTION_SPELLINGS.get(word, word)}
 
 
 class PlainFlags:
@@ -53,8 +53,8 @@ class Commands(PlainFlags, TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         self._bring(names_of(COMMANDS_GROUP))
-        return [name for name in EVERYDAY if name in self.commands] + [
-            name for name in super().list_commands(ctx) if name not in EVERYDAY
+        return [name for name in EVERYDAY_COMMANDS if name in self.commands] + [
+            name for name in super().list_commands(ctx) if name not in EVERYDAY_COMMANDS
         ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -69,10 +69,10 @@ class Commands(PlainFlags, TyperGroup):
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)
-                panel = None if name in EVERYDAY else FURTHER_PANEL
-                further.command(name, cls=PlainCommand, rich_help_panel=panel, context_settings=SETTINGS)(
-                    or_exit(load_class, COMMANDS_GROUP, name)
-                )
+                panel = None if name in EVERYDAY_COMMANDS else FURTHER_PANEL
+                further.command(
+                    name, cls=PlainCommand, rich_help_panel=panel, context_settings=CONTEXT_SETTINGS
+                )(or_exit(load_class, COMMANDS_GROUP, name))
                 self.commands[name] = typer.main.get_command(further)
 
     def invoke(self, ctx: Any) -> Any:
@@ -94,8 +94,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"rlinf-async {__version__}")
         raise typer.Exit
 
@@ -111,4 +111,4 @@ def options(
 
 
 for command in (looking.explain, training.train, looking.status, looking.doctor, looking.configs):
-    app.command(cls=PlainCommand, context_settings=SETTINGS)(command)
+    app.command(cls=PlainCommand, context_settings=CONTEXT_SETTINGS)(command)

@@ -21,7 +21,7 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 
-def _begun(incomplete: str) -> list[str]:
+def _complete_name(incomplete: str) -> list[str]:
     """The configs whose names begin so, for the shell."""
     from rlinf_async.compose import packaged_names
 
@@ -30,7 +30,9 @@ def _begun(incomplete: str) -> list[str]:
 
 ConfigName = Annotated[
     str | None,
-    typer.Option("--config-name", "-n", help="The config, as for Hydra's scripts.", autocompletion=_begun),
+    typer.Option(
+        "--config-name", "-n", help="The config, as for Hydra's scripts.", autocompletion=_complete_name
+    ),
 ]
 ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="Where it is; default: this package.")]
 Overrides = Annotated[
@@ -39,16 +41,15 @@ Overrides = Annotated[
         metavar="CONFIG | OVERRIDES",
         help="A config by name, or a file such as the config.yaml of a run; Hydra overrides, such as "
         "async.mode=full.",
-        autocompletion=_begun,
+        autocompletion=_complete_name,
     ),
 ]
-RunDir = Annotated[
-    Path, typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
-]
+RUN_DIR = typer.Argument(help="The directory of a run: runner.logger.log_path, or vla.run_dir.")
+RunDir = Annotated[Path, RUN_DIR]
 
 
-def _several(wanted: bool) -> None:
-    if wanted:
+def _several(is_set: bool) -> None:
+    if is_set:
         fail("this command runs one setting; to compare several: rlinf-async sweep CONFIG --vary KEY=A,B")
 
 
@@ -107,8 +108,8 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     try:
         return compose_config(name, overrides or [], directory)
     except (HydraException, OmegaConfBaseException) as error:
-        if directory is not None and (said := recognised_file(directory / f"{name}.yaml")):
-            fail(said)
+        if directory is not None and (message := recognised_file(directory / f"{name}.yaml")):
+            fail(message)
         text = sentence(
             error,
             name,

@@ -60,7 +60,7 @@ def explain(
         selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
     configs = [one.compose() for one in selections]
     host = or_exit(host_of, configs[0])
-    say = partial(_explained, host) if diff is None else partial(differences, host)
+    say = partial(_explanation, host) if diff is None else partial(differences, host)
     facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
     if as_json:
         typer.echo(
@@ -81,7 +81,7 @@ PRESET_KEY = "with_mode_full"
 `mode: full`."""
 
 
-def _explained(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
+def _explanation(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
     """Explain a config; of one without a block, explain it also with `mode: full`, if that can run."""
     from rlinf_async.hosts.async_block import read_block, with_preset
 

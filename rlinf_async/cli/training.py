@@ -141,22 +141,22 @@ def _ending_in_a_sentence() -> Iterator[None]:
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         # A name of its own, as Python unbinds that of the handler at its end.
-        ended: RunFailed | KeyboardInterrupt | Terminated = error
+        run_error: RunFailed | KeyboardInterrupt | Terminated = error
     else:
         return
-    ending = recorded_ending(ended)
-    if isinstance(ended, RunFailed):
-        say_error(str(ended))
+    ending = recorded_ending(run_error)
+    if isinstance(run_error, RunFailed):
+        say_error(str(run_error))
     elif ending is not None:
         _say(str(ending))
     raise typer.Exit(1 if ending is None else ending.status)
 
 
-def _say_thread(failed: threading.ExceptHookArgs) -> None:
+def _say_thread(failure: threading.ExceptHookArgs) -> None:
     """Report the error of a thread in one line: the loop that waits for the thread tells the consequences;
     SystemExit is no error.
     """
-    error, thread = failed.exc_value, failed.thread
+    error, thread = failure.exc_value, failure.thread
     if error is not None and thread is not None and not isinstance(error, SystemExit):
         _say(f"a thread of the driver, {thread.name}, has ended by {short(in_words(error))}")
 

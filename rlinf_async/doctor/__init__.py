@@ -27,10 +27,10 @@ CHECKS_GROUP = "rlinf_async.checks"
 def run_checks() -> list[Check]:
     """Every check, in the order in which a reader should mend what they find."""
     with shared_interpreter():
-        return [*_installed(), *_machine()]
+        return [*_check_installation(), *_machine()]
 
 
-def _installed() -> list[Check]:
+def _check_installation() -> list[Check]:
     torch = installation.check_torch(version("torch"))
     ground = [
         installation.check_python(sys.version_info[:3]),
@@ -64,7 +64,9 @@ def _frameworks() -> list[Check]:
 
 def _machine() -> list[Check]:
     commands, memory = machine.command_lines(), machine.memory()
-    disks = {what: (path, shutil.disk_usage(path)) for what, path in machine.folders(os.environ).items()}
+    disks = {
+        purpose: (path, shutil.disk_usage(path)) for purpose, path in machine.folders(os.environ).items()
+    }
     return [
         machine.check_rendering(),
         *(load_class(CHECKS_GROUP, name)() for name in names_of(CHECKS_GROUP)),
@@ -74,7 +76,9 @@ def _machine() -> list[Check]:
         machine.check_dashboard(commands),
         machine.check_memory(available=machine.available_memory(), memory=memory),
         machine.check_shared_memory(free=machine.free_shared_memory(), memory=memory),
-        machine.check_disk({what: (path, disk.free, disk.total) for what, (path, disk) in disks.items()}),
+        machine.check_disk(
+            {purpose: (path, disk.free, disk.total) for purpose, (path, disk) in disks.items()}
+        ),
         machine.check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         machine.check_threads(cores=len(os.sched_getaffinity(0)), threads=os.environ.get("OMP_NUM_THREADS")),
     ]

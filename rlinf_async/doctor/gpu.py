@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlinf_async.observe.check import Check, output_of, skipped
 
-GIB = 1 << 30
+GIB_BYTES = 1 << 30
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 MIN_FREE_SHARE = 0.9
@@ -80,7 +80,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
     kinds = sorted({name for name, *_ in gpus.gpus})
     detail = f"{len(gpus.gpus)} x {', '.join(kinds)}; torch for {gpus.build}, driver {driver or 'unknown'}"
     busy = [
-        f"GPU {index} has {free / GIB:.0f} of {total / GIB:.0f} GiB free"
+        f"GPU {index} has {free / GIB_BYTES:.0f} of {total / GIB_BYTES:.0f} GiB free"
         for index, (_, free, total) in enumerate(gpus.gpus)
         if free < MIN_FREE_SHARE * total
     ]

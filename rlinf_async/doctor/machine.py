@@ -19,17 +19,17 @@ from rlinf_async.ray_runtime.cluster.environment import (
     unanswered,
 )
 
-GIB = 1 << 30
-LEAST_SHARED_MEMORY = 2 * GIB
+GIB_BYTES = 1 << 30
+LEAST_SHARED_MEMORY = 2 * GIB_BYTES
 LEAST_OPEN_FILES = 4096
 # `check_memory` names this number in its remark.
-LEAST_MEMORY = 4 * GIB
-LEAST_DISK = 5 * GIB
+LEAST_MEMORY = 4 * GIB_BYTES
+LEAST_DISK = 5 * GIB_BYTES
 FULL_DISK = 0.95
 """Share of a file system; when it is fuller, Ray writes no objects to it any more."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW_CORES = 16
-"""Up to this number, one thread pool per worker process is sure to oversubscribe the machine."""
+"""Cores up to which one thread pool per worker process is sure to oversubscribe the machine."""
 
 RENDER_PROBE = """
 import mujoco
@@ -97,7 +97,7 @@ def check_memory(*, available: int, memory: int) -> Check:
     """Check that there is main memory for a run."""
     # The kernel's number is the machine's, also within a container that may use less.
     available = min(available, memory)
-    detail = f"{available / GIB:.1f} of {memory / GIB:.1f} GiB free"
+    detail = f"{available / GIB_BYTES:.1f} of {memory / GIB_BYTES:.1f} GiB free"
     if available < LEAST_MEMORY:
         remedy = "end what holds it (ps aux --sort=-rss), or give the container more"
         detail += ", where the smallest run on Ray takes about 4; at 95 % Ray kills processes"
@@ -118,11 +118,11 @@ def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
     bytes.
     """
     small = [
-        f"{path} ({what})"
-        for what, (path, free, total) in used.items()
+        f"{path} ({purpose})"
+        for purpose, (path, free, total) in used.items()
         if free < LEAST_DISK or free < (1 - FULL_DISK) * total
     ]
-    detail = ", ".join(f"{free / GIB:.0f} GiB free in {path}" for path, free, _ in used.values())
+    detail = ", ".join(f"{free / GIB_BYTES:.0f} GiB free in {path}" for path, free, _ in used.values())
     if small:
         remedy = "export RAY_TMPDIR=/a/larger/folder, and choose another runner.logger.log_path"
         return Check("disk", "warn", f"{detail}; little room in {', '.join(small)}", remedy)
@@ -182,10 +182,10 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
         command for command in commands if any(arg.endswith("dashboard/dashboard.py") for arg in command)
     ]
     hosts = sorted(flag_values(dashboards, "--host"))
-    exposed = [host for host in hosts if not (host.startswith("127.") or host in ("localhost", "::1"))]
-    if exposed:
+    open_hosts = [host for host in hosts if not (host.startswith("127.") or host in ("localhost", "::1"))]
+    if open_hosts:
         detail = (
-            f"listens on {', '.join(exposed)}: whoever reaches it can run code unless Ray asks for a token"
+            f"listens on {', '.join(open_hosts)}: whoever reaches it can run code unless Ray asks for a token"
         )
         return Check(
             "ray dashboard", "warn", detail, "ray stop, then ray start with --dashboard-host=127.0.0.1"
@@ -196,10 +196,10 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
 def check_shared_memory(*, free: int, memory: int) -> Check:
     """Check that Ray's object store, by default 30 % of the memory, fits into /dev/shm."""
     need = max(LEAST_SHARED_MEMORY, 3 * memory // 10)
-    detail = f"{free / GIB:.1f} GiB free in /dev/shm"
+    detail = f"{free / GIB_BYTES:.1f} GiB free in /dev/shm"
     if free < need:
-        remedy = f"in a container, start it with --shm-size={math.ceil(need / GIB)}g"
-        return Check("shared memory", "warn", f"{detail}, where Ray wants {need / GIB:.1f} GiB", remedy)
+        remedy = f"in a container, start it with --shm-size={math.ceil(need / GIB_BYTES)}g"
+        return Check("shared memory", "warn", f"{detail}, where Ray wants {need / GIB_BYTES:.1f} GiB", remedy)
     return Check("shared memory", "ok", detail)
 
 

@@ -14,13 +14,13 @@ RANK_VARIABLE = "RLINF_NODE_RANK"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 SILENCE_VARIABLES = {"RAY_health_check_timeout_ms": "2000", "RAY_health_check_failure_threshold": "4"}
-"""What has Ray miss a silent node in 20 seconds, in the place of 64; the first node reads them."""
-INTERFACES = Path("/sys/class/net")
-ROUTES = Path("/proc/net/route")
+"""Ray's settings to miss a silent node in 20 seconds, in the place of 64; the first node reads them."""
+INTERFACES_FOLDER = Path("/sys/class/net")
+ROUTES_FILE = Path("/proc/net/route")
 # 0.0.0.0, as the kernel's table of routes writes a destination.
 DEFAULT_ROUTE = "00000000"
 
-RESOLVE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+RESOLVE_CODE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
 """Prints the address that other nodes are told; a name server that does not answer would hang it."""
 
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 def own_address() -> str:
     """Return the address that this machine's name stands for; empty where it stands for none."""
-    output, failure = output_of(RESOLVE, timeout=10)
+    output, failure = output_of(RESOLVE_CODE, timeout=10)
     return "" if failure else output.strip()
 
 
@@ -48,8 +48,8 @@ def check_nodes(
     *,
     address: Callable[[], str] = own_address,
     token: Path | None = None,
-    interfaces: Path = INTERFACES,
-    routes: Path = ROUTES,
+    interfaces: Path = INTERFACES_FOLDER,
+    routes: Path = ROUTES_FILE,
 ) -> Check:
     """Check what a second node needs, where a node's rank says that there is one."""
     if RANK_VARIABLE not in environ:
@@ -71,19 +71,21 @@ def _interface(
     environ: Mapping[str, str], address: Callable[[], str], interfaces: Path, routes: Path
 ) -> Iterator[Finding]:
     """Gloo, by which processes of several nodes meet, tells the others the address of this machine's name."""
-    mend = f"export {INTERFACE_VARIABLE}={_routed(routes) or 'THE_INTERFACE_TO_THE_OTHERS'}"
+    mend = f"export {INTERFACE_VARIABLE}={_default_interface(routes) or 'THE_INTERFACE_TO_THE_OTHERS'}"
     if chosen := environ.get(INTERFACE_VARIABLE):
         if not (interfaces / chosen).exists():
             yield Finding(f"{INTERFACE_VARIABLE}={chosen} is no interface here", mend, fatal=True)
         return
-    found = address()
-    if not found:
+    own_address_text = address()
+    if not own_address_text:
         yield Finding("this machine's name has no address, which Gloo looks for", mend)
-    elif ipaddress.ip_address(found).is_loopback:
-        yield Finding(f"this machine's name means {found}, which Gloo would tell the other nodes", mend)
+    elif ipaddress.ip_address(own_address_text).is_loopback:
+        yield Finding(
+            f"this machine's name means {own_address_text}, which Gloo would tell the other nodes", mend
+        )
 
 
-def _routed(routes: Path) -> str:
+def _default_interface(routes: Path) -> str:
     """Return the interface of the default route; empty where there is none."""
     if not routes.is_file():
         return ""
@@ -91,11 +93,11 @@ def _routed(routes: Path) -> str:
     return next((row[0] for row in rows if len(row) > 1 and row[1] == DEFAULT_ROUTE), "")
 
 
-def _token(environ: Mapping[str, str], kept: Path) -> Iterator[Finding]:
+def _token(environ: Mapping[str, str], default_path: Path) -> Iterator[Finding]:
     """Ray asks for a token where its first node has one, and refuses nodes that have none or another."""
     if environ.get(MODE_VARIABLE, "token").lower() != "token" or environ.get(TOKEN_VARIABLE):
         return
-    path = Path(environ.get(TOKEN_PATH_VARIABLE) or kept)
+    path = Path(environ.get(TOKEN_PATH_VARIABLE) or default_path)
     if not path.exists():
         yield Finding(
             f"there is no token of Ray's in {path}: a node without that of the first is refused, and without "

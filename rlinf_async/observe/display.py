@@ -170,8 +170,8 @@ class TimeLeft(ProgressColumn):
         seconds = task.fields["left"]
         if seconds is None:
             return Text("")
-        passed = (task.get_time() - task.fields["reported"]) if not task.finished else 0.0
-        return Text(f"{clock(max(0.0, seconds - passed))} left", style="cyan")
+        passed_s = (task.get_time() - task.fields["reported"]) if not task.finished else 0.0
+        return Text(f"{clock(max(0.0, seconds - passed_s))} left", style="cyan")
 
 
 class RunDisplay:
@@ -251,12 +251,12 @@ class RunDisplay:
         table.add_row("look closer", escape(report_command(run_dir)))
         self._print(table)
 
-    def _print(self, *what: RenderableType, **options: Any) -> None:
+    def _print(self, *renderables: RenderableType, **options: Any) -> None:
         """Print, and ignore a closed output: environments of this process may have closed it, which ends
         no run.
         """
         with suppress(OSError, ValueError):
-            self.console.print(*what, **options)
+            self.console.print(*renderables, **options)
 
     @property
     def _has_bar(self) -> bool:
@@ -295,8 +295,8 @@ def _columns(width: int) -> list[ProgressColumn]:
         columns.insert(2, TimeElapsedColumn())
     columns.append(TextColumn("{task.fields[curve]}", markup=False))
     if width >= WIDE_WIDTH:
-        once = Column(no_wrap=True, overflow="ellipsis")
-        columns.append(TextColumn("[dim]{task.fields[bound]}", table_column=once))
+        column = Column(no_wrap=True, overflow="ellipsis")
+        columns.append(TextColumn("[dim]{task.fields[bound]}", table_column=column))
     return columns
 
 

@@ -118,8 +118,8 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
         remedy = f"use fewer environments or smaller batches, and {again}"
         return Ending(how="failed", who=driver, why=memory, what_next=remedy)
     blames = isinstance(error, FailedForGood | StuckThread)  # says who has raised what
-    said = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
-    return Ending(how="failed", who=driver, why=said, what_next=f"mend that, and {again}")
+    message = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
+    return Ending(how="failed", who=driver, why=message, what_next=f"mend that, and {again}")
 
 
 def full_disk(error: BaseException | None) -> str | None:
@@ -146,10 +146,10 @@ def recorded_ending(error: BaseException) -> Ending | None:
 
 def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
     """An interrupt as an exit, of which Python shows no frames; it is as recorded as that was."""
-    left = Terminated(signal.SIGINT)
+    termination = Terminated(signal.SIGINT)
     if (ending := recorded_ending(interrupt)) is not None:
-        setattr(left, MARK_ATTRIBUTE, ending)
-    return left
+        setattr(termination, MARK_ATTRIBUTE, ending)
+    return termination
 
 
 def no_steps(faults: FaultCounts) -> RunSummary:
@@ -196,13 +196,13 @@ def recorded(
         if ending.how != "failed":
             setattr(error, MARK_ATTRIBUTE, ending)
             raise
-        failed = RunFailed(ending, trace=trace)
-        setattr(failed, MARK_ATTRIBUTE, ending)
+        run_failure = RunFailed(ending, trace=trace)
+        setattr(run_failure, MARK_ATTRIBUTE, ending)
     else:
         return
     # Outside of the handler: within it Python would keep the error, with all its frames, as the context of
     # this one.
-    raise failed from None
+    raise run_failure from None
 
 
 def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Sum) -> Path | None:

@@ -64,11 +64,11 @@ class FaultCounts:
         """Count faults as they were recorded."""
         faults = list(faults)
         # The seconds until work went on are known of faults that were outlived, and of no others.
-        outlived = [fault for fault in faults if finite(fault.get("seconds"))]
+        outlived_faults = [fault for fault in faults if finite(fault.get("seconds"))]
         return cls(
             Counter(str(fault["what"]) for fault in faults),
-            Counter(part for fault in outlived if (part := _restarted(fault))),
-            float(sum(fault["seconds"] for fault in outlived)),
+            Counter(part for fault in outlived_faults if (part := _restarted_part(fault))),
+            float(sum(fault["seconds"] for fault in outlived_faults)),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class FailureReader:
         return [fault for fault in _faults(lines) if fault["time"] >= self._began]
 
 
-def _restarted(fault: Mapping[str, Any]) -> str | None:
+def _restarted_part(fault: Mapping[str, Any]) -> str | None:
     if is_env_fault(fault):
         return "env"
     kind, _ = kind_and_rank(str(fault.get("process")))
@@ -188,11 +188,11 @@ def is_env_fault(fault: Mapping[str, Any]) -> bool:
 
 def sentence(fault: Mapping[str, Any]) -> str:
     """A fault in one line: who, what, and what was done about it."""
-    who = f"{fault.get('process')}" + (f", shard {fault['shard']}" if "shard" in fault else "")
+    place = f"{fault.get('process')}" + (f", shard {fault['shard']}" if "shard" in fault else "")
     first_line = str(fault.get("error", "")).partition("\n")[0]
     took = f" after {fault['seconds']:g} s" if isinstance(fault.get("seconds"), int | float) else ""
     loss = f"; lost: {fault['lost']}" if fault.get("lost") else ""
-    return f"{who}: {fault['what']} ({first_line}); {fault.get('action')}{took}{loss}"
+    return f"{place}: {fault['what']} ({first_line}); {fault.get('action')}{took}{loss}"
 
 
 def in_words(error: BaseException) -> str:

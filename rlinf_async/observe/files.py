@@ -77,11 +77,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE)
         raise _in_words(error, path) from error
     except ValueError as error:  # a zero in the name
         raise OSError(errno.EINVAL, "it has no name of a file", str(path)) from error
-    found = os.fstat(file).st_mode
-    if stat.S_ISREG(found):
+    mode_of_file = os.fstat(file).st_mode
+    if stat.S_ISREG(mode_of_file):
         return file
     os.close(file)
-    if stat.S_ISDIR(found):
+    if stat.S_ISDIR(mode_of_file):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "it is no file", str(path))
 
@@ -105,10 +105,10 @@ def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
         OSError: the path is no regular file (a link, say), or it cannot be written; it is then unchanged.
     """
     with suppress(FileNotFoundError):
-        found = os.lstat(path).st_mode
-        if stat.S_ISLNK(found):
+        mode_of_file = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode_of_file):
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
-        if not stat.S_ISREG(found):
+        if not stat.S_ISREG(mode_of_file):
             raise OSError(errno.EINVAL, "it is no file", str(path))
     # In the same folder, as a move to another file system is not one step; cut, as names are at most 255
     # bytes.
@@ -147,14 +147,14 @@ def names_in(directory: Path, suffix: str) -> list[Path]:
     """
     if directory.is_symlink() or not directory.is_dir():
         return []
-    found: list[Path] = []
+    paths: list[Path] = []
     with os.scandir(directory) as entries:
         for number, entry in enumerate(entries):
             if number == MAX_NAMES:
                 raise OSError(errno.EFBIG, f"it has more than {MAX_NAMES:,} names", str(directory))
             if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
-                found.append(Path(entry.path))
-    return sorted(found)
+                paths.append(Path(entry.path))
+    return sorted(paths)
 
 
 def _write(file: int, content: bytes) -> None:

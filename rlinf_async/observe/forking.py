@@ -106,16 +106,16 @@ class ForkingInterpreter:
             output.touch()
             errors.touch()
             probe = Probe(code, env, ground, str(output), str(errors))
-            said = self._ask(json.dumps(asdict(probe)), timeout)
+            answer = self._ask(json.dumps(asdict(probe)), timeout)
             # Negative for a signal; SERVER_CODE's word `threads`, or nothing, says that there was no fork.
-            if not said.lstrip("-").isdigit():
+            if not answer.lstrip("-").isdigit():
                 return None
             return subprocess.CompletedProcess(
-                code, int(said), output.read_text(errors="replace"), errors.read_text(errors="replace")
+                code, int(answer), output.read_text(errors="replace"), errors.read_text(errors="replace")
             )
 
     def _ask(self, line: str, timeout: float) -> str:
-        process = self._process = self._process or _started()
+        process = self._process = self._process or _start_server()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -127,10 +127,10 @@ class ForkingInterpreter:
         if not select.select([process.stdout], [], [], timeout)[0]:
             self._end()
             raise subprocess.TimeoutExpired(process.args, timeout)
-        said = process.stdout.readline().strip()
-        if not said:  # it has ended: what it imported for the probe has crashed it
+        answer = process.stdout.readline().strip()
+        if not answer:  # it has ended: what it imported for the probe has crashed it
             self._end()
-        return said
+        return answer
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -140,7 +140,7 @@ class ForkingInterpreter:
         process.communicate()
 
 
-def _started() -> subprocess.Popen[str]:
+def _start_server() -> subprocess.Popen[str]:
     # -P keeps the current folder off the path: a checkout there must not stand in for the installed package.
     return subprocess.Popen(
         [sys.executable, "-P", "-c", SERVER_CODE],

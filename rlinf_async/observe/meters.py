@@ -33,13 +33,13 @@ class BusyMeter:
     def pop(self) -> list[float]:
         """The busy share of each server since the last call, 0 to 1; an open span counts up to now."""
         now = self._now()
-        busy, elapsed = self._busy, now - self._since
+        busy, elapsed_s = self._busy, now - self._since
         for server, start in self._open.items():
             busy[server] += now - start
             # The rest of an open span belongs to the next call.
             self._open[server] = now
         self._busy, self._since = [0.0] * self.width, now
-        return [min(1.0, seconds / elapsed) if elapsed > 0 else 0.0 for seconds in busy]
+        return [min(1.0, seconds / elapsed_s) if elapsed_s > 0 else 0.0 for seconds in busy]
 
 
 @dataclass(frozen=True)

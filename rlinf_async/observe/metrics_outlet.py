@@ -34,26 +34,26 @@ class MetricsOutlet(Generic[Logger]):
         """
         self._make, self._write, self._close, self._drop, self._say = make, write, close, drop or close, say
         self._logger: Logger | None = make()
-        self._missed: int | None = None
+        self._first_missed: int | None = None
         """The first batch that was not written since the logger has failed."""
         self._rest, self._again_at = 1, 0
 
     def log(self, batch: int, metrics: Mapping[str, Any], **keywords: Any) -> None:
         """Write metrics of `batch`; whatever a logger raises costs a warning, and not the run."""
-        if self._missed is not None and batch < self._again_at:
+        if self._first_missed is not None and batch < self._again_at:
             return
         try:
             if self._logger is None:
                 self._logger = self._make()
             self._write(self._logger, batch, metrics, **keywords)
         except Exception as error:  # noqa: BLE001 - a full disk, a server that is away, a mistake of it
-            self._failed(batch, error)
+            self._note_failure(batch, error)
             return
-        if self._missed is not None:
+        if self._first_missed is not None:
             self._say(
                 f"metrics loggers write again from batch {batch}; metrics.jsonl has what they have missed"
             )
-            self._missed, self._rest = None, 1
+            self._first_missed, self._rest = None, 1
 
     def close(self, **keywords: Any) -> None:
         """Close the logger; what it has failed to write does not end a run that has trained everything."""
@@ -68,9 +68,9 @@ class MetricsOutlet(Generic[Logger]):
                 f"a metrics logger could not be closed ({in_words(error)}); metrics.jsonl has everything"
             )
 
-    def _failed(self, batch: int, error: Exception) -> None:
-        if self._missed is None:
-            self._missed = batch
+    def _note_failure(self, batch: int, error: Exception) -> None:
+        if self._first_missed is None:
+            self._first_missed = batch
             self._say(
                 f"a metrics logger has failed at batch {batch} ({in_words(error)}); the run goes on and "
                 "tries it again, and metrics.jsonl has what it misses"

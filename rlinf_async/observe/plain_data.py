@@ -70,7 +70,7 @@ def read_yaml(text: str) -> Any:
             if node is None:
                 return None
             _check_size(node)
-            return _named(loader.construct_document(node))
+            return _with_text_names(loader.construct_document(node))
         finally:
             loader.dispose()
     except DamagedError:
@@ -145,13 +145,13 @@ def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from node.value
 
 
-def _named(tree: Any, depth: int = 0) -> Any:
+def _with_text_names(tree: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise DamagedError("nests too deeply")
     if isinstance(tree, dict):
-        return {_text(name): _named(value, depth + 1) for name, value in tree.items()}
+        return {_text(name): _with_text_names(value, depth + 1) for name, value in tree.items()}
     if isinstance(tree, list | tuple | set):
-        return [_named(value, depth + 1) for value in tree]
+        return [_with_text_names(value, depth + 1) for value in tree]
     return tree if tree is None or isinstance(tree, bool | int | float | str) else _text(tree)
 
 

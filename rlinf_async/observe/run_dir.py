@@ -85,28 +85,28 @@ class RunDir:
         Raises:
             ValueError: the `weights` are somewhere else, perhaps by a link; nothing is moved.
         """
-        here = self.path.resolve()
+        own_place = self.path.resolve()
         for path in (weights, self.path / EARLIER_FOLDER / "1"):
             if path is not None:
                 self.check_inside(path.parent)
-        trained = self.metrics.is_file() or (weights is not None and weights.exists())
-        if not (trained and self.facts.is_file()):
+        has_trained = self.metrics.is_file() or (weights is not None and weights.exists())
+        if not (has_trained and self.facts.is_file()):
             return
         number = 1
         while (place := self.path / EARLIER_FOLDER / str(number)).exists():
             number += 1
         place.mkdir(parents=True)
-        moved = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
+        paths_to_move = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
         if not goes_on:
-            moved += [self.metrics, self.failures, self.tensorboard]
-            moved += [weights] if weights is not None else []
+            paths_to_move += [self.metrics, self.failures, self.tensorboard]
+            paths_to_move += [weights] if weights is not None else []
         # A copy: the run that goes on adds to the file itself.
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place, follow_symlinks=False)
-        for path in moved:
+        for path in paths_to_move:
             # lexists: a link that leads nowhere moves, too, as nothing is written through it.
             if os.path.lexists(path):
-                target = place / path.parent.resolve().relative_to(here) / path.name
+                target = place / path.parent.resolve().relative_to(own_place) / path.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
         say(f"what an earlier run has left in {self.path} is in {place} now")
@@ -138,8 +138,8 @@ class RunDir:
         for file in (self.status, self.summary, self.traceback, *faults):
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
-        here = {"cores": _cores()}
-        content = {"title": title, **now, **here, **facts}
+        machine_facts = {"cores": _cores()}
+        content = {"title": title, **now, **machine_facts, **facts}
         write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_config(self, text: str) -> None:

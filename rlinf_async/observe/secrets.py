@@ -135,12 +135,12 @@ def _of_environment() -> list[str]:
     values = {
         value
         for name, value in os.environ.items()
-        if len(value) >= MIN_SECRET_LENGTH and not _shown(name, value)
+        if len(value) >= MIN_SECRET_LENGTH and not _may_be_shown(name, value)
     }
     return sorted(values, key=len, reverse=True)
 
 
-def _shown(name: str, value: str) -> bool:
+def _may_be_shown(name: str, value: str) -> bool:
     """Return True if the value of a variable of the environment may be shown."""
     if name in _SHELL_DIRECTORIES:
         return True

@@ -20,24 +20,24 @@ def status(content: Record) -> Record:
     """Return the content of `status.json`, with `time`, `step`, `total` and `still_s` if they were
     measured.
     """
-    known = _known(content, dict.fromkeys(("time", "still_s"), finite))
-    known = _known(known, dict.fromkeys(("step", "total", "driver"), _is_whole))
-    processes = known.get("processes")
-    given = processes if isinstance(processes, dict) else {}
-    return {**known, "processes": {name: _process(facts) for name, facts in given.items()}}
+    record = _keep_valid(content, dict.fromkeys(("time", "still_s"), finite))
+    record = _keep_valid(record, dict.fromkeys(("step", "total", "driver"), _is_whole))
+    processes = record.get("processes")
+    named_facts = processes if isinstance(processes, dict) else {}
+    return {**record, "processes": {name: _process(facts) for name, facts in named_facts.items()}}
 
 
 def summary(content: Record) -> Record:
     """Return the content of `summary.json`."""
-    known = _known(content, {"steps": _is_whole, "seconds": finite, "trajectories": _is_record})
-    if "trajectories" in known:
-        known["trajectories"] = _ledger(known["trajectories"])
-    return known
+    record = _keep_valid(content, {"steps": _is_whole, "seconds": finite, "trajectories": _is_record})
+    if "trajectories" in record:
+        record["trajectories"] = _ledger(record["trajectories"])
+    return record
 
 
 def facts(content: Record) -> Record:
     """Return the content of `run.json`."""
-    known: Mapping[str, Callable[[Any], bool]] = {
+    checks: Mapping[str, Callable[[Any], bool]] = {
         "title": _is_text,
         "python": _is_text,
         "began": finite,
@@ -51,7 +51,7 @@ def facts(content: Record) -> Record:
         "max_batch_size": _is_whole,
         "micro_batch_size": _is_whole,
     }
-    return _known(content, known)
+    return _keep_valid(content, checks)
 
 
 def span(record: Record) -> Record | None:
@@ -60,36 +60,25 @@ def span(record: Record) -> Record | None:
         isinstance(record.get("kind"), str) and finite(record.get("began")) and finite(record.get("ended"))
     ):
         return None
-    known: Mapping[str, Callable[[Any], bool]] = {
+    checks: Mapping[str, Callable[[Any], bool]] = {
         **dict.fromkeys(("shard", "number", "batch", "epoch", "place", "version", "size", "step"), _is_whole),
         **dict.fromkeys(("shards", "numbers"), _are_whole),
         "pieces": _are_pieces,
         "mode": _is_text,
         "error": _is_text,
     }
-    return _known(record, known)
+    return _keep_valid(record, checks)
 
 
 def fault(record: Record) -> Record:
     """A line of the record of faults, whose kind and time are known."""
-    numbers = {name: record[name] for name in ("seconds",) if finite(record.get(name))}
-    texts = {
-        name: record[name] for name in ("error", "action", "lost", "trace") if _is_text(record.get(name))
-    }
-    others = {
-        name: fact for name, fact in record.items() if name not in ("seconds", "error", "action", "lost")
-    }
-    others.pop("trace", None)
-    return {
-        **others,
-        **numbers,
-        **texts,
-        "process": str(record.get("process")),
-        "error": texts.get("error", ""),
-    }
+    facts = _keep_valid(
+        record, {"seconds": finite, **dict.fromkeys(("error", "action", "lost", "trace"), _is_text)}
+    )
+    return {**facts, "process": str(record.get("process")), "error": facts.get("error", "")}
 
 
-def _known(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:
+def _keep_valid(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:
     """Without what a check does not pass; what has none stays."""
     return {name: fact for name, fact in content.items() if name not in checks or checks[name](fact)}
 
@@ -99,18 +88,21 @@ def _process(content: Any) -> Record | None:
     if not isinstance(content, dict):
         return None
     spans = content.get("open") if isinstance(content.get("open"), list) else []
-    known = [
+    open_spans = [
         one
         for one in spans or []
         if isinstance(one, dict) and isinstance(one.get("kind"), str) and finite(one.get("seconds"))
     ]
-    return {**content, "open": known, "ended": _whole(content.get("ended")) or 0}
+    return {**content, "open": open_spans, "ended": _whole(content.get("ended")) or 0}
 
 
 def _ledger(ledger: Record) -> Record:
     counts = {name: _whole(ledger.get(name)) for name in ("produced", "trained", "in_flight")}
-    refused = ledger.get("refused") if _is_record(ledger.get("refused")) else {}
-    return {**counts, "refused": {name: count for name, count in (refused or {}).items() if _is_whole(count)}}
+    refusals = ledger.get("refused") if _is_record(ledger.get("refused")) else {}
+    return {
+        **counts,
+        "refused": {name: count for name, count in (refusals or {}).items() if _is_whole(count)},
+    }
 
 
 def _whole(value: Any) -> int | None:

@@ -253,8 +253,8 @@ def read_spans(directory: Path) -> list[Span]:
         process, offset = path.stem, 0.0
         for record in _records(path):
             if "process" in record:
-                given = record.get("offset", 0.0)
-                process, offset = str(record["process"]), float(given) if finite(given) else 0.0
+                offset_field = record.get("offset", 0.0)
+                process, offset = str(record["process"]), float(offset_field) if finite(offset_field) else 0.0
             elif (span := shapes.span(record)) is not None:
                 began, end = span["began"] + offset, span["ended"] + offset
                 spans.append({**span, "began": began, "ended": end, "process": process})
@@ -290,5 +290,5 @@ def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:
         round_trips: `(sent, remote, received)` per call, in seconds. The shortest counts: its error is at
             most half of its duration.
     """
-    sent, remote, received = min(round_trips, key=lambda round_trip: round_trip[2] - round_trip[0])
-    return remote - (sent + received) / 2
+    sent_at, remote, received_at = min(round_trips, key=lambda round_trip: round_trip[2] - round_trip[0])
+    return remote - (sent_at + received_at) / 2

@@ -58,7 +58,7 @@ def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
         if not _ask(request):
             continue
         # The name as `answer_for_stacks` makes it, backwards.
-        yield request.stem.rpartition("-")[0].replace("-", " "), _appended(answer, before)
+        yield request.stem.rpartition("-")[0].replace("-", " "), _new_text(answer, before)
 
 
 def _ask(request: Path) -> bool:
@@ -72,8 +72,8 @@ def _ask(request: Path) -> bool:
     except OSError:
         return False
     try:
-        found = os.fstat(pipe)
-        if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+        pipe_status = os.fstat(pipe)
+        if not stat.S_ISFIFO(pipe_status.st_mode) or pipe_status.st_uid != os.geteuid():
             return False
         os.write(pipe, b"?")
     except OSError:
@@ -99,7 +99,7 @@ def _stacks() -> str:
     )
 
 
-def _appended(path: Path, before: int) -> str:
+def _new_text(path: Path, before: int) -> str:
     give_up, size = time.monotonic() + ANSWER_S, before
     while time.monotonic() < give_up:
         time.sleep(0.05)

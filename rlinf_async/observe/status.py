@@ -157,10 +157,10 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
     """Return the facts of `status_facts` in words."""
     if facts["state"] == "ended":
         summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
-        trained = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
+        trained_count = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
         how = ENDING_WORDS.get(str(summary.get("ended")), "has ended")
-        return [f"The run {how}: {facts['step']} steps in {took}, {trained}.", *_faults_in_words(facts)]
+        return [f"The run {how}: {facts['step']} steps in {took}, {trained_count}.", *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
     lines += _faults_in_words(facts)

@@ -50,8 +50,8 @@ class Diagnosis:
         return self.share >= SATURATED_SHARE
 
     def sentence(self, what: str = "this run") -> str:
-        verb, who = BOUND_PHRASES[self.part]
-        share = f"{who} {self.share:.0%} of the time"
+        verb, subject = BOUND_PHRASES[self.part]
+        share = f"{subject} {self.share:.0%} of the time"
         if self.saturated:
             return f"{verb} {what}: {share}."
         return f"Nothing is busy all the time in {what}: of {PART_NAMES[self.part]}, {share}."
