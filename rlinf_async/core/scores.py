@@ -119,7 +119,8 @@ def joined(
     """
     # To the CPU pass by pass: the device need not hold the scores of the whole batch.
     scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
-    share = 1 - scores.isfinite().float().mean().item()
+    # In float32 one number of many millions would round to none.
+    share = (~scores.isfinite()).double().mean().item()
     if share:
         raise FloatingPointError(
             f"{model}: {share:.0%} of the {name} of this batch, scored again before the update, are not "

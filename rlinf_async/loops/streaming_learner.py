@@ -299,7 +299,9 @@ class StreamingLearner:
     def _train_rollout(self, rollout: Tree) -> None:
         steps, width = leaf(rollout, "advantages").shape[:2]
         samples = self.training.samples(rollout, torch.randperm(steps * width, generator=self._shuffle))
-        self._samples.append(samples)
+        # Kept for the epochs after the first alone: a batch of pictures would be held until the next one.
+        if self._settings.update_epoch > 1:
+            self._samples.append(samples)
         if self._settings.spreads_steps:
             samples = self._spread(samples)
         self._trained_samples += size_of(samples)

@@ -209,6 +209,13 @@ class Caller:
         self._end_error: PeerError | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
+    @property
+    def has_lost(self) -> bool:
+        """True once its connection has failed or ended, which it does not make again."""
+        made = self._connecting
+        failed = made is not None and made.done() and (made.cancelled() or made.exception() is not None)
+        return failed or self._end_error is not None
+
     async def connection(self) -> Connection:
         """
         Raises:
@@ -282,7 +289,8 @@ class Callers:
             PeerError: nobody is there, or they have gone.
             TimeoutError: they do not answer, or a forked process keeps the connection of the dead open.
         """
-        if address not in self.by_address:
+        # Who asks again tries again: a link that was reset may have come back.
+        if address not in self.by_address or self.by_address[address].has_lost:
             self.by_address[address] = Caller(self._peer, partial(_itself, address))
         answer = asyncio.create_task(self.by_address[address].ask(*question))
         try:

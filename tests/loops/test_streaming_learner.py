@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -28,6 +29,7 @@ class Training:
     def __init__(self):
         self.micro_batches, self.noted = [], {}
         self.kept = None
+        self.shuffled = []
 
     def working(self):
         return nullcontext()
@@ -43,7 +45,9 @@ class Training:
         rollout["advantages"] = rollout["number"].float()
 
     def samples(self, rollout, order):
-        return map_tensors(lambda tensor: tensor.flatten()[order], rollout)
+        samples = map_tensors(lambda tensor: tensor.flatten()[order], rollout)
+        self.shuffled.append(weakref.ref(samples["number"]))
+        return samples
 
     def train_micro_batch(self, samples, *, steps):
         self.micro_batches[-1].append((samples["number"].tolist(), steps))
@@ -96,6 +100,7 @@ def train(*, order=range(4), batches=1, **changes):
         for shard in order:
             learner.accept([pieces[shard]])
         learner.finish()
+    training.learner = learner
     return training
 
 
@@ -167,6 +172,11 @@ def test_update_epochs_train_the_same_samples_again_in_an_order_of_the_seed():
     assert all(sorted(numbers) == list(range(16)) for numbers in (first, *later))
     assert later == [later[0]] * 2
     assert first != later[0]
+
+
+def test_the_samples_of_a_batch_are_let_go_once_they_are_trained():
+    for epochs in (1, 3):
+        assert [samples() for samples in train(update_epoch=epochs).shuffled] == [None] * 4
 
 
 def test_batches_are_shuffled_anew():

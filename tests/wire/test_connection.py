@@ -325,6 +325,20 @@ async def test_what_is_sent_to_nobody_is_nothing_and_a_sender_connects_again():
     assert heard == [(0,), (1,)]
 
 
+async def test_a_question_behind_the_end_of_a_connection_makes_another():
+    echo, callers = Echo(), Callers("the echo")
+    nobody = ("\0rlinf-async-nobody", TOKEN)
+    for _ in range(2):
+        with pytest.raises(PeerError, match="cannot be reached"):
+            await callers.ask(nobody, timeout_s=None)
+    address = echo.address(False)
+    for number in range(2):
+        assert await callers.ask(address, number, timeout_s=None) == (number,)
+        (await callers.by_address[address].connection())._transport.abort()
+        await settle()
+    assert len(callers.by_address) == 2
+
+
 async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
     echo = Echo()
     caller = echo.caller()

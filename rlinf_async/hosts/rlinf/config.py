@@ -23,7 +23,7 @@ from rlinf_async.hosts.rlinf.keys import TABLE, read_by_others
 from rlinf_async.hosts.rlinf.losses import failing_assertions, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.placement import NODES, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers, uneven_intervals
 from rlinf_async.hosts.rlinf.tree import check_rlinf
 
 
@@ -58,6 +58,7 @@ def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> lis
         *misnamed(cfg),
         *(absent(cfg) if here else ()),
         *failing_assertions(cfg),
+        *uneven_intervals(cfg),
         *(read_by_others(cfg) if active else ()),
         *unbuildable(cfg["actor"]["model"], key="actor.model"),
     ]

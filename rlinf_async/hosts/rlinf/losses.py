@@ -5,6 +5,7 @@ The off-policy objectives are a loss in RLinf's registry, around one of its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -213,7 +214,9 @@ class GroupAdvantages:
 
     def __init__(self) -> None:
         own = borrowed.get_adv_and_returns(GRPO_TYPE)
-        self._base: Callable[..., Any] = own._base if isinstance(own, GroupAdvantages) else own
+        # RLinf stores a wrapper of what is registered.
+        registered = inspect.unwrap(own)
+        self._base: Callable[..., Any] = registered._base if isinstance(registered, GroupAdvantages) else own
         self._silent = 0
 
     def register(self) -> GroupAdvantages:

@@ -166,6 +166,23 @@ def _evaluating(cfg: Mapping[str, Any]) -> bool:
     return cfg["runner"].get("val_check_interval", -1) > 0
 
 
+def uneven_intervals(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Return why RLinf's `check_progress` would fail behind the first step: what is saved is evaluated."""
+    evaluate, save = lookup(cfg, "runner.val_check_interval"), lookup(cfg, "runner.save_interval")
+    if lookup(cfg, "runner.only_eval") or not (isinstance(evaluate, int) and isinstance(save, int)):
+        return []
+    if evaluate <= 0 or save < 0 or save % evaluate == 0:
+        return []
+    near = evaluate * max(1, round(save / evaluate))
+    return [
+        Reason(
+            f"runner.save_interval={save} must be a multiple of runner.val_check_interval={evaluate}; "
+            f"nearest: {near}",
+            f"runner.save_interval={near}",
+        )
+    ]
+
+
 def _group_size(cfg: Mapping[str, Any]) -> int:
     """Environments that stay together: those that begin alike, and those whose advantages are compared.
 

@@ -49,7 +49,7 @@ try:
     from rlinf_async.hosts.verl import platform, trainer
 
     guard()
-except (ImportError, AttributeError, AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
+except Exception as error:
     # The last word that a user sees of it: veRL catches every Exception of a plugin and logs it at DEBUG.
     _write(
         f"rlinf-async: veRL has no trainer mode vla_async in this process: {type(error).__name__}: {error}; "

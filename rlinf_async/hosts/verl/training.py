@@ -111,6 +111,7 @@ class EngineTraining(ScoringTraining):
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._count = 0.0
+        self._silent = 0
         self._measures = StepMeasures()
         self._reports, self._examined = [], {}
         self._engine.optimizer_zero_grad()

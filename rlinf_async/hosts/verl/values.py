@@ -21,6 +21,10 @@ PART_POINTER = re.compile(r"\$\{[\w.]+\}")
 """A pointer within a longer text."""
 
 
+# libyaml reads some ten times faster; not every build of PyYAML has it.
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 @cache
 def defaults() -> Mapping[str, Any]:
     """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
@@ -28,7 +32,7 @@ def defaults() -> Mapping[str, Any]:
     for folder in (verl.submodule_search_locations or ()) if verl else ():
         path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
         if path.is_file():
-            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=YAML_LOADER)
             return content
     return {}
 
@@ -89,4 +93,4 @@ def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> A
         return _resolve(around[name], cfg, f".{key}")
     if fallback and "${" in fallback:
         return _resolve(fallback, cfg, place)
-    return yaml.load(fallback, Loader=yaml.CSafeLoader) if fallback else None
+    return yaml.load(fallback, Loader=YAML_LOADER) if fallback else None

@@ -1,4 +1,5 @@
 import re
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -7,8 +8,10 @@ from hypothesis import strategies as st
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
+from rlinf.utils.runner_utils import check_progress
 
-from rlinf_async.hosts.rlinf.config import read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import obstacles, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.settings import uneven_intervals
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -186,3 +189,21 @@ def test_an_automatic_batch_size_covers_evaluation():
 
 def test_without_level_2_there_is_no_batch_size_that_evaluation_could_exceed():
     evaluating(32, rollout={"enabled": False})
+
+
+@pytest.mark.parametrize(("evaluate", "save"), product(range(-1, 5), repeat=2))
+def test_intervals_are_refused_where_rlinfs_own_count_of_steps_would_fail(evaluate, save):
+    fails = False
+    try:
+        check_progress(1, 10, evaluate, save, 1.0)
+    except AssertionError:
+        fails = True
+    runner = {"val_check_interval": evaluate, "save_interval": save}
+    assert bool(uneven_intervals({"runner": runner})) == fails
+    assert not uneven_intervals({"runner": {**runner, "only_eval": True}})
+
+
+def test_a_run_that_saves_more_often_than_it_evaluates_is_answered_with_the_nearest_number():
+    cfg = config({"runner.val_check_interval": 4, "runner.save_interval": 6})
+    said = [reason.text for reason in obstacles(cfg, active=True) if "save_interval" in reason.text]
+    assert said == ["runner.save_interval=6 must be a multiple of runner.val_check_interval=4; nearest: 8"]
