@@ -7,7 +7,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
-from rlinf_async.core.tensors import concatenate, slice_samples
+from rlinf_async.core.tensors import concatenate, size_of, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalSettings
@@ -187,11 +187,11 @@ def test_interpolated_anchors_move_with_the_policy_and_need_no_pass(cls):
     block = {"mode": "train", "advanced": {"proximal": "loglinear"}}
     actor, current = policy(0, cls), opinionated(1, cls)
     learner = learner_of(settings_of(block), current)
-    before = copy.deepcopy(current)
+    before, trained = copy.deepcopy(current), noting_samples(learner)
     learner.begin(1)
     learner.accept([piece(actor, batch=1, acted=0)])
     metrics = learner.finish()
-    samples = learner._samples[0]
+    samples = concatenate(trained)
     with torch.no_grad():
         exact, _ = before.score(samples["forward_inputs"])
         half = (samples["prev_logprobs"] + exact) / 2
@@ -322,10 +322,11 @@ def test_a_batch_without_a_single_signal_moves_nothing_under_grpo():
 def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
     def trained(batch, **settings):
         learner = learner_of(settings_of(**settings), policy(0))
+        micro_batches = noting_samples(learner)
         learner.begin(batch)
         learner.accept([piece(policy(0), batch=batch)])
         learner.finish()
-        return learner._samples[0]["prev_logprobs"]
+        return concatenate(micro_batches)["prev_logprobs"]
 
     once = trained(0)
     assert torch.equal(trained(0), once)
@@ -336,10 +337,11 @@ def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
 
 def test_a_sample_is_as_stale_as_the_batch_is_ahead_of_its_action():
     learner = learner_of(settings_of(), policy(0))
+    micro_batches = noting_samples(learner)
     learner.begin(3)
     learner.accept([piece(policy(0), batch=3, acted=1)])
     learner.finish()
-    assert learner._samples[0]["staleness"].unique().tolist() == [2]
+    assert concatenate(micro_batches)["staleness"].unique().tolist() == [2]
 
 
 GRPO = {"algorithm": "grpo", "group_size": 3}
@@ -357,11 +359,12 @@ def test_pieces_of_the_first_batch_are_trained_as_they_arrive_unless_the_others_
     mode, changes, trained
 ):
     learner = learner_of(settings_of({"mode": mode, "rollout": {"shards": 1}}, **changes), policy(0))
+    micro_batches = noting_samples(learner)
     learner.begin(0)
     learner.accept([piece(policy(0))])
-    assert (len(learner._samples), len(learner._kept_rollouts)) == (trained, 1 - trained)
+    assert (bool(micro_batches), len(learner._kept_rollouts)) == (bool(trained), 1 - trained)
     learner.finish()
-    assert len(learner._samples) == 1
+    assert sum(size_of(samples) for samples in micro_batches) == HORIZON * ENVS
 
 
 def test_metrics_are_means_over_pieces_and_micro_batches():
