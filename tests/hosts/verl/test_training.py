@@ -266,6 +266,15 @@ def test_metrics_of_the_rollouts_are_those_of_the_valid_decisions():
     assert metrics["rollout/advantages_min"] < 0 < metrics["rollout/advantages_max"]
 
 
+def test_groups_without_signal_are_counted_in_each_batch_anew():
+    of = settings(estimator="grpo", normalizes=False, group_size=4)
+    fields = rollout(of)
+    silent = {**fields, "rewards": torch.zeros_like(fields["rewards"])}
+    found = train(learner(of, "algorithm.adv_estimator=grpo"), of, [silent, silent])
+    groups = fields["rewards"].shape[1] / 4
+    assert [metrics["train/groups_without_signal"] for metrics in found] == [groups, groups]
+
+
 def test_the_learning_rate_takes_one_step_of_its_schedule_per_batch():
     overrides = ("actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",)
     rates = []
