@@ -68,8 +68,9 @@ def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, s
     sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
     if "values" in pairs:
         sums |= _difference(*pairs["values"], "values", torch.square)
-    # Times 0, and not left out: the sums are added over ranks by name, so that all must have the same names.
-    return {name: float(value) * bool(len(rows)) for name, value in sums.items()}
+    # 0, and not left out: the sums are added over ranks by name, so that all must have the same names. And no
+    # product with 0, which a number that is not finite would outlive.
+    return {name: float(value) if len(rows) else 0.0 for name, value in sums.items()}
 
 
 def _difference(

@@ -95,11 +95,12 @@ class RatioProbe:
         scores = self._scores(samples)
         sums: Sums = {}
         for staleness, sample in enumerate(samples):
-            # Times 0, and not left out: the sums are added over ranks, which all must name the same.
-            share = float(staleness in self._pools)
+            # 0, and not left out: sums are added over ranks, which all must name the same. And no product
+            # with 0, which a ratio that is not finite would outlive.
+            counts = staleness in self._pools
             for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
-                    f"{name}/lag_{staleness}/{measure}": share * float(total)
+                    f"{name}/lag_{staleness}/{measure}": float(total) if counts else 0.0
                     for measure, total in _totals(values, scored).items()
                 }
         return sums

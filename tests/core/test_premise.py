@@ -51,6 +51,14 @@ def test_a_rank_without_samples_of_the_version_takes_part_in_the_pass_and_counts
     sums, inputs = compared(7)
     assert len(inputs) == 1
     assert set(sums.values()) == {0.0}
+    damaged = compare(
+        SAMPLES,
+        VERSIONS,
+        7,
+        most=8,
+        score=lambda samples: {"logprobs": (samples["logprobs"] * math.nan,) * 2},
+    )
+    assert set(damaged.values()) == {0.0}
 
 
 def judged(*, half=False, **sums):

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,15 @@ def test_ranks_that_hold_different_samples_make_equally_many_forward_passes_and_
         names.append(list(sums))
     assert len(set(passes)) == 1
     assert names[0] == names[1] == names[2]
+
+
+def test_a_rank_without_samples_of_a_staleness_counts_nothing_whatever_its_spare_sample_gives():
+    policy = Policy()
+    probe = probe_of(policy)
+    train(probe, policy, 0, 0.5, 0)
+    sums = train(probe, policy, 1, math.nan, 0)
+    assert math.isnan(sums["mismatch/lag_0/ratio"])
+    assert {value for name, value in sums.items() if "/lag_0/" not in name} == {0.0}
 
 
 def test_sums_of_ranks_add_up_to_the_mean_over_all_their_samples():
