@@ -95,12 +95,7 @@ def train(
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
         command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
-    # Ray and RLinf read these when they are imported or started.
-    os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
-    os.environ.setdefault(*REMEMBERED_CALLS[dashboard])
-    if not worker_logs:
-        os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
-        logging.disable(logging.INFO)
+    _choose_logs(worker_logs=worker_logs, dashboard=dashboard)
     import torch.multiprocessing as multiprocessing
 
     # As RLinf's entry scripts do: CUDA does not survive a fork.
@@ -129,6 +124,15 @@ def train(
     ):
         TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
         host.train(cfg, dashboard=dashboard)
+
+
+def _choose_logs(*, worker_logs: bool, dashboard: bool) -> None:
+    # Ray and RLinf read these when they are imported or started.
+    os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
+    os.environ.setdefault(*REMEMBERED_CALLS[dashboard])
+    if not worker_logs:
+        os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
+        logging.disable(logging.INFO)
 
 
 @contextmanager
