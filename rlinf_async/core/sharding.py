@@ -71,7 +71,7 @@ class ShardPlan:
             nearest = min(fits, key=lambda n: abs(n - self.shards_per_worker))
             advice = f"nearest number of shards per worker that does: {nearest}"
         else:
-            advice = f"nearest total that does: {max(1, round(self.total_envs / unit)) * unit}"
+            advice = f"nearest total that does: {nearest_multiple(self.total_envs, unit)}"
         raise ValueError(f"{self._misfit()}; {advice}")
 
     def fits(self, shards_per_worker: int) -> bool:
@@ -179,6 +179,11 @@ def choose_shards(
         return stages
     target = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
     return next((shards for shards in range(target, 1, -1) if fits(shards)), 1)
+
+
+def nearest_multiple(number: float, unit: int) -> int:
+    """The multiple of `unit` that is nearest to `number`, and at least `unit`."""
+    return max(1, round(number / unit)) * unit
 
 
 def nearest_divisor(number: int, target: float) -> int:

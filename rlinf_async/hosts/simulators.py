@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import RolloutConfig
-from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards
+from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards, nearest_multiple
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -138,7 +138,7 @@ class Evaluation:
                 f"env.eval.total_num_envs={shards}",
             )
         elif not self.fits(shards):
-            nearest = max(1, round(total / (shards * self._group))) * shards * self._group
+            nearest = nearest_multiple(total, shards * self._group)
             yield Reason(
                 f"env.eval.total_num_envs={total} does not divide into {shards} shards of groups of "
                 f"{self._group}; nearest: {nearest}",

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.workload import last_step
@@ -123,7 +123,7 @@ class RLinfSettings(RunSettings):
         plan = self.plan
         each = per_step // math.gcd(per_step, plan.rollout_epochs * self.horizon)
         each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
-        nearest = max(1, round(plan.total_envs / each)) * each
+        nearest = nearest_multiple(plan.total_envs, each)
         return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
 
 
@@ -134,7 +134,7 @@ def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         # RLinf asks for it in evaluation, too, and says so.
         steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
         if steps % chunk:
-            nearest = max(1, round(steps / chunk)) * chunk
+            nearest = nearest_multiple(steps, chunk)
             yield Reason(
                 f"env.{mode}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
                 f"num_action_chunks={chunk}; nearest: {nearest}",
@@ -173,7 +173,7 @@ def uneven_intervals(cfg: Mapping[str, Any]) -> list[Reason]:
         return []
     if evaluate <= 0 or save < 0 or save % evaluate == 0:
         return []
-    near = evaluate * max(1, round(save / evaluate))
+    near = nearest_multiple(save, evaluate)
     return [
         Reason(
             f"runner.save_interval={save} must be a multiple of runner.val_check_interval={evaluate}; "

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.core.sharding import ShardPlan, nearest_divisor
+from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.simulators import Evaluation, divide, split_requests
@@ -94,7 +94,7 @@ def horizon(cfg: Mapping[str, Any], mode: str) -> int:
     key = "max_steps_per_rollout_epoch" if env.get("max_steps_per_rollout_epoch") else "max_episode_steps"
     steps = whole(cfg, f"env.{mode}.{key}")
     if steps % chunks:
-        nearest = max(1, round(steps / chunks)) * chunks
+        nearest = nearest_multiple(steps, chunks)
         raise ValueError(
             f"env.{mode}.{key}={steps} is not made of decisions of vla.model.num_action_chunks={chunks} "
             f"steps; nearest: {nearest}"
@@ -127,7 +127,7 @@ def rollout_epochs(cfg: Mapping[str, Any]) -> int:
     prompts, members = whole(cfg, "data.train_batch_size"), group_size(cfg)
     envs, trajectories = whole(cfg, "env.train.total_num_envs"), prompts * members
     if trajectories % envs:
-        nearest = max(1, round(trajectories / envs)) * envs
+        nearest = nearest_multiple(trajectories, envs)
         advice = f"data.train_batch_size={nearest // members}" if nearest % members == 0 else "other numbers"
         raise ValueError(
             f"data.train_batch_size={prompts} x {ROLLOUT_SECTION}.n={members} are {trajectories} "
