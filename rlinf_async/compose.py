@@ -20,7 +20,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
-from rlinf_async.config_errors import FAST_LOADER, check_file, check_not_empty
+from rlinf_async.config_errors import check_file, check_not_empty
+from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"
@@ -98,7 +99,7 @@ def _compose_once(name: str, overrides: Sequence[str], directory: Path | None) -
         # What is missing there is named by the error that follows, if anything is.
         warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
         # OmegaConf takes this loader: reading veRL's config by Python's takes longer than all the rest.
-        with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_LOADER):
+        with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_YAML_LOADER):
             return compose(name, overrides=list(overrides))
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -14,7 +13,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from rlinf_async.core.config_keys import did_you_mean, nearest
 from rlinf_async.hosts.kit.keys import counterparts
 from rlinf_async.observe.files import read_named
-from rlinf_async.observe.plain_data import MAX_YAML_BYTES
+from rlinf_async.observe.plain_data import FAST_YAML_LOADER, MAX_YAML_BYTES
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
 GROUP_PATTERN = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
@@ -140,11 +139,9 @@ def _written(text: str, overrides: Sequence[str]) -> str:
 MAX_VALUES = 100_000
 """In one file, with every alias written out; the largest configs of RLinf have a few hundred."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-FAST_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml reads some ten times faster; not every build of PyYAML has it. It ends the process where values
-nest too deeply, and its errors say less: Python's loader reads such a file again."""
 PYTHON_LOADER = yaml.SafeLoader
-"""Bound here: composing has others use the fast one by this name."""
+"""It reads again what the fast one refuses, for its errors. Bound here: composing has others use the fast
+one by this name."""
 MAX_FAST_DEPTH = 100
 
 
@@ -195,7 +192,7 @@ def _parse(path: Path, text: str) -> yaml.Node | None:
     try:
         if _is_shallow(text):
             with suppress(yaml.YAMLError):
-                return yaml.compose(text, Loader=FAST_LOADER)
+                return yaml.compose(text, Loader=FAST_YAML_LOADER)
         return yaml.compose(text, Loader=PYTHON_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(unreadable_yaml(error, path)) from error
@@ -207,7 +204,7 @@ def _is_shallow(text: str) -> bool:
     """Return True if a text is YAML whose values nest at most `MAX_FAST_DEPTH` deep."""
     depth = 0
     try:
-        for event in yaml.parse(text, Loader=FAST_LOADER):
+        for event in yaml.parse(text, Loader=FAST_YAML_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_FAST_DEPTH:
                 return False

@@ -14,15 +14,12 @@ import yaml
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.async_block import MISSING_VALUE
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
+from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
 """A default of veRL's that points to another key, with the value that it has where that key is absent."""
 PART_POINTER = re.compile(r"\$\{[\w.]+\}")
 """A pointer within a longer text."""
-
-
-# libyaml reads some ten times faster; not every build of PyYAML has it.
-YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
@@ -32,7 +29,7 @@ def defaults() -> Mapping[str, Any]:
     for folder in (verl.submodule_search_locations or ()) if verl else ():
         path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
         if path.is_file():
-            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=YAML_LOADER)
+            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=FAST_YAML_LOADER)
             return content
     return {}
 
@@ -93,4 +90,4 @@ def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> A
         return _resolve(around[name], cfg, f".{key}")
     if fallback and "${" in fallback:
         return _resolve(fallback, cfg, place)
-    return yaml.load(fallback, Loader=YAML_LOADER) if fallback else None
+    return yaml.load(fallback, Loader=FAST_YAML_LOADER) if fallback else None
