@@ -16,6 +16,7 @@ from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
+from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")
 """Digests of the example configs of the trees that docs/rlinf-configs.md is about, by name."""
@@ -74,7 +75,7 @@ def may_be_on_policy(config: Mapping[str, Any]) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text()) or {}
+    return yaml.load(path.read_text(), Loader=FAST_YAML_LOADER) or {}
 
 
 def digest(config: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.tensors import Tensors, Tree, map_tensors
 from rlinf_async.hosts.footprints import BYTES_OF_PRECISION, precision_of
-from rlinf_async.hosts.rlinf.models import SELECTING_MODELS
+from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:
     model = cfg.actor.model.model_type
     if model in SELECTING_MODELS:
         return {"prev_logprobs": stored_logprobs}
-    if model not in ("openvla", "openvla_oft"):
+    if model not in TOKEN_MODELS:
         return {}
     sampling = cfg.rollout.sampling_params
     return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}
