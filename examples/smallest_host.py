@@ -10,6 +10,7 @@ from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import TakenPieces
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
@@ -90,7 +91,7 @@ class Pieces:
 
 
 async def main() -> None:
-    requests = RequestBroker.dynamic(max_size=4, max_wait=0.0, deadline_s=60)
+    requests = RequestBroker(SharedQueues(max_size=4, max_wait=0.0, deadline_s=60))
     trajectories = TrajectoryBroker(PLAN, max_staleness=1, until=BATCHES, deadline_s=60)
     policy, learner, pieces = Policy(), Learner(), Pieces(trajectories)
 

@@ -8,6 +8,7 @@ import time
 from benchmarks.micro.core import DECISIONS, MAX_BATCH, piece_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
@@ -38,7 +39,7 @@ async def _run(shards: int, batches: int) -> None:
     plan = ShardPlan(
         total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
     )
-    requests = RequestBroker.dynamic(max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S)
+    requests = RequestBroker(SharedQueues(max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S))
     trajectories = TrajectoryBroker(plan, max_staleness=0, until=batches, deadline_s=DEADLINE_S)
     serving = asyncio.create_task(_inference(requests))
     await asyncio.gather(

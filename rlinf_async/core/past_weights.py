@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -59,30 +58,6 @@ class PastWeights:
         self._copies.clear()
         self._present = None
 
-    @contextmanager
-    def at(self, version: int) -> Iterator[None]:
-        """The block in which the policy has the parameters of `version`; free of cost if it has them anyway.
-
-        Raises:
-            KeyError: it is not remembered.
-        """
-        past = self._copies[version]
-        if version == self._present:
-            yield
-            return
-        # If the parameters changed since the last copy, they exist nowhere else: they are saved before they
-        # are overwritten.
-        present = self._save() if self._present is None else self._copies[self._present]
-        try:
-            copy_all(self._parameters(), past)
-            yield
-        finally:
-            # Even after an error: training on past weights would go unnoticed.
-            copy_all(self._parameters(), present)
-            # `present` is a copy of its own then, of no version, and its memory is free again.
-            if self._present is None:
-                self._spare.append(present)
-
     def visit(self, versions: Iterable[int], visitor: Callable[[int], None], *, present: int) -> None:
         """Call `visitor` with each of `versions` that is remembered, oldest first, while the policy has its
         parameters; then the present ones come back, and are remembered as those of version `present`.
@@ -94,21 +69,20 @@ class PastWeights:
         if not order:
             self.remember(present)
             return
-        first = order[0]
-        if first == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
-            self._copies[present] = self._copies.pop(first)
-            # The device now holds version `first`, and its former place on the CPU the present parameters.
+        swapped: int | None = None
+        if order[0] == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
+            swapped = order[0]
+            self._copies[present] = self._copies.pop(swapped)
+            # The device now holds version `swapped`, and its former place on the CPU the present parameters.
             exchange_all(self._parameters(), self._copies[present])
         else:
             self.remember(present)
-            copy_all(self._parameters(), self._copies[first])
-        # Ahead of time: until the visits are over the device has other weights, and no visitor may enter
-        # `at`.
+        # Ahead of time: until the visits are over the device has other weights.
         self._present = present
         try:
-            visitor(first)
-            for version in order[1:]:
-                copy_all(self._parameters(), self._copies[version])
+            for version in order:
+                if version != swapped:
+                    copy_all(self._parameters(), self._copies[version])
                 visitor(version)
         finally:
             # Even after an error: training on past weights would go unnoticed.

@@ -15,7 +15,7 @@ requests wakes the next: so each request has woken a rank, and a woken rank that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,6 +37,10 @@ class Queue(Generic[B]):
 
 class Queues(Protocol):
     """All queues of a run."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds in which a request is to be answered, and in which a rank that waits is to get one."""
 
     def __iter__(self) -> Iterator[Queue[Any]]: ...
 
@@ -73,8 +77,10 @@ class SharedQueues:
     (D-VLA replicates its topology per node, section 3; here nothing is kept from an idle rank).
     """
 
-    def __init__(self, batcher: Callable[[], DynamicBatcher[Any]], *, deadline_s: float) -> None:
-        self._batcher, self._deadline_s = batcher, deadline_s
+    def __init__(self, *, max_size: int, max_wait: float = 0.0, deadline_s: float) -> None:
+        """See `DynamicBatcher`."""
+        self.deadline_s = deadline_s
+        self._max_size, self._max_wait = max_size, max_wait
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
         """The queue of learner ranks, if they ask. A rank serves it and env shards by turns, while both
@@ -134,7 +140,8 @@ class SharedQueues:
 
     def _queue(self) -> Queue[DynamicBatcher[Any]]:
         # A bell of its own, as `waited_for` tells whether a rank of just this node is idle.
-        return Queue(batcher=self._batcher(), bell=Bell(deadline_s=self._deadline_s))
+        batcher: DynamicBatcher[Any] = DynamicBatcher(max_size=self._max_size, max_wait=self._max_wait)
+        return Queue(batcher=batcher, bell=Bell(deadline_s=self.deadline_s))
 
 
 class BarrierQueues:
@@ -146,6 +153,7 @@ class BarrierQueues:
     """
 
     def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
+        self.deadline_s = deadline_s
         self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
         # One bell per rank, which all queues of the rank share: it waits for any of them.
         self._bells = [Bell(deadline_s=deadline_s) for _ in range(plan.inference_ranks)]

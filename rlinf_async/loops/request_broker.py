@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
 from rlinf_async.core.restarts import Generations
-from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, RequestKey
-from rlinf_async.loops.queues import BarrierQueues, Queue, Queues, SharedQueues
+from rlinf_async.loops.queues import Queue, Queues
 from rlinf_async.observe.meters import Spread
 
 
@@ -111,9 +109,9 @@ class RequestBroker:
     bears the generation of its caller; calls of a lost one are ignored.
     """
 
-    def __init__(self, queues: Queues, *, deadline_s: float = math.inf) -> None:
+    def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._deadline_s = deadline_s
+        self._deadline_s = queues.deadline_s
         self._overdue: asyncio.TimerHandle | None = None
         self._open_requests: dict[RequestKey, tuple[Pending, Asker]] = {}
         """Requests that are not known to be settled, in the order of their arrival."""
@@ -125,17 +123,6 @@ class RequestBroker:
         self.batch_wait = Spread()
         self.again = 0
         """Requests that were asked again because their rank was lost."""
-
-    @classmethod
-    def dynamic(cls, *, max_size: int, max_wait: float, deadline_s: float) -> RequestBroker:
-        """Level 2 on."""
-        batcher = partial(DynamicBatcher[Pending], max_size=max_size, max_wait=max_wait)
-        return cls(SharedQueues(batcher, deadline_s=deadline_s), deadline_s=deadline_s)
-
-    @classmethod
-    def barrier(cls, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> RequestBroker:
-        """Level 2 off; see `BarrierQueues`."""
-        return cls(BarrierQueues(plan, deadline_s=deadline_s, in_step=in_step), deadline_s=deadline_s)
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
+from rlinf_async.loops.queues import BarrierQueues, SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
@@ -160,9 +161,9 @@ class RunSettings:
         rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.advanced.deadline_s
         if not rollout.enabled:
             in_step = self.asynchrony.deterministic
-            return RequestBroker.barrier(self.plan, deadline_s=deadline_s, in_step=in_step)
-        return RequestBroker.dynamic(
-            max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s
+            return RequestBroker(BarrierQueues(self.plan, deadline_s=deadline_s, in_step=in_step))
+        return RequestBroker(
+            SharedQueues(max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s)
         )
 
     def weight_broker(self, on_published: Callable[[int], None]) -> WeightBroker:

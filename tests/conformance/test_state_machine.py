@@ -34,6 +34,7 @@ from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from tests.conformance.environments import Steady
@@ -146,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         self.playing = self.stack.enter_context(host_or_skip(self.name)(env_cls, **limits))
         self.budget = budget
         self.loop = Loop()
-        self.requests = RequestBroker.dynamic(max_size=8, max_wait=0.0, deadline_s=60.0)
+        self.requests = RequestBroker(SharedQueues(max_size=8, max_wait=0.0, deadline_s=60.0))
         self.broker = TrajectoryBroker(PLAN, max_staleness=1, until=BATCHES, deadline_s=60.0)
         self.restarts = ShardRestarts(
             1,

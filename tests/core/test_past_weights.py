@@ -19,87 +19,31 @@ def shift(model, by, past=None):
         past.changed()
 
 
-def test_inside_the_block_the_policy_is_the_one_of_that_version():
+def weights_at(past, model, version, *, present):
+    """The weights that a visitor of `version` sees; the present ones are remembered as `present`."""
+    seen = []
+    past.visit([version], lambda _: seen.append(model.weight.detach().clone()), present=present)
+    return seen[0]
+
+
+def test_a_visitor_sees_the_policy_of_that_version_to_the_bit():
     model, past = model_and_past()
     first = copy.deepcopy(model)
     past.remember(4)
     shift(model, 1.0, past)
-    inputs = torch.randn(5, 3)
-    with past.at(4):
-        assert torch.equal(model(inputs), first(inputs))
-
-
-def test_after_the_block_the_policy_is_the_present_one_again_even_after_an_error():
-    model, past = model_and_past()
-    past.remember(0)
-    shift(model, 1.0, past)
-    present = copy.deepcopy(model.state_dict())
-    with pytest.raises(ArithmeticError), past.at(0):
-        raise ArithmeticError
-    assert all(torch.equal(present[name], tensor) for name, tensor in model.state_dict().items())
-
-
-def test_what_is_remembered_does_not_change_with_the_policy():
-    model, past = model_and_past()
-    past.remember(0)
-    before = model.weight.detach().clone()
-    shift(model, 1.0, past)
-    past.remember(1)
-    shift(model, 1.0, past)
-    with past.at(0):
-        assert torch.equal(model.weight, before)
-    with past.at(1):
-        assert torch.allclose(model.weight, before + 1.0, atol=1e-6)
-    assert torch.allclose(model.weight, before + 2.0, atol=1e-6)
-
-
-def test_a_present_that_is_remembered_comes_back_from_there_and_one_that_is_not_survives():
-    model, past = model_and_past(keep=3)
-    past.remember(0)
-    for version in (1, 2):
-        shift(model, 1.0, past)
-        past.remember(version)
-        present = model.weight.detach().clone()
-        with past.at(0):
-            assert torch.allclose(model.weight, present - version, atol=1e-6)
-        assert torch.equal(model.weight, present)
-    shift(model, 1.0, past)
-    with past.at(0):
-        assert torch.allclose(model.weight, present - 2.0, atol=1e-6)
-    assert torch.equal(model.weight, present + 1.0)
-
-
-def test_the_policy_at_the_version_that_it_has_is_not_touched():
-    model, past = model_and_past()
-    past.remember(0)
-    written = model.weight._version
-    with past.at(0):
-        assert model.weight._version == written
-    past.changed()
-    with past.at(0):
-        assert model.weight._version > written
-
-
-def test_memory_is_allocated_for_as_many_versions_as_are_kept_and_one_that_is_away():
-    model, past = model_and_past(keep=2)
-    places = set()
-    for version in range(8):
-        shift(model, 1.0, past)
-        past.remember(version)
-        shift(model, 1.0, past)
-        with past.at(version):
-            places |= {copy[0].data_ptr() for copy in (*past._copies.values(), *past._spare)}
-    assert len(places) <= 3
+    inputs, outputs = torch.randn(5, 3), []
+    past.visit([4], lambda _: outputs.append(model(inputs)), present=5)
+    assert torch.equal(outputs[0], first(inputs))
 
 
 def test_an_error_while_the_past_is_written_leaves_the_present():
-    model, past = model_and_past()
+    model, past = model_and_past(keep=3)
     past.remember(0)
     shift(model, 1.0, past)
     present = copy.deepcopy(model.state_dict())
     past._copies[0][1] = torch.zeros(7)  # of a shape that no parameter has
-    with pytest.raises(RuntimeError, match="size"), past.at(0):
-        raise AssertionError("not reached")
+    with pytest.raises(RuntimeError, match="size"):
+        past.visit([0], lambda _: pytest.fail("not reached"), present=1)
     assert all(torch.equal(present[name], tensor) for name, tensor in model.state_dict().items())
 
 
@@ -108,8 +52,6 @@ def test_only_the_last_versions_are_kept():
     for version in (3, 4, 5):
         past.remember(version)
     assert [version in past for version in (3, 4, 5)] == [False, True, True]
-    with pytest.raises(KeyError):
-        past.at(3).__enter__()
 
 
 def advanced(past, model, versions):
@@ -135,10 +77,9 @@ def test_a_visit_shows_each_version_that_is_remembered_and_keeps_the_present_one
     assert past.present == 3
     assert [version for version in range(4) if version in past] == [*kept, 3][-keep:]
     shift(model, 1.0, past)
-    for version in range(4):
-        if version in past:
-            with past.at(version):
-                assert torch.equal(model.weight, weights[version])
+    versions = [version for version in range(4) if version in past]
+    past.visit(versions, lambda version: found.update({version: model.weight.detach().clone()}), present=4)
+    assert all(torch.equal(found[version], weights[version]) for version in versions)
 
 
 def test_a_visit_that_fails_leaves_the_present():
@@ -151,8 +92,7 @@ def test_a_visit_that_fails_leaves_the_present():
     with pytest.raises(ArithmeticError):
         past.visit([0, 1], fail, present=2)
     assert torch.equal(model.weight, weights[2])
-    with past.at(1):
-        assert torch.equal(model.weight, weights[1])
+    assert torch.equal(weights_at(past, model, 1, present=2), weights[1])
 
 
 def test_visits_need_no_memory_beside_that_of_the_versions_that_are_kept():
@@ -186,8 +126,6 @@ def test_what_is_forgotten_is_not_remembered_and_its_memory_is_used_again():
     copies = {id(copy) for copy in past._copies.values()}
     past.forget()
     assert (3 in past, 4 in past, past.present) == (False, False, None)
-    with pytest.raises(KeyError), past.at(4):
-        pass
     past.remember(5)
     assert {id(copy) for copy in past._copies.values()} < copies
 
@@ -200,8 +138,7 @@ def test_a_version_that_is_remembered_again_is_the_newer_one_and_its_memory_is_u
         past.remember(3)
     newest = model.weight.detach().clone()
     shift(model, 1.0, past)
-    with past.at(3):
-        assert torch.equal(model.weight, newest)
+    assert torch.equal(weights_at(past, model, 3, present=4), newest)
 
 
 def test_before_anything_is_remembered_the_present_is_no_version():

@@ -20,6 +20,7 @@ from rlinf_async.loops.env import evaluate_shard, run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.queues import BarrierQueues, SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
@@ -158,9 +159,9 @@ class Schedule:
 
     def _requests(self):
         if not self.dynamic:
-            return RequestBroker.barrier(self.plan, deadline_s=float("inf"))
+            return RequestBroker(BarrierQueues(self.plan, deadline_s=float("inf")))
         most = max(self.plan.envs_per_shard, self.rng.choice((1, self.plan.total_envs)))
-        return RequestBroker.dynamic(max_size=most, max_wait=0, deadline_s=float("inf"))
+        return RequestBroker(SharedQueues(max_size=most, max_wait=0, deadline_s=float("inf")))
 
     def _serve(self, rank):
         policy, requests = parts.Policy(self, rank), parts.Requests(self, rank)

@@ -1,6 +1,5 @@
 import asyncio
 
-from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.queues import SharedQueues
 from tests.loops.virtual import settle
@@ -11,7 +10,7 @@ def asked(node="", mode="train"):
 
 
 async def test_the_queue_of_another_node_is_open_while_none_of_its_own_ranks_waits():
-    queues = SharedQueues(lambda: DynamicBatcher(max_size=8), deadline_s=60.0)
+    queues = SharedQueues(max_size=8, deadline_s=60.0)
     here, there = (queues.of(asked(node)) for node in ("here", "there"))
     assert list(queues.open_to(0, "here")) == [here, there]
     waiting = asyncio.create_task(there.bell.first(lambda: None, waiting_for=lambda: "a request"))
@@ -22,7 +21,7 @@ async def test_the_queue_of_another_node_is_open_while_none_of_its_own_ranks_wai
 
 
 def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_turn():
-    queues = SharedQueues(lambda: DynamicBatcher(max_size=8), deadline_s=60.0)
+    queues = SharedQueues(max_size=8, deadline_s=60.0)
     scores = queues.of(asked("far", mode="score"))
     here, there = (queues.of(asked(node)) for node in ("here", "there"))
     assert queues.of(asked("here", mode="score")) is scores

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
+from rlinf_async.loops.queues import BarrierQueues, SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from tests.loops.virtual import now, run, settle
 from tests.making import plan, request
 
 
 def dynamic(*, max_size=8, max_wait=0.0, deadline_s=60.0):
-    return RequestBroker.dynamic(max_size=max_size, max_wait=max_wait, deadline_s=deadline_s)
+    return RequestBroker(SharedQueues(max_size=max_size, max_wait=max_wait, deadline_s=deadline_s))
 
 
 def ask(broker, *shards, **fields):
@@ -382,7 +383,7 @@ async def test_a_wait_for_company_ends_in_time_on_a_node_without_ranks():
 
 
 def barrier(*, in_step=False, **sizes):
-    return RequestBroker.barrier(plan(**sizes), deadline_s=60.0, in_step=in_step)
+    return RequestBroker(BarrierQueues(plan(**sizes), deadline_s=60.0, in_step=in_step))
 
 
 async def test_without_level_2_a_batch_is_everybody_in_flight():
@@ -511,7 +512,7 @@ def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers
                     decisions[number] += 1
 
     async def main():
-        broker, gate = RequestBroker.barrier(layout, deadline_s=1e6), asyncio.Semaphore(room)
+        broker, gate = RequestBroker(BarrierQueues(layout, deadline_s=1e6)), asyncio.Semaphore(room)
         servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
         await asyncio.gather(*(shard(broker, gate, number) for number in range(layout.shards)))
         broker.close()
@@ -693,7 +694,7 @@ async def test_a_request_that_cannot_be_answered_fails_alone():
 
 
 async def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
-    broker = RequestBroker.barrier(plan(), deadline_s=60.0)
+    broker = RequestBroker(BarrierQueues(plan(), deadline_s=60.0))
     with pytest.raises(DeadlineError, match="shard 0 waited 60 s"):
         await broker.act(request(0))
     assert now() == 60.0

@@ -22,6 +22,7 @@ from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.queues import BarrierQueues, SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.wire.payloads import seal
@@ -266,9 +267,9 @@ def collected_by_us(cfg, rollouts, *, together, env_cls=Walks, scorer=None):
 
     async def main():
         requests = (
-            RequestBroker.barrier(plan, deadline_s=60, in_step=True)
+            RequestBroker(BarrierQueues(plan, deadline_s=60, in_step=True))
             if together
-            else RequestBroker.dynamic(max_size=size, max_wait=0, deadline_s=60)
+            else RequestBroker(SharedQueues(max_size=size, max_wait=0, deadline_s=60))
         )
         broker = TrajectoryBroker(plan, max_staleness=rollouts, until=rollouts)
         served = asyncio.create_task(serve_policy(requests=_Rank(requests), policy=policy))
