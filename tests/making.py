@@ -7,6 +7,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.meters import Shares, Spread, StepReport
 
 
 def ticket(shard=0, batch=0, epoch=0, version=0):
@@ -91,3 +92,37 @@ def run_settings(**changes):
         "seed": 0,
     }
     return RunSettings(**one | changes)
+
+
+class Clock:
+    """A clock that stands still unless the test moves it."""
+
+    def __init__(self, now=0.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+def spread(*values):
+    made = Spread()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def step_report(step=1, *, busy=None, **changes):
+    """A step of a second and ten environment steps; `busy` is a part's share of it."""
+    one = {
+        "step": step,
+        "total": 9,
+        "seconds": 1.0,
+        "env_steps": 10,
+        "episode_return": None,
+        "success": None,
+        "busy": {name: Shares(share, share) for name, share in (busy or {}).items()},
+        "staleness": Spread(),
+        "batch_size": Spread(),
+        "batch_wait": Spread(),
+    }
+    return StepReport(**one | changes)

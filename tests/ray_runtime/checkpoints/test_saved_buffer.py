@@ -1,8 +1,12 @@
+"""What a checkpoint has beside the framework's files: the books, the buffer, and what processes know."""
+
 import asyncio
 import json
 import os
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,55 +17,40 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.failures import PeerError
-from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import (
     BUFFER_FOLDER,
     INDEX_FILE,
     KNOWN_FILE,
+    STATE_FILE,
     ProcessKnowledge,
     read_ledger,
+    read_tensors,
     resume_buffer,
     save_buffer,
+    write_ledger,
     write_tensors,
 )
+from tests.making import piece, plan, run_settings, ticket
 
-PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)
+PLAN = plan(total_envs=8)
+SIZES = dict.fromkeys(("global_batch_size", "micro_batch_size", "max_batch_size"), 8)
 
 
-def settings(*, max_staleness=2, plan=PLAN, proximal="recomputed", **changes):
+def settings(*, max_staleness=2, proximal="recomputed", **changes):
     levels = {"mode": "full", "train": {"max_staleness": max_staleness}}
-    given = {
-        "horizon": 4,
-        "batches": 9,
-        "global_batch_size": 8,
-        "micro_batch_size": 8,
-        "update_epoch": 1,
-        "max_batch_size": 8,
-        "normalizes": True,
-        "seed": 0,
-    }
     asynchrony = AsyncConfig.from_mapping({**levels, "advanced": {"proximal": proximal}})
-    return RunSettings(asynchrony=asynchrony, plan=plan, **given | changes)
+    given = {"asynchrony": asynchrony, "plan": PLAN, "horizon": 4, "batches": 9, **SIZES}
+    return run_settings(**given | changes)
 
 
 SETTINGS = settings()
 
 
-def piece(batch, shard, *, oldest, plan=PLAN, part=0):
-    ticket = Ticket(shard=shard, batch=batch, epoch=0, place=shard, version=oldest)
+def collected(batch, shard, *, oldest, plan=PLAN, part=0):
+    """A piece whose data is the number of its batch, and a picture."""
     data = {"actions": torch.full((3,), float(batch)), "inputs": {"image": torch.ones(2).bfloat16()}}
-    return Piece(
-        ticket=ticket,
-        part=part,
-        rank=0,
-        size=plan.piece_size,
-        oldest=oldest,
-        newest=oldest,
-        env_steps=16,
-        payload=[data],
-    )
+    of = ticket(shard, batch, version=oldest)
+    return piece(of, part=part, size=plan.piece_size, env_steps=16, payload=[data])
 
 
 def buffer_of(*pieces, version, settings):
@@ -100,7 +89,7 @@ def resumed(folder, *, version=3, settings=SETTINGS):
     return gate, buffer, str(became)
 
 
-THREE = (piece(3, 0, oldest=2), piece(3, 1, oldest=3), piece(5, 0, oldest=3))
+THREE = (collected(3, 0, oldest=2), collected(3, 1, oldest=3), collected(5, 0, oldest=3))
 
 
 def test_what_was_not_trained_waits_again_and_is_not_collected_twice(tmp_path):
@@ -150,9 +139,9 @@ def test_pieces_that_hold_more_than_is_needed_are_kept(tmp_path):
 
 
 def test_of_a_rollout_in_parts_all_must_be_there(tmp_path):
-    plan = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=2, shards_per_worker=1)
-    two = settings(plan=plan)
-    whole = [piece(4, 0, oldest=3, plan=plan, part=part) for part in (0, 1)]
+    of = plan(total_envs=8, learner_ranks=2, shards_per_worker=1)
+    two = settings(plan=of)
+    whole = [collected(4, 0, oldest=3, plan=of, part=part) for part in (0, 1)]
     folder = saved(tmp_path / "c", *whole, settings=two)
     assert resumed(folder, settings=two)[2].startswith("8 trajectories")
     index = folder / BUFFER_FOLDER / INDEX_FILE
@@ -215,7 +204,7 @@ def test_a_buffer_that_cannot_be_read_is_lost_and_the_run_goes_on(tmp_path, file
 
 
 def test_what_cannot_be_written_is_left_out_and_lost(tmp_path):
-    odd = piece(3, 0, oldest=3)
+    odd = collected(3, 0, oldest=3)
     odd.payload[0]["object"] = object()
     _, buffer, became = resumed(saved(tmp_path / "c", odd, THREE[1]))
     assert became.startswith("4 trajectories")
@@ -228,7 +217,7 @@ def test_what_has_gone_with_its_node_is_left_out_and_lost(tmp_path):
             raise PeerError("it is on a node that is lost")
         return piece.payload[0]
 
-    _, buffer, became = resumed(saved(tmp_path / "c", piece(3, 0, oldest=3), THREE[1], opened=opened))
+    _, buffer, became = resumed(saved(tmp_path / "c", collected(3, 0, oldest=3), THREE[1], opened=opened))
     assert became.startswith("4 trajectories")
     assert buffer.ledger.refused == {"lost at resume": 4}
 
@@ -254,8 +243,8 @@ def fixed_lag(**changes):
 
 def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_was_fast(tmp_path):
     """Version 3 is published: batches 3 and 4 are there, and batch 5 is being collected."""
-    due = [piece(batch, shard, oldest=batch - 2) for batch in (3, 4) for shard in (0, 1)]
-    early = piece(5, 1, oldest=3)
+    due = [collected(batch, shard, oldest=batch - 2) for batch in (3, 4) for shard in (0, 1)]
+    early = collected(5, 1, oldest=3)
     slow = saved(tmp_path / "slow", *due, settings=fixed_lag())
     fast = saved(tmp_path / "fast", *due, early, settings=fixed_lag())
     for file in ("async_state.json", f"{BUFFER_FOLDER}/{INDEX_FILE}"):
@@ -290,3 +279,99 @@ def test_what_processes_know_that_cannot_be_read_ends_the_run_in_a_sentence(tmp_
     DAMAGES.get(damage, lambda path: write_tensors(path, {"rollouts": 1, "premise": None}))(path)
     with pytest.raises(ValueError, match=r"known\.safetensors cannot be read: .*; go on from another"):
         ProcessKnowledge.read(folder)
+
+
+# The books.
+
+
+@pytest.mark.parametrize("produced", [9, 14])
+def test_books_are_read_as_they_were_written(tmp_path, produced):
+    books = Ledger(produced=produced, trained=6, env_steps_trained=600, refused=Counter(stale=3))
+    write_ledger(tmp_path, version=4, ledger=books)
+    assert read_ledger(tmp_path) == books
+    assert read_ledger(tmp_path).in_flight == produced - 9
+
+
+def test_without_books_they_are_empty(tmp_path):
+    assert read_ledger(tmp_path) == Ledger()
+
+
+BOOKS = {"version": 1, "produced": 3, "trained": 1, "env_steps_trained": 10, "refused": {"stale": 1}}
+
+
+@pytest.mark.parametrize("name", ["produced", "trained", "env_steps_trained", "refused"])
+@pytest.mark.parametrize("value", [None, "3", -1, 2.5, True, [1], {"stale": "x"}])
+def test_books_of_somebody_else_that_are_none_are_named(tmp_path, name, value):
+    (tmp_path / STATE_FILE).write_text(json.dumps({**BOOKS, name: value}))
+    with pytest.raises(ValueError, match=r"async_state\.json lacks counts of trajectories"):
+        read_ledger(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 10_000, "[]", "3", "{}"])
+def test_books_that_are_damaged_are_named(tmp_path, text):
+    (tmp_path / STATE_FILE).write_text(text)
+    with pytest.raises(ValueError, match=r"async_state\.json .*go on from another checkpoint"):
+        read_ledger(tmp_path)
+
+
+def test_books_are_neither_read_through_a_link_nor_waited_for_at_a_pipe(tmp_path):
+    (tmp_path / "elsewhere").write_text(json.dumps(BOOKS))
+    (tmp_path / STATE_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="it is a symbolic link"):
+        read_ledger(tmp_path)
+    (tmp_path / STATE_FILE).unlink()
+    os.mkfifo(tmp_path / STATE_FILE)
+    with pytest.raises(ValueError, match="it is no file"):
+        read_ledger(tmp_path)
+
+
+# The file of a tree of tensors.
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(map(same, one, other))
+    return one == other and type(one) is type(other)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    shared = torch.arange(6.0)
+    value = {
+        "bf16": torch.randn(3, 2).bfloat16(),
+        "flags": torch.tensor([True, False]),
+        "both": [shared, shared[2:4], shared],
+        "strided": torch.arange(6).reshape(2, 3).T,
+        "nested": {"none": None, "pair": (1, 2.5), "text": "pick it up", "empty": {}},
+        "array": np.arange(4, dtype=np.int16),
+        "texts": np.array(["a", "bc"]),
+        "nothing": torch.empty(0, 3),
+    }
+    write_tensors(tmp_path / "0.safetensors", value)
+    assert same(value, read_tensors(tmp_path / "0.safetensors"))
+
+
+def test_an_object_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="a object is neither"):
+        write_tensors(tmp_path / "0.safetensors", {"it": object()})
+
+
+@pytest.mark.parametrize("left", [0, 5, 40, 200])
+def test_a_file_that_is_cut_off_is_an_error_that_names_it(tmp_path, left):
+    path = tmp_path / "0.safetensors"
+    write_tensors(path, {"weights": torch.ones(100)})
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError, match=r"0.safetensors cannot be read"):
+        read_tensors(path)
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(OSError, match=r"cannot be written|No such file"):
+        write_tensors(tmp_path / "nowhere" / "0.safetensors", {})
+    with pytest.raises(OSError, match="No such file"):
+        read_tensors(tmp_path / "0.safetensors")

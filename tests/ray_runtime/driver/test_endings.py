@@ -1,19 +1,24 @@
-"""What an error of Ray's says of the end of a run: made by hand, as Ray makes them."""
+"""The end of a run on Ray: what an error of Ray's says of it, and what is done about it, in order."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from pathlib import Path
-
 import ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
+from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError, PeerError, Terminated
+from rlinf_async.observe.ending import RunFailed
+from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied
 from rlinf_async.ray_runtime.cluster.starting import RayNotStarted
-from rlinf_async.ray_runtime.driver import endings
-from rlinf_async.ray_runtime.driver.endings import is_echo, ray_ending_of
+from rlinf_async.ray_runtime.driver import endings as module
+from rlinf_async.ray_runtime.driver.endings import EndingInOrder, is_echo, ray_ending_of
 
 ACTOR = bytes(range(16))
 NAMES = {ACTOR.hex(): "learner rank 0"}
@@ -44,7 +49,7 @@ def failed(cause):
 @pytest.fixture(autouse=True)
 def alive(monkeypatch):
     """Ray's own processes, until a test says that one has died."""
-    monkeypatch.setattr(endings, "dead_process", lambda closely: None)
+    monkeypatch.setattr(module, "dead_process", lambda **_: None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_revival_that_gives_up_says_why():
 @pytest.mark.parametrize("helper", [None, "RuntimeEnvAgent"])
 def test_a_dead_raylet_is_to_blame_for_whatever_ray_says(monkeypatch, error, helper):
     dead = DeadProcess("raylet", 99, Path("/tmp/ray/logs"), helper)
-    monkeypatch.setattr(endings, "dead_process", lambda closely: dead)
+    monkeypatch.setattr(module, "dead_process", lambda closely: dead)
     ending = ray_ending_of(error, names=NAMES)
     assert str(ending).startswith("Ray's process raylet (99) has died")
     assert ("its helper RuntimeEnvAgent" in str(ending)) == (helper is not None)
@@ -105,7 +110,7 @@ def test_a_dead_raylet_is_to_blame_for_whatever_ray_says(monkeypatch, error, hel
 
 
 def test_a_mistake_of_the_run_is_not_blamed_on_ray(monkeypatch):
-    monkeypatch.setattr(endings, "dead_process", lambda closely: DeadProcess("raylet", 99, None))
+    monkeypatch.setattr(module, "dead_process", lambda closely: DeadProcess("raylet", 99, None))
     assert "ValueError: bad" in str(ray_ending_of(ValueError("bad")))
     assert ray_ending_of(KeyboardInterrupt()).status == 130
     assert ray_ending_of(Terminated(15)).status == 143
@@ -131,3 +136,100 @@ def test_ray_that_does_not_start_says_how_often_it_was_tried_and_where_to_look()
 )
 def test_who_only_waited_for_the_dead_is_told_from_who_has_failed(error, echo):
     assert is_echo(error) == echo
+
+
+# What is done about it.
+
+
+class Fleet:
+    def __init__(self, done, deaths):
+        self.names, self.deaths = lambda kinds: {}, lambda: list(deaths)
+        self.kill = lambda: done.append("killed")
+        self.ended = lambda loops, seconds: done.append("drained")
+
+
+@pytest.fixture
+def endings(tmp_path, monkeypatch):
+    """Makes the endings of a run, and writes down what they do; the coordinator, if alive, has a ledger."""
+    done = []
+
+    def get(ledger, timeout):
+        if ledger is None:
+            raise ray.exceptions.ActorDiedError
+        return ledger
+
+    monkeypatch.setattr(module.ray, "get", get)
+    monkeypatch.setattr(module.ray, "is_initialized", lambda: True)
+
+    def make(*, ledger=None, deaths=(), **facts):
+        coordinator = SimpleNamespace(
+            close_gate=SimpleNamespace(remote=lambda: done.append("gate closed")),
+            read_ledger=SimpleNamespace(remote=lambda: ledger),
+        )
+        launched = SimpleNamespace(
+            **{"step": 0, "checkpoint": None, "resume": "resume=auto", **facts},
+            run_dir=tmp_path,
+            coordinator=coordinator,
+        )
+        display = SimpleNamespace(stop=lambda: None, note=lambda text: None)
+        return EndingInOrder(Fleet(done, deaths), launched, display=display)
+
+    return SimpleNamespace(make=make, done=done, run_dir=tmp_path)
+
+
+def summary_of(run_dir: Path):
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def test_a_failure_reads_the_ledger_before_it_ends_every_process(endings):
+    in_order = endings.make(ledger=Ledger(produced=5, trained=3))
+    with pytest.raises(RunFailed, match="ArithmeticError: diverged"), in_order(lambda: []):
+        raise ArithmeticError("diverged")
+    assert summary_of(endings.run_dir)["trajectories"]["produced"] == 5
+    assert endings.done == ["killed"]
+
+
+def test_where_the_coordinator_has_died_the_ledger_is_as_it_was_last(endings):
+    ended = endings.make()
+    ended.ledger = Ledger(produced=8, trained=8)
+    with pytest.raises(RunFailed), ended(lambda: []):
+        raise RayDied(DeadProcess("gcs_server", 7, None))
+    assert summary_of(endings.run_dir)["trajectories"]["trained"] == 8
+    assert [fault["process"] for fault in read_failures(endings.run_dir)] == ["gcs_server"]
+
+
+def test_who_waited_for_the_dead_is_not_blamed(endings):
+    in_order = endings.make(deaths=[ray.exceptions.ActorDiedError()])
+    with pytest.raises(RunFailed, match="a worker has died without a word"), in_order(lambda: []):
+        raise PeerError("somebody else has failed")
+
+
+@pytest.mark.parametrize("loops", [[], ["a loop"]])
+def test_an_interrupt_lets_rollouts_end_where_there_are_any(endings, loops):
+    with pytest.raises(KeyboardInterrupt), endings.make()(lambda: loops):
+        raise KeyboardInterrupt
+    assert endings.done == (["gate closed", "drained", "killed"] if loops else ["killed"])
+    assert summary_of(endings.run_dir)["ended"] == "interrupted"
+
+
+def test_a_run_that_ends_well_is_left_alone(endings):
+    with endings.make()(lambda: []):
+        pass
+    assert (endings.done, list(endings.run_dir.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "saved", "words"),
+    [
+        ({}, None, "start the run again"),
+        ({}, 40, "start the run again with resume=auto, which goes on from step 40"),
+        ({"step": 30, "checkpoint": Path("c")}, None, "with resume=auto, which goes on from step 30"),
+        ({"resume": ""}, 40, "start the run again"),
+    ],
+)
+def test_what_is_to_be_done_names_the_checkpoint(endings, facts, saved, words):
+    ended = endings.make(**facts)
+    ended.saved = ended.saved if saved is None else saved
+    with pytest.raises(RunFailed), ended(lambda: []):
+        raise ValueError("bad")
+    assert summary_of(endings.run_dir)["ending"].endswith(words)

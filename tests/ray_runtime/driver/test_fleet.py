@@ -88,6 +88,11 @@ def kept(of, revive, name="env"):
     return loops
 
 
+def slowly(rank, died):
+    """Bring nobody back for as long as a test lasts."""
+    yield Wait(seconds=1000.0)
+
+
 def test_a_death_among_what_is_not_kept_ends_every_wait(world):
     of = fleet(env=2)
     loops, other = of.call("env", "loop"), Call("other")
@@ -143,13 +148,7 @@ def test_a_process_that_takes_the_place_of_another_is_called_from_then_on(world)
 
 def test_what_is_waited_for_meanwhile_comes_when_it_comes(world):
     of, other = fleet(env=1), Call("other")
-
-    def revive(rank, died):
-        yield Wait(seconds=50.0)
-        raise AssertionError("nobody waits for so long")
-
-    loops = kept(of, revive)
-    world.at(1.0, loops[0].die)
+    world.at(1.0, kept(of, slowly)[0].die)
     world.at(3.0, other.end, 7)
     assert of.wait([other], "something else") == [7]
     assert world.now == 3.0
@@ -198,11 +197,7 @@ def test_the_first_error_of_what_a_revival_waits_for_is_raised_to_it(world):
 
 def test_who_has_died_or_dies_has_nothing_to_say_and_the_others_do(world):
     of = fleet(env=3)
-
-    def revive(rank, died):
-        yield Wait(seconds=1000.0)
-
-    loops, other = kept(of, revive), Call("other")
+    loops, other = kept(of, slowly), Call("other")
     world.at(1.0, loops[0].die)
     world.at(2.0, other.end)
     of.wait([other], "the death to be noticed")
@@ -228,18 +223,16 @@ def test_an_error_of_a_kept_loop_is_no_death_of_its_process(world):
         of.wait(loops, "the loop")
 
 
-def test_that_a_loop_finds_another_process_dead_is_no_death_of_its_own():
+def test_that_a_loop_finds_another_process_dead_is_no_death_of_its_own(world):
     class Found(ray.exceptions.RayTaskError, ray.exceptions.ActorDiedError):
         def __init__(self):
             Exception.__init__(self)
 
     call = Call("loop")
     call.end(error=Found())
-    with pytest.MonkeyPatch.context() as patched:
-        World(patched)
-        assert module.death_of(call) is None
-        call.die()
-        assert module.death_of(call) is call.error
+    assert module.death_of(call) is None
+    call.die()
+    assert module.death_of(call) is call.error
 
 
 def test_whoever_is_let_go_is_not_brought_back(world):
@@ -247,7 +240,7 @@ def test_whoever_is_let_go_is_not_brought_back(world):
 
     def revive(rank, died):
         try:
-            yield Wait(seconds=1000.0)
+            yield from slowly(rank, died)
         finally:
             closed.append(rank)
 

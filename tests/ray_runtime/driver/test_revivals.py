@@ -8,6 +8,7 @@ import ray
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.spans import UNRECORDED
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.fleet import Wait
 from rlinf_async.ray_runtime.driver.revivals import Revivals
@@ -24,12 +25,12 @@ class Side:
     """Ray's handle of a process: writes down its calls, and answers them from a table or raises."""
 
     def __init__(self, name, said, **answers):
-        self._name, self._said, self._answers = name, said, answers
+        self.name, self._said, self.answers = name, said, answers
 
     def __getattr__(self, method):
         def remote(*arguments, **named):
-            self._said.append((self._name, method, *arguments, *named.values()))
-            answer = self._answers.get(method)
+            self._said.append((self.name, method, *arguments, *named.values()))
+            answer = self.answers.get(method)
             return answer.pop(0) if isinstance(answer, list) else answer
 
         return SimpleNamespace(remote=remote)
@@ -41,7 +42,7 @@ class World:
         asynchrony = AsyncConfig.from_mapping({"mode": "full", "survive": survive})
         layout = plan(total_envs=4, env_workers=2, inference_ranks=2, shards_per_worker=2)
         self.settings = run_settings(asynchrony=asynchrony, plan=layout)
-        groups = {
+        self.groups = groups = {
             group: [
                 Side(f"{group} {rank}", self.said, place=places, run_shards="shards", serve="serving")
                 for rank in range(2)
@@ -66,13 +67,12 @@ class World:
             say=self.notes.append,
         )
         self.path = path
-        self.revivals.readable = [True, False]
-        self.revivals.join(self.revivals._spans)
+        self.revivals.join(UNRECORDED)
         self.revivals.working = True
         monkeypatch.setattr(revivals.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(revivals.ray, "get", self.get)
         monkeypatch.setattr(
-            revivals.ray, "kill", lambda actor, no_restart: self.killed.append((actor._name, no_restart))
+            revivals.ray, "kill", lambda actor, no_restart: self.killed.append((actor.name, no_restart))
         )
         monkeypatch.setattr(revivals.os, "kill", lambda pid, sent: self.killed.append((pid, sent)))
 
@@ -199,7 +199,7 @@ def test_an_env_worker_whose_node_is_lost_is_started_on_another(half_lost):
     there = Side("there", half_lost.said, place=[(HERE, 11)], run_shards="shards")
     half_lost.elsewhere = [(there, "10.0.0.3")]
     assert half_lost.run("env", 1) == "shards"
-    assert half_lost.revivals._fleet.actors("env")[1] is there
+    assert half_lost.groups["env"][1] is there
     assert calls(half_lost)[2:] == [
         *(("env 1", "place"), ("env 1", "place")),
         # Of the same number as the dead, which was on another node.
@@ -221,7 +221,7 @@ def test_where_the_other_node_is_lost_as_well_a_third_is_asked_for(half_lost):
     third = Side("third", half_lost.said, place=[(HERE, 9)], run_shards="shards")
     half_lost.elsewhere = [(second, "10.0.0.3"), (third, "10.0.0.4")]
     assert half_lost.run("env", 0) == "shards"
-    assert half_lost.revivals._fleet.actors("env")[0] is third
+    assert half_lost.groups["env"][0] is third
     assert [fault["action"] for fault in read_failures(half_lost.path)] == ["started again on 10.0.0.4"]
 
 
@@ -259,8 +259,7 @@ def test_a_process_that_is_only_out_of_reach_is_ended_before_it_is_counted_as_de
 
 def test_a_successor_that_dies_while_it_is_built_is_brought_back_as_another_generation(monkeypatch, tmp_path):
     world = World(monkeypatch, tmp_path, places=[(HERE, 12), (HERE, 13)])
-    answers = [DIED, None]
-    monkeypatch.setitem(world.revivals._fleet.actors("env")[1]._answers, "init_again", answers)
+    world.groups["env"][1].answers["init_again"] = [DIED, None]
     assert world.run("env", 1) == "shards"
     lost = [said for said in world.said if said[:2] == ("coordinator", "shards_lost")]
     assert [generation for *_, generation in lost] == [1, 2]
@@ -304,11 +303,7 @@ def test_the_silence_of_an_env_worker_ends_a_run_that_brings_nobody_back(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("block", "groups"),
-    [
-        ({}, {"env", "inference"}),
-        ({"survive": {"process_restarts": 0}}, set()),
-    ],
+    ("block", "groups"), [({}, {"env", "inference"}), ({"survive": {"process_restarts": 0}}, set())]
 )
 def test_what_can_be_started_again_follows_from_the_config(block, groups):
     asynchrony = AsyncConfig.from_mapping({"mode": "full", **block})

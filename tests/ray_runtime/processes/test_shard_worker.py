@@ -18,7 +18,7 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops import env as env_loop
 from rlinf_async.loops import simulator_thread
-from rlinf_async.observe.failures import read_failures, record_failure
+from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
 from tests.making import plan, run_settings
@@ -40,6 +40,14 @@ class Worker(ShardWorker):
 
     def environments(self, mode):
         return self.built[mode]
+
+
+@pytest.fixture
+def joined(tmp_path):
+    """A worker whose faults are recorded in `tmp_path`."""
+    worker = Worker()
+    asyncio.run(worker.join_run("env worker 1", str(tmp_path)))
+    return worker
 
 
 def test_statistics_of_a_batch_are_in_the_order_of_the_shards_and_given_once():
@@ -92,25 +100,22 @@ def test_environments_that_cannot_be_built_name_their_shard_whatever_they_raise(
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_closing_that_fails_at_the_end_is_put_down_and_the_others_are_closed(raised, tmp_path):
-    worker = Worker()
-    worker._record = partial(record_failure, tmp_path, process="env worker 1")
-    worker.built["train"][0].close = raised.fail
-    asyncio.run(worker.close_envs())
-    assert worker.closed == ["train-1_0", "eval-1_0"]
+def test_closing_that_fails_at_the_end_is_put_down_and_the_others_are_closed(raised, joined, tmp_path):
+    joined.built["train"][0].close = raised.fail
+    asyncio.run(joined.close_envs())
+    assert joined.closed == ["train-1_0", "eval-1_0"]
     (fault,) = read_failures(tmp_path)
     assert (fault["shard"], fault["what"], fault["action"]) == (2, "env failed", "they are left unclosed")
     assert fault["error"].startswith(raised.kind)
 
 
-def test_closing_that_hangs_is_left_at_the_end_of_a_run(tmp_path, monkeypatch):
+def test_closing_that_hangs_is_left_at_the_end_of_a_run(joined, tmp_path, monkeypatch):
     monkeypatch.setattr(simulator_thread, "CLOSE_TIMEOUT_S", 0.05)
-    worker, held = Worker(), threading.Event()
-    worker._record = partial(record_failure, tmp_path, process="env worker 1")
-    worker.built["train"][1].close = held.wait
-    asyncio.run(worker.close_envs())
+    held = threading.Event()
+    joined.built["train"][1].close = held.wait
+    asyncio.run(joined.close_envs())
     held.set()
-    assert worker.closed == ["train-0_0", "eval-1_0"]
+    assert joined.closed == ["train-0_0", "eval-1_0"]
     (fault,) = read_failures(tmp_path)
     assert (fault["shard"], fault["what"]) == (3, "simulator hangs")
 
@@ -153,12 +158,10 @@ def end_stuck(worker, monkeypatch, **survive):
     [(5, Gone, "the env worker ends itself"), (0, StuckThread, "the run ends")],
 )
 def test_a_worker_whose_simulators_hang_ends_itself_if_another_takes_its_place(
-    restarts, raised, action, monkeypatch, tmp_path
+    restarts, raised, action, joined, monkeypatch, tmp_path
 ):
-    worker = Worker()
-    asyncio.run(worker.join_run("env worker 1", str(tmp_path)))
     with pytest.raises(raised):
-        end_stuck(worker, monkeypatch, process_restarts=restarts)
+        end_stuck(joined, monkeypatch, process_restarts=restarts)
     (fault,) = read_failures(tmp_path)
     assert (fault["process"], fault["what"], fault["action"]) == ("env worker 1", "simulator hangs", action)
     assert (fault["error"].startswith("shard 3"), fault["trace"]) == (True, "in hang_here")

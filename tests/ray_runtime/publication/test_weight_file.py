@@ -22,6 +22,7 @@ from rlinf_async.ray_runtime.publication.weight_file import (
     write_head,
 )
 from tests.open_files import memory_files
+from tests.ray_runtime.publication.copies import read
 
 ADDRESS = ("nobody", b"")
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8]
@@ -37,11 +38,6 @@ def written(versions, tensors, version):
 
 def one(value, count=5):
     return {"one": torch.full((count,), float(value))}
-
-
-def read(place):
-    with OpenedWeights(place) as tensors:
-        return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 @settings(deadline=None)

@@ -16,13 +16,13 @@ from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, Weigh
 from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror
 from rlinf_async.ray_runtime.publication.weights import (
     WeightClient,
-    WeightCopy,
     WeightSender,
     apply,
     types_of,
 )
 from rlinf_async.wire import connection, memory
 from tests.making import plan, run_settings
+from tests.ray_runtime.publication.copies import Copy
 
 pytestmark = pytest.mark.real_time
 
@@ -41,20 +41,6 @@ class Model(torch.nn.Module):
         self.tied.weight = self.trained.weight
         self.register_buffer("seen", torch.zeros(3, dtype=torch.int64))
         self.to(dtype)
-
-
-class Copy(WeightCopy):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def take(self):
-        state = self.model.state_dict()
-        frozen = {name for name, each in self.model.named_parameters() if not each.requires_grad}
-        names = self.choose(state, changing=state.keys() - frozen)
-        for name, place in self.places({name: state[name] for name in names}).items():
-            self.write(place, state[name])
-        return self.snapshot()
 
 
 class Handle:
@@ -106,7 +92,8 @@ class Run:
         self.dtype, self.generations = dtype, [0] * RANKS
         self.coordinator = Coordinator(run_settings(plan=plan(inference_ranks=RANKS)), 0)
         self.model, self.draw = Model(0, torch.float32), np.random.default_rng(0)
-        self.sender = WeightSender(Copy(self.model))
+        trained = self.model.state_dict().keys() - {"frozen.weight", "frozen.bias"}
+        self.sender = WeightSender(Copy(self.model, trained))
         self.sender.expect(types_of(Model(0, dtype)), keeps=True)
         self.ranks = [Rank(self, number) for number in range(RANKS)]
         self.copies = {}

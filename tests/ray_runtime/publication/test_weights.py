@@ -14,34 +14,21 @@ from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.publication import weights
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights
 from rlinf_async.ray_runtime.publication.weights import WeightCopy
+from tests.ray_runtime.publication.copies import Copy, read
 
 pytestmark = pytest.mark.real_time
 
 
-def layer(seed):
+def layer(seed, *, bias=None):
     torch.manual_seed(seed)
-    return torch.nn.Linear(3, 5)
+    made = torch.nn.Linear(3, 5)
+    if bias is not None:
+        torch.nn.init.constant_(made.bias, bias)
+    return made
 
 
 def same(one, other):
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
-
-
-class Copy(WeightCopy):
-    """The least that a host has to fill in."""
-
-    def __init__(self, model, changing, sends):
-        super().__init__()
-        self.model, self.sends = model, sends
-        self.changing = model.state_dict() if changing is None else changing
-
-    def take(self):
-        state = self.model.state_dict()
-        names = self.choose(state, changing=self.changing)
-        if self.sends:
-            for name, place in self.places({name: state[name] for name in names}).items():
-                self.write(place, state[name])
-        return self.snapshot()
 
 
 class Channel:
@@ -65,14 +52,9 @@ def channel():
 
 
 def sender_of(model, *, sends=True, changing=None, keeps=False):
-    sender = weights.WeightSender(Copy(model, changing, sends))
+    sender = weights.WeightSender(Copy(model, changing, sends=sends))
     sender.expect(weights.types_of(model), keeps=keeps)
     return sender
-
-
-def read(place):
-    with OpenedWeights(place) as tensors:
-        return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 async def test_weights_leave_from_a_thread_of_their_own_while_the_learner_goes_on(channel):
@@ -100,15 +82,20 @@ async def test_an_error_while_weights_are_sent_is_raised_to_whoever_waits_and_by
 
 
 async def test_weights_that_are_not_finite_are_not_offered(channel):
-    model = layer(0)
-    with torch.no_grad():
-        model.bias[1] = torch.nan
     channel.answers[0].set_result(None)
-    sender = sender_of(model)
+    sender = sender_of(layer(0, bias=torch.nan))
     await sender.offer(3, channel, SpanLog(None))
     with pytest.raises(RuntimeError, match="bias"):
         await sender.sent()
     assert channel.offered == []
+
+
+async def test_large_numbers_that_are_finite_are_offered(channel):
+    channel.answers[0].set_result(None)
+    sender = sender_of(layer(0, bias=3e38))
+    await sender.offer(3, channel, SpanLog(None))
+    await sender.sent()
+    assert [version for version, _, _ in channel.offered] == [3]
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -162,7 +149,7 @@ async def test_what_is_to_be_done_after_the_copy_is_done_before_anything_is_sent
 def test_a_tensor_is_held_in_the_receivers_type_unless_that_is_wider_or_no_number_of_its_kind(
     own, wanted, held
 ):
-    copied = Copy(layer(0), None, True)
+    copied = Copy(layer(0))
     types = {} if wanted is None else {"one": wanted}
     places = copied.places({"one": torch.zeros(2, 3, dtype=own)}, types)
     assert (places["one"].dtype, places["one"].shape) == (held, (2, 3))
@@ -186,17 +173,6 @@ def test_a_copy_says_if_what_it_holds_may_not_be_finite(numbers, finite):
     for name, place in places.items():
         copied.write(place, tensors[name])
     assert copied.snapshot().finite() is finite
-
-
-async def test_large_numbers_that_are_finite_are_offered(channel):
-    model = layer(0)
-    with torch.no_grad():
-        model.bias.fill_(3e38)
-    channel.answers[0].set_result(None)
-    sender = sender_of(model)
-    await sender.offer(3, channel, SpanLog(None))
-    await sender.sent()
-    assert [version for version, _, _ in channel.offered] == [3]
 
 
 def test_what_a_test_forgets_to_stand_in_for_starts_no_cluster():
