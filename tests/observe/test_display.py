@@ -9,29 +9,17 @@ import pytest
 from rich.console import Console
 
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.meters import Shares, Spread, StepReport
 from rlinf_async.observe.pace import Pace, clock
+from tests.making import spread, step_report
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def report(step, *, total=30, seconds=10.0, env_steps=100, success=0.5, episode_return=0.25):
-    staleness = Spread()
-    staleness.add(1.0)
-    return StepReport(
-        step=step,
-        total=total,
-        seconds=seconds,
-        env_steps=env_steps,
-        episode_return=episode_return,
-        success=success,
-        busy={
-            name: Shares(share, share) for name, share in (("env", 1.0), ("inference", 0.3), ("learner", 1.0))
-        },
-        staleness=staleness,
-        batch_size=staleness,
-        batch_wait=staleness,
-    )
+def report(step, **changes):
+    staleness = spread(1.0)
+    usual = {"total": 30, "seconds": 10.0, "env_steps": 100, "success": 0.5, "episode_return": 0.25}
+    usual |= {"staleness": staleness, "batch_size": staleness, "batch_wait": staleness}
+    return step_report(step, busy={"env": 1.0, "inference": 0.3, "learner": 1.0}, **usual | changes)
 
 
 def shown(reports, *, width, terminal=True, encoding="utf-8"):
@@ -73,7 +61,7 @@ def test_a_step_is_one_line_and_the_bar_another_in_terminals_of_any_width(width)
 
 def test_eighty_columns_have_what_matters_and_two_hundred_have_more():
     (narrow, _), (wide, _) = (shown([report(1)], width=width) for width in (80, 200))
-    for name in (
+    everywhere = (
         "step",
         "return",
         "success",
@@ -82,7 +70,8 @@ def test_eighty_columns_have_what_matters_and_two_hundred_have_more():
         "stale",
         "batch",
         "seconds",
-    ):
+    )
+    for name in everywhere:
         assert name in narrow
         assert name in wide
     for name in ("busiest", "batch wait", "publication", "elapsed"):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, StuckThread, Terminated
 from rlinf_async.observe.ending import (
-    Ending,
     RunFailed,
     as_exit,
     ending_of,
@@ -164,8 +163,3 @@ def test_nothing_disturbs_the_end():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             os.kill(os.getpid(), number)
     assert signal.getsignal(signal.SIGUSR1) is before
-
-
-def test_an_ending_says_who_why_and_what_next():
-    ending = Ending(how="failed", who="learner rank 0", why="has died", what_next="start again")
-    assert str(ending) == "learner rank 0 has died; start again"

@@ -40,8 +40,9 @@ def test_a_probe_that_crashes_or_fails_has_its_own_verdict_and_the_next_one_too(
 
 
 def test_a_probe_that_hangs_ends_at_its_deadline_and_the_next_one_is_answered():
+    hanging = "import threading; threading.Event().wait()"
+    assert probe(hanging, timeout=1) == "no answer within 1 s"
     with shared_interpreter():
-        hanging = "import threading; threading.Event().wait()"
         assert probe(hanging, ground=["0"], timeout=1) == "no answer within 1 s"
         assert output_of("print(1)", ground=["0"]) == ("1\n", None)
 

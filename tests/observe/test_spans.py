@@ -7,20 +7,14 @@ import pytest
 
 import rlinf_async
 from rlinf_async.observe.spans import SPAN_KINDS, Process, SpanLog, clock_offset, kind_and_rank, read_spans
-
-
-class Clock:
-    time = 0.0
-
-    def __call__(self):
-        return self.time
+from tests.making import Clock
 
 
 def test_a_span_is_on_disk_as_soon_as_it_has_ended(tmp_path):
     clock = Clock()
     log = SpanLog(tmp_path, process="env worker 0", now=clock)
     with log.span("step", shard=3) as facts:
-        clock.time = 2.0
+        clock.now = 2.0
         facts["more"] = 4
     assert read_spans(tmp_path) == [
         {"kind": "step", "began": 0.0, "ended": 2.0, "shard": 3, "more": 4, "process": "env worker 0"}
@@ -29,9 +23,7 @@ def test_a_span_is_on_disk_as_soon_as_it_has_ended(tmp_path):
 
 def test_spans_of_all_processes_are_read_on_one_clock_in_order_of_their_ends(tmp_path):
     for process, offset, ended in (("a", 0.0, 5.0), ("b", -100.0, 104.0), ("c", 3.0, 3.0)):
-        clock = Clock()
-        clock.time = ended
-        SpanLog(tmp_path, process=process, offset=offset, now=clock).add("step", ended - 1.0)
+        SpanLog(tmp_path, process=process, offset=offset, now=Clock(ended)).add("step", ended - 1.0)
     spans = read_spans(tmp_path)
     assert [(span["process"], span["began"], span["ended"]) for span in spans] == [
         ("b", 3.0, 4.0),
@@ -63,9 +55,9 @@ def test_what_goes_on_is_known_also_without_a_directory(tmp_path, monkeypatch):
     clock = Clock()
     log = SpanLog(None, now=clock)
     with log.span("gate", shard=1):
-        clock.time = 2.0
+        clock.now = 2.0
         with log.span("ask", shard=2):
-            clock.time = 3.0
+            clock.now = 3.0
             kinds = [(span["kind"], span["shard"], span["seconds"]) for span in log.open_spans()]
     assert kinds == [("gate", 1, 3.0), ("ask", 2, 1.0)]
     assert log.ended == 2
@@ -76,8 +68,8 @@ def test_files_stay_below_their_limit_and_keep_what_is_newest(tmp_path):
     clock = Clock()
     log = SpanLog(tmp_path, process="rank 0", limit=2000, now=clock)
     for number in range(500):
-        clock.time = float(number)
-        log.add("act", clock.time, number=number)
+        clock.now = float(number)
+        log.add("act", clock.now, number=number)
     assert {path.stat().st_size <= 2000 for path in tmp_path.iterdir()} == {True}
     assert len(list(tmp_path.iterdir())) == 2
     numbers = [span["number"] for span in read_spans(tmp_path)]
@@ -115,9 +107,7 @@ def test_a_process_is_called_by_its_name_in_the_file_and_in_its_first_line(tmp_p
 
 
 def test_times_are_written_to_the_microsecond(tmp_path):
-    clock = Clock()
-    clock.time = 2.12345678
-    SpanLog(tmp_path, now=clock).add("step", 1.12345678)
+    SpanLog(tmp_path, now=Clock(2.12345678)).add("step", 1.12345678)
     (span,) = read_spans(tmp_path)
     assert (span["began"], span["ended"]) == (1.123457, 2.123457)
 

@@ -73,9 +73,7 @@ def test_a_run_that_speaks_when_a_step_ends_is_given_the_time_of_some_steps(tmp_
     ],
 )
 def test_how_a_run_has_ended_is_said(tmp_path, how, words):
-    said(tmp_path)
-    ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}, "ended": how}
-    (tmp_path / "summary.json").write_text(json.dumps(ended))
+    end(said(tmp_path), ended=how)
     assert status_of(tmp_path) == [f"{words}: 9 steps in 80 s, 4 of 4 trajectories trained."]
 
 
@@ -98,9 +96,9 @@ def reported(run, *, steps):
     return run
 
 
-def end(run):
+def end(run, **facts):
     ended = {"steps": 9, "seconds": 80.0, "trajectories": {"trained": 4, "produced": 4}}
-    (run / "summary.json").write_text(json.dumps(ended))
+    (run / "summary.json").write_text(json.dumps(ended | facts))
 
 
 def test_a_run_says_how_fast_it_goes_and_how_long_it_takes(tmp_path):
@@ -211,19 +209,6 @@ def test_shards_that_do_the_same_are_counted_and_the_longest_is_named():
     )
 
 
-def test_a_process_that_does_not_answer_is_said_to_do_so():
-    assert lines(learner=None)["learner"] == "does not answer"
-
-
-def test_a_learner_in_an_optimizer_step_is_in_nothing_else():
-    said = doing(span("fetch", 9.0, batch=5), span("accept", 4.0, batch=4), span("optimizer step", 1.0))
-    assert lines(learner=said)["learner"] == "in an optimizer step for 1.0 s"
-    assert (
-        lines(learner=doing(span("fetch", 9.0, batch=5)))["learner"]
-        == "waiting for trajectories for 9.0 s, batch 5"
-    )
-
-
 def test_the_books_are_told_by_whoever_keeps_them():
     said = doing(version=4, trajectories="produced 3 = trained 3")
     assert lines(channel=said)["channel"] == "version 4; produced 3 = trained 3"
@@ -258,6 +243,8 @@ def test_a_change_of_units_is_where_it_is_said():
 def test_facts_of_a_process_without_shards_are_told_one_after_another():
     said = doing(span("send", 1.0, batch=2, version=3, size=4))
     assert lines(learner=said)["learner"] == "sending weights for 1.0 s, batch 2, version 3, size 4"
+    said = doing(span("fetch", 9.0, batch=5))
+    assert lines(learner=said)["learner"] == "waiting for trajectories for 9.0 s, batch 5"
 
 
 def test_a_kind_without_words_is_called_by_its_name():

@@ -8,25 +8,14 @@ from rich.console import Console
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.meters import Shares, StepReport
 from rlinf_async.observe.summary import Diagnosis, RunSummary, Tally
+from tests.making import spread, step_report
 
 
 def report(step: int, *, success: float | None, seconds: float = 1.0, env: float = 0.5) -> StepReport:
-    return StepReport(
-        step=step,
-        total=9,
-        seconds=seconds,
-        env_steps=10,
-        episode_return=success,
-        success=success,
-        busy={
-            name: Shares(share, share) for name, share in (("env", env), ("inference", 0.0), ("learner", 1.0))
-        },
-        staleness=Spread(),
-        batch_size=Spread(),
-        batch_wait=Spread(),
-    )
+    busy = {"env": env, "inference": 0.0, "learner": 1.0}
+    return step_report(step, success=success, seconds=seconds, busy=busy)
 
 
 def shown(summary: RunSummary) -> str:
@@ -52,15 +41,19 @@ def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
     assert RunSummary.of([], Ledger()).bound is None
 
 
-def test_a_short_run_says_over_how_many_steps_its_success_is_a_mean():
-    summary = RunSummary.of([report(step, success=step / 10) for step in (1, 2, 3)], Ledger())
-    assert "first and last 3 steps" in shown(summary)
-
-
-def test_a_long_run_compares_its_first_four_steps_with_its_last():
-    summary = RunSummary.of([report(step, success=float(step > 4)) for step in range(1, 9)], Ledger())
-    assert summary.success == (0.0, 1.0)
-    assert "0% -> 100%  (means of the first and last 4 steps)" in shown(summary)
+@pytest.mark.parametrize(
+    ("steps", "success", "said"),
+    [
+        (3, (0.2, 0.2), "20% -> 20%  (means of the first and last 3 steps)"),
+        (6, (0.25, 0.45), "(means of the first and last 4 steps)"),
+        (8, (0.25, 0.65), "25% -> 65%  (means of the first and last 4 steps)"),
+    ],
+)
+def test_success_is_a_mean_of_the_first_and_the_last_four_steps_or_of_all(steps, success, said):
+    reports = [report(step, success=step / 10) for step in range(1, steps + 1)]
+    summary = RunSummary.of(reports, Ledger())
+    assert summary.success == pytest.approx(success)
+    assert said in shown(summary)
 
 
 def test_an_environment_without_success_is_not_given_one():
@@ -70,16 +63,11 @@ def test_an_environment_without_success_is_not_given_one():
 
 
 def test_a_summary_is_plain_data():
-    staleness, size = Spread(), Spread()
-    staleness.add(1.0)
-    size.add(8.0)
-    reports = [
-        replace(report(step, success=step / 4, seconds=2.0), staleness=staleness, batch_size=size)
-        for step in (1, 2)
-    ]
+    spreads = {"staleness": spread(1.0), "batch_size": spread(8.0)}
+    reports = [replace(report(step, success=step / 4, seconds=2.0), **spreads) for step in (1, 2)]
     ledger = Ledger(produced=9, trained=5)
     ledger.refused["stale"] = 3
-    spread = {"min": 1.0, "mean": 1.0, "max": 1.0}
+    ends = {"min": 1.0, "mean": 1.0, "max": 1.0}
     assert RunSummary.of(reports, ledger).as_dict() == {
         "steps": 2,
         "seconds": 4.0,
@@ -87,18 +75,13 @@ def test_a_summary_is_plain_data():
         "env_steps_per_second": 5.0,
         "busy": {"env": 0.5, "inference": 0.0, "learner": 1.0},
         "bound": {"part": "learner", "share": 1.0},
-        "staleness": spread,
-        "batch_size": {name: 8.0 for name in spread},
+        "staleness": ends,
+        "batch_size": dict.fromkeys(ends, 8.0),
         "success": {"first": 0.375, "last": 0.375},
         "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
         "faults": {"kinds": {}, "restarts": {}, "seconds": 0.0},
     }
     assert RunSummary.of([], Ledger()).as_dict()["bound"] is None
-
-
-def test_success_is_a_mean_of_each_end():
-    summary = RunSummary.of([report(step, success=step / 10) for step in range(1, 7)], Ledger())
-    assert summary.success == pytest.approx((0.25, 0.45))
 
 
 def test_a_tally_keeps_no_step_but_the_first():
