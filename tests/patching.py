@@ -6,10 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from rlinf_async.observe.forking import ForkingInterpreter
 
 PATCHES = Path(__file__).parents[1] / "patches"
 # That the package which is pinned has a fault changes with another version of it only.
@@ -59,19 +62,35 @@ def check_form(patch: Path) -> None:
         assert f"**{heading}**" in entry
 
 
-def run(
-    code: str, *folders: Path, without: Sequence[str] = (), **env: str
-) -> subprocess.CompletedProcess[str]:
+def run(code: str, *folders: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs `code` where `folders` come before the installed packages on the path."""
-    kept = {name: value for name, value in os.environ.items() if name not in without}
-    path = os.pathsep.join(map(str, folders))
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
-        env={**kept, "PYTHONPATH": path, **env},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **env},
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+@contextmanager
+def forks(imports: str) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """As `run`, and with `arguments`: in forks of one process per first folder, which has run `imports`."""
+    with ExitStack() as stack:
+        interpreters: dict[Path, ForkingInterpreter] = {}
+
+        def run(
+            code: str, folder: Path, *others: Path, arguments: Sequence[str] = (), **env: str
+        ) -> subprocess.CompletedProcess[str]:
+            if folder not in interpreters:
+                interpreters[folder] = stack.enter_context(ForkingInterpreter())
+            ground = (f"import sys; sys.path.insert(0, {str(folder)!r})", imports)
+            begin = f"import sys; sys.path[:0] = {[*map(str, others)]}; sys.argv[1:] = {[*arguments]}"
+            done = interpreters[folder].run(f"{begin}\n{code}", env=env, ground=ground, timeout=300)
+            assert done is not None, "what is imported has started threads, so that nothing can be forked"
+            return done
+
+        yield run
 
 
 def installed_plugin(folder: Path, group: str, *, value: str, source: str) -> Path:
