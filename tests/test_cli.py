@@ -91,23 +91,6 @@ def test_the_table_for_readers_names_levels_classes_and_shards():
         assert words in output
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("async.mode=ful", "did you mean 'full'"),
-        ("async.rolout.shards=2", "did you mean async.rollout"),
-        ("async.rollout.shards=5", "nearest number of shards per worker that does: 4"),
-        ("reward.use_reward_model=true", "reward.use_reward_model=True needs reward workers"),
-        ("nonsense=1", "nonsense"),
-    ],
-)
-def test_a_wrong_override_is_one_line_and_exit_status_two(override, words):
-    result = invoke("explain", "-n", "metaworld_ppo_mlp", override)
-    assert result.exit_code == 2
-    assert words in result.output
-    assert "Traceback" not in result.output
-
-
 def test_an_unknown_config_lists_those_that_there_are():
     result = invoke("explain", "-n", "metaworld_ppo")
     assert result.exit_code == 2
@@ -213,16 +196,27 @@ def test_a_correction_is_explained_with_its_bound_and_its_anchor():
     assert (facts["correction"], facts["max_weight"], facts["proximal"]) == ("none needed", None, None)
 
 
-def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypatch):
+@pytest.fixture
+def trains_by(monkeypatch, tmp_path):
+    """Has `train` call a function in the place of a host's, in a run directory which is `tmp_path`."""
+
+    def replace(train, *, cluster="none"):
+        host = SimpleNamespace(
+            prepare=lambda cfg: None,
+            ray_cluster=lambda cfg: cluster,
+            train=lambda cfg, dashboard: train(),
+            run_dir=lambda cfg: tmp_path,
+        )
+        monkeypatch.setattr(training, "host_of", lambda cfg: host)
+
+    return replace
+
+
+def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypatch, trains_by):
     """Its memory of calls would grow by half a gigabyte in a run of days."""
     found = []
-    host = SimpleNamespace(
-        prepare=lambda cfg: None,
-        ray_cluster=lambda cfg: "own",
-        train=lambda cfg, dashboard: found.append({name: os.environ.get(name) for name in (every, most)}),
-    )
-    monkeypatch.setattr(training, "host_of", lambda cfg: host)
     every, most = "RAY_task_events_report_interval_ms", "RAY_task_events_max_num_task_in_gcs"
+    trains_by(lambda: found.append({name: os.environ.get(name) for name in (every, most)}), cluster="own")
     for given, options, expected in (
         ({}, (), {every: "0", most: None}),
         ({}, ("--dashboard",), {every: None, most: "5000"}),
@@ -234,14 +228,9 @@ def test_ray_remembers_less_than_it_would_and_as_much_as_it_is_told_to(monkeypat
         assert found.pop() == expected
 
 
-def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch):
+def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch, trains_by):
     found = []
-    host = SimpleNamespace(
-        prepare=lambda cfg: None,
-        ray_cluster=lambda cfg: "own",
-        train=lambda cfg, dashboard: found.append(os.environ.get("RAY_ADDRESS")),
-    )
-    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    trains_by(lambda: found.append(os.environ.get("RAY_ADDRESS")), cluster="own")
     for options in ((), ("--join",)):
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         assert invoke("train", "metaworld_ppo_mlp", *options).exit_code == 0
@@ -249,20 +238,14 @@ def test_a_run_starts_a_cluster_of_its_own_unless_it_is_to_join_one(monkeypatch)
 
 
 @pytest.fixture
-def run_that_ends(monkeypatch, tmp_path):
+def run_that_ends(trains_by):
     """Has `train` run something that ends by an error."""
 
     def ends_by(error):
-        def train(cfg, dashboard):
+        def train():
             raise error
 
-        host = SimpleNamespace(
-            prepare=lambda cfg: None,
-            ray_cluster=lambda cfg: "none",
-            train=train,
-            run_dir=lambda cfg: tmp_path,
-        )
-        monkeypatch.setattr(training, "host_of", lambda cfg: host)
+        trains_by(train)
         return invoke("train", "metaworld_ppo_mlp")
 
     return ends_by
@@ -309,8 +292,8 @@ def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):
     assert "--join" in commands[0]
 
 
-def test_a_thread_that_fails_beside_a_run_takes_one_line(monkeypatch, tmp_path, capsys):
-    def train(cfg, dashboard):
+def test_a_thread_that_fails_beside_a_run_takes_one_line(monkeypatch, trains_by):
+    def train():
         def fails():
             raise OSError(28, "No space left on device")
 
@@ -319,10 +302,7 @@ def test_a_thread_that_fails_beside_a_run_takes_one_line(monkeypatch, tmp_path, 
             thread.start()
             thread.join()
 
-    host = SimpleNamespace(
-        prepare=lambda cfg: None, ray_cluster=lambda cfg: "none", train=train, run_dir=lambda cfg: tmp_path
-    )
-    monkeypatch.setattr(training, "host_of", lambda cfg: host)
+    trains_by(train)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     ended = invoke("train", "metaworld_ppo_mlp")
     assert ended.exit_code == 0, ended.output

@@ -86,8 +86,12 @@ def own_environment(monkeypatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def invoke(command: str, folder: Path, *words: str, name: str = "mine"):
+    return CliRunner().invoke(cli.app, [command, "--config-dir", str(folder), "-n", name, *words])
+
+
 def refusal(command: str, folder: Path, *words: str) -> str:
-    result = CliRunner().invoke(cli.app, [command, "--config-dir", str(folder), "-n", "mine", *words])
+    result = invoke(command, folder, *words)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     assert len(result.output.splitlines()) == 1, result.output
@@ -124,8 +128,7 @@ def test_a_broken_file_that_the_config_asks_for_is_named_too(kind: str, tmp_path
 def test_a_broken_file_that_nothing_asks_for_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_bytes(BOMB.encode())
     (tmp_path / "mine.yaml").write_bytes(codecs.BOM_UTF8 + BASE.encode())
-    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine", "--json"]
-    assert CliRunner().invoke(cli.app, words).exit_code == 0
+    assert invoke("explain", tmp_path, "--json").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["folder", "loop"])
@@ -146,8 +149,7 @@ def test_a_block_that_is_none_is_refused_with_what_to_write(command: str, block:
 def test_what_a_block_that_is_none_is_told_to_be_is_accepted(block: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"{BASE}{block}\n")
     remedy = refusal("explain", tmp_path).split()[-1]
-    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine", remedy]
-    result = CliRunner().invoke(cli.app, words)
+    result = invoke("explain", tmp_path, remedy)
     assert result.exit_code == 0, result.output
 
 
@@ -181,8 +183,7 @@ def test_a_merge_key_may_stand_twice(tmp_path: Path) -> None:
 
 def test_the_configs_of_rlinf_find_their_folder_by_where_they_are() -> None:
     folder = checkout("rlinf-main") / "examples" / "embodiment" / "config"
-    words = ["explain", "--config-dir", str(folder), "-n", "libero_object_ppo_openpi_pi05"]
-    result = CliRunner().invoke(cli.app, words)
+    result = invoke("explain", folder, name="libero_object_ppo_openpi_pi05")
     assert result.exit_code == 0, result.output
     assert os.environ["EMBODIED_PATH"] == str(folder.parent)
     assert os.environ["REPO_PATH"] == str(checkout("rlinf-main"))
@@ -196,18 +197,18 @@ def test_any_other_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
 def test_a_config_without_a_block_is_told_so_and_shown_what_one_would_do(tmp_path: Path) -> None:
     """Plain data keep the two apart; what nobody would run says why."""
     (tmp_path / "mine.yaml").write_text(BASE)
-    words = ["explain", "--config-dir", str(tmp_path), "-n", "mine"]
-    shown = " ".join(CliRunner().invoke(cli.app, [*words, "~async"]).output.split())
+
+    def explained(*words: str) -> str:
+        return " ".join(invoke("explain", tmp_path, *words).output.split())
+
+    shown = explained("~async")
     assert "has no async block" in shown
     assert "+async.mode=full here, it would do this: " in shown
     assert "train, rollout, streamer" in shown
-    facts = json.loads(CliRunner().invoke(cli.app, [*words, "~async", "--json"]).output)
-    full = json.loads(CliRunner().invoke(cli.app, [*words, "async.mode=full", "--json"]).output)
+    facts, full = (json.loads(explained(words, "--json")) for words in ("~async", "async.mode=full"))
     assert not any(facts["levels"].values())
     assert facts.pop("with_mode_full") == full
-    wrong = " ".join(
-        CliRunner().invoke(cli.app, [*words, "~async", "actor.global_batch_size=100"]).output.split()
-    )
+    wrong = explained("~async", "actor.global_batch_size=100")
     assert "it would be refused: " in wrong
     assert "nearest: 160" in wrong
 
