@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from itertools import product
 
@@ -17,6 +18,7 @@ from rlinf_async.config import (
     TrainConfig,
     Weighting,
 )
+from rlinf_async.config.removed import REMOVED_KEYS
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
 BLOCKS = {**LEVELS, "survive": SurviveConfig, "advanced": AdvancedConfig}
@@ -309,3 +311,23 @@ def test_a_step_or_a_reset_may_take_many_times_as_long_as_any_before_and_no_less
     assert limits(1, 6, 60) == [100, 120, 1200]
     assert limits(60, **{f"{call}_s": 3}) == [3]
     assert limits(0.0, start_s=500) == [500]  # the first may compile
+
+
+# Keys and values that a former version had.
+
+
+def block_of(name):
+    """The `async` block that has the key, or the value, `name`."""
+    path, _, value = name.partition("=")
+    block = value or "anything"
+    for key in reversed(path.split(".")[1:]):
+        block = {key: block}
+    return block
+
+
+@pytest.mark.parametrize("name", REMOVED_KEYS)
+def test_a_key_or_value_that_is_gone_is_refused_with_what_can_be_written_instead(name):
+    with pytest.raises(ValueError, match=re.escape(f"{name} is gone: {REMOVED_KEYS[name]}")):
+        AsyncConfig.from_mapping(block_of(name))
+    known = {f"{path}.{key}" for path, key in KEYS}
+    assert set(re.findall(r"async\.[a-z_.]*[a-z_]", REMOVED_KEYS[name])) <= known

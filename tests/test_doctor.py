@@ -14,7 +14,7 @@ from rlinf_async import doctor
 from rlinf_async.doctor import installation, machine
 from rlinf_async.hosts.rlinf import checks
 from rlinf_async.hosts.rlinf.tree import RLinfTree, rlinf_tree
-from rlinf_async.observe.check import Check, probe
+from rlinf_async.observe.check import Check
 
 GIB = 1 << 30
 LOADS = EntryPoint("good", "json:loads", "rlinf_async.hosts")
@@ -285,15 +285,6 @@ def test_unset_omp_threads_matter_only_on_a_machine_with_few_cores():
     assert machine.check_threads(cores=2, threads=None).status == "warn"
     assert machine.check_threads(cores=2, threads="1").status == "ok"
     assert machine.check_threads(cores=128, threads=None).status == "ok"
-
-
-def test_a_probe_that_hangs_ends_at_its_deadline_and_says_so():
-    assert probe("import threading; threading.Event().wait()", timeout=1) == "no answer within 1 s"
-
-
-def test_a_probe_reports_the_last_line_or_else_the_exit_status():
-    assert probe("import sys; sys.exit('first\\nlast')") == "last"
-    assert probe("raise SystemExit(3)") == "exit status 3"
 
 
 def test_every_check_has_its_own_name_and_turns_into_json():

@@ -28,37 +28,35 @@ def installed(monkeypatch):
     return install
 
 
-def test_our_class_is_found_when_nobody_else_provides_one(installed):
-    installed((OWN_PACKAGE, "env", "ours:Env"), (OWN_PACKAGE, "actor", "ours:Actor"))
-    assert find("classes", "env").value == "ours:Env"
+OURS, ACTOR = (OWN_PACKAGE, "env", "ours:Env"), (OWN_PACKAGE, "actor", "ours:Actor")
+THEIRS, LOOSE = ("theirs", "env", "theirs:Env"), (None, "env", "loose:Env")
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_another_package_beats_ours_whatever_the_order(installed, order):
-    installed(*[(OWN_PACKAGE, "env", "ours:Env"), ("theirs", "env", "theirs:Env")][::order])
-    assert find("classes", "env").value == "theirs:Env"
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        pytest.param([OURS, ACTOR], "ours:Env", id="nobody else provides one"),
+        pytest.param([OURS, THEIRS], "theirs:Env", id="another package beats ours"),
+        pytest.param([THEIRS, OURS], "theirs:Env", id="whatever the order"),
+        pytest.param([THEIRS, THEIRS], "theirs:Env", id="installed twice, one provider"),
+        pytest.param([OURS, LOOSE], "loose:Env", id="without a distribution, another's"),
+    ],
+)
+def test_the_class_of_another_package_is_found_before_ours(installed, entries, found):
+    installed(*entries)
+    assert find("classes", "env").value == found
 
 
 def test_two_other_packages_are_an_error_that_names_both(installed):
-    installed((OWN_PACKAGE, "env", "ours:Env"), ("one", "env", "one:Env"), ("two", "env", "two:Env"))
+    installed(OURS, ("one", "env", "one:Env"), ("two", "env", "two:Env"))
     with pytest.raises(
         ValueError, match=r"more than one package provides classes: env; .*one \(one:Env\), two \(two:Env\)"
     ):
         find("classes", "env")
 
 
-def test_a_package_that_is_installed_twice_is_one_provider(installed):
-    installed(("theirs", "env", "theirs:Env"), ("theirs", "env", "theirs:Env"))
-    assert find("classes", "env").value == "theirs:Env"
-
-
-def test_an_entry_without_a_distribution_counts_as_anothers(installed):
-    installed((OWN_PACKAGE, "env", "ours:Env"), (None, "env", "loose:Env"))
-    assert find("classes", "env").value == "loose:Env"
-
-
 def test_a_name_that_nobody_provides_is_answered_with_those_that_exist(installed):
-    installed((OWN_PACKAGE, "env", "ours:Env"), (OWN_PACKAGE, "actor", "ours:Actor"))
+    installed(OURS, ACTOR)
     with pytest.raises(ValueError, match="no package provides classes: critic; there is actor, env"):
         find("classes", "critic")
 

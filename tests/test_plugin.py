@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from rlinf_async import plugin
 
 DRIVER = """
@@ -91,14 +93,13 @@ def test_a_run_without_a_block_loads_nothing_of_ours():
     assert "Ray starts" in done.stderr
 
 
-def test_the_doorway_needs_no_simulator():
-    code = BLOCKED.format(blocked=SIMULATORS) + "from rlinf_async import plugin; plugin.register()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_watching_imports_nothing_but_the_standard_library():
-    code = BLOCKED.format(blocked=HEAVY) + "from rlinf_async import plugin; plugin.watch()"
+@pytest.mark.parametrize(
+    ("entered", "absent"),
+    [("register", SIMULATORS), ("watch", HEAVY)],
+    ids=["any simulator", "anything else"],
+)
+def test_the_doorway_opens_without(entered, absent):
+    code = BLOCKED.format(blocked=absent) + f"from rlinf_async import plugin; plugin.{entered}()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
