@@ -13,7 +13,6 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.lab.sweep import command
-from tests.checkouts import TREES, checkout
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 GPUS = 8
@@ -61,14 +60,6 @@ PLACEMENTS = {
     "1:1": ([ANEW, "+cluster.component_placement={env:0-3,rollout:0-3,actor:4-7}"], (4, 4, 4)),
     "3:1": ([ANEW, "+cluster.component_placement={env:0-5,rollout:0-5,actor:6-7}"], (6, 6, 2)),
 }
-
-
-@pytest.fixture(params=TREES)
-def examples(request, monkeypatch):
-    """The folder with RLinf's YAMLs, of each tree."""
-    root = checkout(request.param) / "examples" / "embodiment"
-    monkeypatch.setenv("EMBODIED_PATH", str(root))
-    return root / "config"
 
 
 def explained(setup, examples, *overrides, **cluster):

@@ -13,7 +13,6 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
-from tests.checkouts import TREES, checkout
 
 PAGE = (Path(__file__).parents[1] / "docs" / "placement.md").read_text()
 RECIPES = dict(re.findall(r"^```yaml\n# (.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -44,13 +43,6 @@ def flat(tree, path=""):
             yield from flat(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
-
-
-@pytest.fixture(params=TREES)
-def examples(request, monkeypatch):
-    root = checkout(request.param) / "examples" / "embodiment"
-    monkeypatch.setenv("EMBODIED_PATH", str(root))
-    return root / "config"
 
 
 def test_every_recipe_needs_the_memory_that_the_table_says(examples):

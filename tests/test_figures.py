@@ -19,23 +19,7 @@ LEARNING = ROOT / "benchmarks" / "learning" / "results"
 COMPUTED = ("maniskill-real", "metaworld", "libero-real")
 """Scenarios in which nothing is emulated."""
 SIXTEEN_CORES = ("sixteen_cores", "sixteen_cores_12")
-COUNTS = tuple(
-    [
-        "none",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-    ]
-)
+COUNTS = re.findall(r"\w+", "none one two three four five six seven eight nine ten eleven twelve")
 MEASUREMENTS = "benchmarks/schedules/measurements.md"
 MEASUREMENTS_OF_LEARNING = "benchmarks/learning/measurements.md"
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from tests.checkouts import TREES, checkout
 from tests.test_docs import blocks
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,15 +30,6 @@ def cells(name: str, first: str) -> list[str]:
     """The row of a table that begins with `first`, without that cell."""
     (row,) = re.findall(rf"^\| {re.escape(first)} \|(.*)\|$", page(name), re.MULTILINE)
     return [cell.strip() for cell in row.split(" | ")]
-
-
-@pytest.fixture(params=TREES)
-def examples(request, monkeypatch) -> Path:
-    """The folder with RLinf's YAMLs, of each tree, where the pages say that it is."""
-    pytest.importorskip("rlinf", reason="RLinf is not installed")
-    root = checkout(request.param) / "examples" / "embodiment"
-    monkeypatch.setenv("EMBODIED_PATH", str(root))
-    return root / "config"
 
 
 def explained(words: list[str], examples: Path) -> dict[str, Any]:

@@ -61,8 +61,7 @@ def answers(worker: BatchingRolloutWorker, *observed: dict[str, Any], mode: str 
 
 def learner(model: torch.nn.Module, cfg: DictConfig) -> Any:
     """What `recompute` needs of our actor worker."""
-    actor = SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
-    return actor
+    return SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
 
 
 def rollout(worker: BatchingRolloutWorker, observed: list[dict[str, Any]]) -> tuple[Any, Any]:

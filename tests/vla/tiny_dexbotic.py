@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.gpu.openpi_files import write_tokenizer
 from tests.vla.sources import on_path
 
-PRESENT = on_path("dexbotic") is not None
+on_path("dexbotic")
 GEMMA = {
     "model_type": "gemma",
     "vocab_size": 512,

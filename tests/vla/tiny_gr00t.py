@@ -18,7 +18,7 @@ VOCABULARY, FEATURES, WIDTH, NARROW = 512, 2048, 1536, 32
 STATES = {"x": 1, "y": 1, "z": 1, "roll": 1, "pitch": 1, "yaw": 1, "gripper": 2}
 ACTIONS = dict.fromkeys(STATES, 1)
 EMBODIMENT = "libero_franka"
-PRESENT = on_path("isaac-gr00t") is not None
+on_path("isaac-gr00t")
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the package index for news when imported
 
 

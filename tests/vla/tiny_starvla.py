@@ -13,7 +13,7 @@ import torch
 from tests.vla.imports import change
 from tests.vla.sources import on_path
 
-PRESENT = on_path("starvla") is not None
+on_path("starvla")
 CHUNK, DIM, STATE, WIDTH = 8, 7, 8, 64
 PROMPT = 231
 """Tokens of the instruction in `tests.vla.classes.observations` and of two pictures of 256 x 256."""
