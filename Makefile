@@ -57,7 +57,7 @@ VERL_VLA_PATH := $(CURDIR)/tests/verl_vla/site:$(CURDIR):$(CURDIR)/$(VERL_VLA)
 OTHER_PYTHONS := 3.12 3.13
 TEST_PYTHONS := $(OTHER_PYTHONS:%=test-python-%)
 EXTRAS_PYTHON := rlinf rlinf-wheel rlinf-scripts metaworld test
-TESTS_PYTHON := tests/core tests/loops tests/test_config.py tests/test_configs.py tests/hosts/test_local*.py tests/runs
+TESTS_PYTHON := tests/core tests/loops tests/config tests/test_configs.py tests/hosts/test_local*.py tests/runs
 
 # Packages of real VLA models, three folders that go before the main environment; see CONTRIBUTING.md.
 VLA := .venv-vla

@@ -45,8 +45,10 @@ INLINE = ("rlinf-async", "make", "python", "pip")
 """The same of inline code. A gap (…) says that it is a message."""
 
 ELSEWHERE = {
-    r"rlinf-async configs": "tests/test_cli.py::test_every_config_that_is_listed_says_what_it_is",
-    r"rlinf-async doctor": "tests/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json",
+    r"rlinf-async configs": "tests/cli/test_cli.py::test_every_config_that_is_listed_says_what_it_is",
+    r"rlinf-async doctor": (
+        "tests/doctor/test_doctor.py::test_every_check_has_its_own_name_and_turns_into_json"
+    ),
     r"rlinf-async status .*": "tests/observe/test_status.py",
     r"rlinf-async compat .*": "tests/hosts/rlinf/test_checkout.py",
     r"rlinf-async trace .*": "tests/lab/trace",
