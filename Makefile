@@ -68,7 +68,8 @@ VLA_SOURCES ?= $(abspath ../shared/vla-sources)
 VLA_DEMO_PATH := $(CURDIR)/tests/vla/openpi_site:$(CURDIR)/$(VLA)/openpi:$(CURDIR):$(CURDIR)/rlinf_async/_hydra
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl setup-verl-vla demo demo-vla demo-verl \
-	test test-heavy test-heavy-own test-heavy-shared test-heavy-verl test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
+	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
+	test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 
@@ -167,12 +168,28 @@ test: setup
 test-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "not nightly" $(ARGS)
 
-# Parts that run beside each other with --jobs 2: while the driver of a run starts or ends, the other core is
-# free. Of `shared`, all runs are made in one cluster; see tests/runs/conftest.py.
-test-heavy: test-heavy-own test-heavy-shared test-heavy-verl
+test-light: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "$(LIGHT)" $(ARGS)
 
-test-heavy-own: setup
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "$(HEAVY) and not shared_run" $(ARGS)
+test-light-verl: setup-verl
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(LIGHT)" $(ARGS)
+
+# Parts that run beside each other with --jobs, the longest first: a run that starts or ends mostly waits. Of
+# `shared`, all runs are made in one cluster; see tests/runs/conftest.py.
+test-heavy: test-heavy-runs test-heavy-verl test-heavy-nodes test-heavy-others test-heavy-shared
+
+NODES := tests/runs/test_nodes.py
+
+test-heavy-runs: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs --ignore $(NODES) \
+		-m "$(HEAVY) and not shared_run" $(ARGS)
+
+test-heavy-nodes: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NODES) -m "$(HEAVY) and not shared_run" $(ARGS)
+
+test-heavy-others: setup
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/runs \
+		-m "$(HEAVY) and not shared_run" $(ARGS)
 
 test-heavy-shared: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs -m "$(HEAVY) and shared_run" $(ARGS)

@@ -88,22 +88,33 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
     light, heavy = (re.search(rf"^{name} := (.*)$", makefile, re.M)[1] for name in ("LIGHT", "HEAVY"))
     starts = re.fullmatch(r"\((.*)\) and not nightly", heavy)[1]
     assert light == f"not ({starts} or nightly)"
-    assert f'\nlight="{light}"\n' in script
-    for target in ("test", "test-verl"):
-        assert f"\ntests_beside_each_other {target}\n" in script
+    assert "\ntests_beside_each_other test-light\n" in script
     assert "\nparts=(test-heavy)\n" in script
-    assert '\ntests --jobs 2 --keep-going --output-sync=target "${parts[@]}"\n' in script
-    for part in ("own", "shared", "verl"):
-        assert re.search(rf"^test-heavy:.* test-heavy-{part}\b", makefile, re.M)
-    own, shared = '-m "$(HEAVY) and not shared_run" $(ARGS)\n', '-m "$(HEAVY) and shared_run" $(ARGS)\n'
-    assert own in makefile
-    assert f"pytest tests/runs {shared}" in makefile
-    assert '$(TESTS_VERL) -m "$(HEAVY)" $(ARGS)\n' in makefile
+    assert "\nparts+=(test-light-verl)\n" in script
+    assert '\ntests --jobs 3 --keep-going --output-sync=target "${parts[@]}"\n' in script
+    parts = re.search(r"^test-heavy: (.*)$", makefile, re.M)[1].split()
+    selected = dict(
+        re.findall(
+            r"^(test-(?:light|heavy)\S*): .*\n\t.* -m pytest ((?:.|\\\n)*?) \$\(ARGS\)$", makefile, re.M
+        )
+    )
+    selected = {part: re.sub(r"\\\n\t+", "", what) for part, what in selected.items()}
+    own = '-m "$(HEAVY) and not shared_run"'
+    assert selected == {
+        "test-light": '-m "$(LIGHT)"',
+        "test-light-verl": '$(TESTS_VERL) -m "$(LIGHT)"',
+        "test-heavy-runs": f"tests/runs --ignore $(NODES) {own}",
+        "test-heavy-nodes": f"$(NODES) {own}",
+        "test-heavy-others": f"--ignore tests/runs {own}",
+        "test-heavy-shared": 'tests/runs -m "$(HEAVY) and shared_run"',
+        "test-heavy-verl": '$(TESTS_VERL) -m "$(HEAVY)"',
+    }
+    assert {*parts} == {part for part in selected if part.startswith("test-heavy-")}
 
 
 def shell(script, tmp_path, *lines):
     """What bash makes of the script's functions and then of `lines`."""
-    functions = script[script.index("exec 3> ") : script.index("\ntests_beside_each_other test\n")]
+    functions = script[script.index("exec 3> ") : script.index("\ntests_beside_each_other test-light\n")]
     begin = ["began=$EPOCHSECONDS", f"log={tmp_path}/log", "touch $log", functions]
     end = ["exec 3>&-", "kill $shown"]
     program = "\n".join([*begin, *lines, *end])
@@ -116,7 +127,7 @@ def test_tests_whose_worker_died_run_again_in_one_process(script, tmp_path):
     said = "'replacing crashed worker; worker restarting disabled' '= 1 error in 0.10s ='"
     case = f"case '$(ARGS)' in -n*) printf '%s\\n' {said}; exit 1;; *) echo '= 1 passed in 0.10s =';; esac"
     (tmp_path / "Makefile").write_text(f"crash:\n\t@{case}\n")
-    ended = shell(script, tmp_path, "light=x", "tests_beside_each_other crash", "echo status=$status")
+    ended = shell(script, tmp_path, "tests_beside_each_other crash", "echo status=$status")
     assert "status=0\n" in ended.stdout, ended.stdout + ended.stderr
     assert "1 error" not in (tmp_path / "log").read_text()
     assert "1 passed" in (tmp_path / "log").read_text()
