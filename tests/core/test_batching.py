@@ -47,10 +47,6 @@ def test_the_wait_starts_anew_with_the_request_that_is_oldest_then():
     assert shards(batcher.take(now=1.5)) == [1]
 
 
-def test_without_a_wait_whatever_is_there_leaves():
-    assert shards(waiting(1, max_wait=0.0, now=3.0).take(now=3.0)) == [0]
-
-
 def test_size_is_counted_in_samples_and_not_in_requests():
     batcher = waiting(1, 1, 1, max_size=8)
     assert batcher.take(now=0.0) == []
@@ -139,13 +135,6 @@ def test_a_barrier_waits_for_everybody_in_flight():
     assert batcher.take(now=1e9) == []
     batcher.add(Request(0), now=1e9)
     assert shards(batcher.take(now=1e9)) == [0, 1]
-
-
-def test_a_barrier_does_not_wait_for_shards_that_the_gate_holds_back():
-    batcher = barrier(0, 1, 2, 3)  # of eight
-    for shard in range(4):
-        batcher.add(Request(shard), now=0.0)
-    assert len(batcher.take(now=0.0)) == 4
 
 
 def test_a_shard_that_ends_its_rollout_frees_those_who_waited_for_it():

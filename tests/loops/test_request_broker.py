@@ -1,7 +1,6 @@
 import asyncio
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -38,30 +37,12 @@ def answer(broker, batch):
     broker.reply([pending.key for pending in batch], [f"to {pending.shard}" for pending in batch])
 
 
-async def test_requests_that_wait_when_a_rank_becomes_idle_share_its_batch():
-    broker = dynamic()
-    askers = ask(broker, 0, 1, 2)
-    batch = await broker.take(0)
-    answer(broker, batch)
-    assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
-
-
 async def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
     broker = dynamic()
     ask(broker, 0)
     await settle()
     ask(broker, 1)
     assert shards(await broker.take(0)) == [0, 1]
-
-
-async def test_whichever_rank_is_idle_takes_the_next_batch():
-    broker = dynamic(max_size=1)
-    ask(broker, 0)
-    assert shards(await broker.take(0)) == [0]
-    ask(broker, 1, 2)
-    assert shards(await broker.take(1)) == [1]
-    assert shards(await broker.take(1)) == [2]
-    fail_all(broker)
 
 
 async def test_one_request_wakes_one_of_two_idle_ranks():
@@ -132,71 +113,6 @@ async def test_a_partial_batch_waits_for_company_from_the_arrival_of_its_oldest_
     assert broker.batch_size.high == 2.0
 
 
-async def test_a_wait_that_is_over_when_a_rank_becomes_idle_is_not_waited_again():
-    broker = dynamic(max_wait=2.0)
-    ask(broker, 0)
-    await asyncio.sleep(5.0)
-    assert shards(await broker.take(0)) == [0]
-    assert now() == 5.0
-
-
-async def test_a_batch_size_counts_samples():
-    broker = dynamic(max_size=5)
-    ask(broker, 0, 1, 2, size=2)
-    assert shards(await broker.take(0)) == [0, 1]
-    assert broker.batch_size.high == 4
-
-
-async def test_a_request_that_is_too_large_fails_its_requester_at_once():
-    broker = dynamic(max_size=2)
-    with pytest.raises(ValueError, match="max_batch_size=2"):
-        await broker.act(request(size=3))
-    assert broker.waiting == 0
-
-
-async def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
-    broker = dynamic(max_size=2)
-    first, second, third = ask(broker, 0, 1, 2)
-    batch = await broker.take(0)
-    with pytest.raises(ZeroDivisionError):
-        async with broker.answering(batch):
-            raise ZeroDivisionError
-    for asker in (first, second):
-        with pytest.raises(PeerError, match="forward pass for 2 requests failed"):
-            await asker
-    await settle()
-    assert not third.done()
-    answer(broker, await broker.take(0))
-    assert await third == "to 2"
-
-
-async def test_a_forward_pass_that_answers_too_few_fails_its_requesters_too():
-    broker = dynamic()
-    askers = ask(broker, 0, 1)
-    batch = await broker.take(0)
-    with pytest.raises(ValueError, match="1 answers were given to 2 requests"):
-        async with broker.answering(batch) as answers:
-            answers.append("only one")
-    for asker in askers:
-        with pytest.raises(PeerError):
-            await asker
-
-
-async def test_a_cancelled_forward_pass_fails_its_requesters():
-    broker = dynamic()
-    (asker,) = ask(broker, 0)
-
-    async def serve():
-        async with broker.answering(await broker.take(0)):
-            await asyncio.Event().wait()
-
-    server = asyncio.create_task(serve())
-    await settle()
-    server.cancel()
-    with pytest.raises(PeerError):
-        await asker
-
-
 async def test_a_closed_broker_is_drained_and_then_tells_every_rank_to_return():
     broker = dynamic(max_size=2, max_wait=1e6, deadline_s=1e9)
     askers = ask(broker, 0, 1, 2)
@@ -229,35 +145,10 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error_with_counts():
     assert now() == 60.0
 
 
-async def test_requests_reach_their_deadlines_one_after_the_other():
-    broker, given_up = dynamic(deadline_s=60.0), []
-
-    async def asker(shard):
-        with pytest.raises(DeadlineError):
-            await broker.act(request(shard))
-        given_up.append((shard, now()))
-
-    first = asyncio.create_task(asker(0))
-    await asyncio.sleep(8.0)
-    answered = ask(broker, 1)
-    await asyncio.sleep(8.0)
-    third = asyncio.create_task(asker(2))
-    await settle()
-    broker.reply([key for key in broker._open_requests if key[0] == 1], ["to 1"])
-    await asyncio.gather(first, third)
-    assert given_up == [(0, 60.0), (2, 76.0)]
-    assert await answered[0] == "to 1"
-
-
 async def test_requests_whose_askers_gave_up_are_not_counted_as_taken():
     broker = dynamic(deadline_s=60.0)
     errors = await asyncio.gather(*ask(broker, 0, 1, 2), return_exceptions=True)
     assert all(" wait, 0 were taken and are not known to be answered" in str(error) for error in errors)
-
-
-async def test_a_rank_that_nobody_asks_in_time_says_so():
-    with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 3"):
-        await dynamic().take(3)
 
 
 async def test_an_answer_to_somebody_who_has_given_up_is_dropped():
@@ -277,46 +168,6 @@ async def test_a_second_answer_does_not_replace_the_first():
     broker.reply([pending.key], ["second"])
     broker.fail([pending.key], "third")
     assert await asker == "first"
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    seed=st.integers(0, 10**6),
-    ranks=st.integers(1, 4),
-    nodes=st.sampled_from(["a", "ab", "abc"]),
-    count=st.integers(1, 8),
-    max_size=st.integers(3, 9),
-    max_wait=st.sampled_from([0.0, 0.5]),
-)
-def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answer(
-    seed, ranks, nodes, count, max_size, max_wait
-):
-    rng, served = random.Random(seed), Counter()
-
-    async def serve(broker, rank):
-        while (batch := await broker.take(rank, nodes[rank % len(nodes)])) is not None:
-            assert sum(pending.size for pending in batch) <= max_size
-            async with broker.answering(batch) as answers:
-                await asyncio.sleep(rng.choice([0.0, 0.125, 2.0]))
-                served.update(pending.key for pending in batch)
-                answers.extend(pending.request.payload for pending in batch)
-
-    async def shard(broker, number):
-        for step in range(5):
-            await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-            asked = request(number, rng.randint(1, 3), (number, step), node=rng.choice(nodes))
-            assert await broker.act(asked) == (number, step)
-
-    async def main():
-        broker = dynamic(max_size=max_size, max_wait=max_wait)
-        servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
-        await asyncio.gather(*(shard(broker, number) for number in range(count)))
-        broker.close()
-        await asyncio.gather(*servers)
-        assert broker.waiting == 0
-
-    run(main())
-    assert len(served) == served.total() == 5 * count
 
 
 async def close(broker):
@@ -386,50 +237,9 @@ def barrier(*, in_step=False, **sizes):
     return RequestBroker(BarrierQueues(plan(**sizes), deadline_s=60.0, in_step=in_step))
 
 
-async def test_without_level_2_a_batch_is_everybody_in_flight():
-    broker = barrier(total_envs=4, shards_per_worker=1)
-    broker.begin(0)
-    ask(broker, 0)
-    assert shards(await broker.take(0)) == [0]
-
-
 def two_workers():
     """Two shards, one per worker, which share one rank and one stage."""
     return barrier(total_envs=4, env_workers=2, shards_per_worker=1)
-
-
-async def test_a_shard_in_flight_is_waited_for_until_it_asks():
-    broker = two_workers()
-    broker.begin(0)
-    broker.begin(1)
-    rank = take(broker)
-    ask(broker, 1)
-    await asyncio.sleep(50.0)
-    assert not rank.done()
-    ask(broker, 0)
-    assert shards(await rank) == [0, 1]
-
-
-async def test_a_shard_in_flight_is_waited_for_until_it_ends():
-    broker = two_workers()
-    broker.begin(0)
-    rank = take(broker)
-    async with broker.rollout(1):
-        ask(broker, 0)
-        await settle()
-        assert not rank.done()
-    assert shards(await rank) == [0]
-    assert now() == 0.0
-
-
-async def test_a_rollout_that_fails_is_not_waited_for():
-    broker = two_workers()
-    broker.begin(0)
-    ask(broker, 0)
-    with pytest.raises(KeyError):
-        async with broker.rollout(1):
-            raise KeyError
-    assert shards(await broker.take(0)) == [0]
 
 
 async def test_without_level_2_a_rank_serves_its_own_shards_only():
@@ -450,14 +260,6 @@ async def test_a_rank_without_shards_returns_when_the_broker_closes():
     await settle()
     broker.close()
     assert [await rank for rank in ranks] == [None, None]
-
-
-async def test_pipeline_stages_do_not_wait_for_each_other():
-    broker = barrier(total_envs=4, shards_per_worker=2)
-    broker.begin(0)
-    broker.begin(1)
-    ask(broker, 1)
-    assert shards(await broker.take(0)) == [1]
 
 
 @given(order=st.permutations(range(4)))
@@ -522,24 +324,6 @@ def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers
     assert decisions == dict.fromkeys(range(layout.shards), 6)
 
 
-async def test_what_a_lost_rank_had_taken_is_asked_again_and_answered_by_another():
-    broker = dynamic(max_size=2)
-    askers = ask(broker, 0, 1)
-    await broker.take(0)
-    askers += ask(broker, 2)
-    await settle()
-    broker.rank_lost(0, 1)
-    await settle()
-    batch = await broker.take(1)
-    assert shards(batch) == [2, 0]
-    answer(broker, batch)
-    batch = await broker.take(0, "", 1)
-    assert (shards(batch), [pending.request.again for pending in batch]) == ([1], [True])
-    answer(broker, batch)
-    assert await asyncio.gather(*askers) == ["to 0", "to 1", "to 2"]
-    assert broker.again == 2
-
-
 async def test_what_is_settled_elsewhere_is_in_no_batch_and_is_not_asked_again():
     """A rank sends its answer past the broker, whose asker confirms it at some time."""
     broker, told = dynamic(), []
@@ -583,30 +367,6 @@ async def test_scores_and_actions_are_served_by_turns_and_scores_are_no_batch_of
     assert (broker.batch_size.count, broker.batch_size.high) == (2, 2)
 
 
-async def test_scores_that_a_lost_rank_was_asked_for_are_made_by_another():
-    broker = dynamic(max_size=2)
-    askers = ask(broker, 8, mode="score")
-    await broker.take(0)
-    broker.rank_lost(0, 1)
-    answer(broker, await broker.take(1))
-    assert await asyncio.gather(*askers) == ["to 8"]
-
-
-async def test_a_lost_rank_takes_nothing_any_more_and_its_successor_does():
-    broker = dynamic()
-    dead = take(broker, 0)
-    await settle()
-    broker.rank_lost(0, 1)
-    assert await dead is None
-    (asker,) = ask(broker, 0)
-    await settle()
-    assert await broker.take(0) is None
-    assert not broker.serves(0, 0)
-    assert broker.serves(0, 1)
-    answer(broker, await broker.take(0, "", 1))
-    assert await asker == "to 0"
-
-
 async def test_a_request_that_woke_a_lost_rank_wakes_another():
     broker = dynamic()
     dead, alive = take(broker, 0), take(broker, 1)
@@ -615,29 +375,6 @@ async def test_a_request_that_woke_a_lost_rank_wakes_another():
     broker.rank_lost(0, 1)
     assert await dead is None
     answer(broker, await alive)
-    assert await asker == "to 0"
-
-
-async def test_nobody_is_left_waiting_for_lost_shards_and_they_are_told():
-    broker = dynamic(max_size=1)
-    lost, other = ask(broker, 0, 1)
-    taken = await broker.take(0)
-    broker.shards_lost({0}, 1)
-    with pytest.raises(PeerError, match=r"^the env worker that asked was lost$"):
-        await lost
-    answer(broker, taken)  # the rank cannot know
-    answer(broker, await broker.take(0))
-    assert await other == "to 1"
-    assert broker.waiting == 0
-
-
-async def test_what_lost_shards_still_ask_is_refused_and_their_successors_are_answered():
-    broker = dynamic()
-    broker.shards_lost({0}, 1)
-    with pytest.raises(PeerError, match="shard 0 asked for actions after its env worker was lost"):
-        await broker.act(request(0))
-    asker = asyncio.create_task(broker.act(replace(request(0), generation=1)))
-    answer(broker, await broker.take(0))
     assert await asker == "to 0"
 
 
@@ -669,37 +406,6 @@ async def test_a_barrier_goes_on_without_lost_shards_and_waits_for_their_success
     answer(broker, await taking)
 
 
-async def test_a_barrier_gives_a_lost_rank_s_batch_to_its_successor():
-    broker = barrier(total_envs=2, env_workers=2, shards_per_worker=1)
-    for shard in range(2):
-        broker.begin(shard)
-    askers = ask(broker, 0, 1)
-    await broker.take(0)
-    broker.rank_lost(0, 1)
-    batch = await broker.take(0, "", 1)
-    assert shards(batch) == [0, 1]
-    answer(broker, batch)
-    await asyncio.gather(*askers)
-
-
-async def test_a_request_that_cannot_be_answered_fails_alone():
-    broker = dynamic()
-    first, second = ask(broker, 0, 1)
-    batch = await broker.take(0)
-    async with broker.answering(batch) as answers:
-        answers.extend([PeerError("it cannot be read"), "to 1"])
-    with pytest.raises(PeerError):
-        await first
-    assert await second == "to 1"
-
-
-async def test_without_level_2_an_answer_that_does_not_come_in_time_is_an_error_too():
-    broker = RequestBroker(BarrierQueues(plan(), deadline_s=60.0))
-    with pytest.raises(DeadlineError, match="shard 0 waited 60 s"):
-        await broker.act(request(0))
-    assert now() == 60.0
-
-
 async def test_a_request_whose_asker_gave_up_is_not_made_again_when_its_rank_is_lost():
     broker = dynamic()
     gone, other = ask(broker, 0, 1)
@@ -711,17 +417,6 @@ async def test_a_request_whose_asker_gave_up_is_not_made_again_when_its_rank_is_
     assert (shards(batch), broker.again) == ([1], 1)
     answer(broker, batch)
     assert await other == "to 1"
-
-
-async def test_a_rank_that_names_no_node_is_at_home_where_requests_name_none():
-    broker = dynamic()
-    elsewhere = asyncio.create_task(broker.take(1, "b"))
-    here = asyncio.create_task(broker.take(0))
-    await settle()
-    ask(broker, 0)
-    await settle()
-    assert (here.done(), elsewhere.done()) == (True, False)
-    await close(broker)
 
 
 async def test_a_batch_is_answered_request_by_request():

@@ -1,4 +1,7 @@
-"""The sides of a request channel and its process, connected as they are, in one event loop."""
+"""The sides of a request channel and its process, connected as they are, in one event loop.
+
+What every carrier of requests has to do is in tests/conformance/test_requests.py.
+"""
 
 import asyncio
 import pickle
@@ -13,34 +16,13 @@ from hypothesis import strategies as st
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
-from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime.processes import request_channel
-from rlinf_async.ray_runtime.processes.request_channel import RequestChannel, RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes.request_channel import RequestClient, RequestServer
 from rlinf_async.wire import connection
 from rlinf_async.wire.connection import Connection
-from rlinf_async.wire.payloads import Reader, read_sealed
+from tests.conformance.requests import Channel, act, answer, ask, dynamic, observation
 from tests.loops.virtual import run, settle
 from tests.making import plan, request, run_settings
-
-
-class Channel:
-    """Ray's handle of a channel process, which takes its sides to be on other machines if `far`."""
-
-    def __init__(self, *, max_size=8, max_wait=0.0, deadline_s=60.0, far=False):
-        block = {
-            "mode": "rollout",
-            "advanced": {"deadline_s": deadline_s},
-            "rollout": {"max_wait_ms": 1000 * max_wait},
-        }
-        asynchrony = AsyncConfig.from_mapping(block)
-        self.worker = RequestChannel(run_settings(asynchrony=asynchrony, max_batch_size=max_size))
-        self.address = SimpleNamespace(remote=lambda node: self.worker.address(None if far else node))
-
-    def client(self, **fields):
-        return RequestClient(self, **fields)
-
-    def server(self, rank=0, **fields):
-        return RequestServer(self, rank=rank, **fields)
 
 
 def end_connections(*sides):
@@ -49,47 +31,7 @@ def end_connections(*sides):
         side._caller._connecting.result()._transport.abort()
 
 
-def observation(number, side=2):
-    return {"image": torch.full((side, side), number, dtype=torch.uint8)}
-
-
-def ask(client, *shards, **fields):
-    return [
-        asyncio.create_task(client.act(request(shard, payload=observation(shard), **fields)))
-        for shard in shards
-    ]
-
-
-async def act(batch):
-    """A policy that tells each request the number that it has seen."""
-    payloads = [await read_sealed(pending.request.payload, Reader()) for pending in batch]
-    return [
-        payload if isinstance(payload, PeerError) else {"seen": payload["image"][0, 0].clone()}
-        for payload in payloads
-    ]
-
-
-async def answer(server):
-    """Serve one batch; returns its shards."""
-    batch = await server.take()
-    async with server.answering(batch) as answers:
-        answers.extend(await act(batch))
-    return [pending.shard for pending in batch]
-
-
-async def serve(server):
-    await serve_policy(requests=server, policy=SimpleNamespace(act=act))
-
-
 # TCP takes real time.
-@pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.real_time)])
-async def test_requests_of_one_turn_are_one_batch_and_each_gets_its_answer(far):
-    channel = Channel(far=far)
-    askers = ask(channel.client(), 3, 4, 5)
-    assert await answer(channel.server()) == [3, 4, 5]
-    assert [int(one["seen"]) for one in await asyncio.gather(*askers)] == [3, 4, 5]
-
-
 async def test_large_observations_stay_in_the_memory_of_the_asker(monkeypatch):
     sent = []
     monkeypatch.setattr(
@@ -148,7 +90,7 @@ async def test_what_is_asked_with_comes_along_on_the_node_of_the_channel_only(fa
 
 
 async def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
-    channel = Channel(max_size=1)
+    channel = Channel(dynamic(max_size=1))
     server = channel.server()
     first, second = ask(channel.client(), 0, 1)
     await answer(server)
@@ -165,32 +107,6 @@ async def test_what_is_written_to_an_answer_is_nobody_elses():
     (await asker)["seen"].zero_()
 
 
-async def test_a_failing_forward_pass_fails_its_requesters_and_nobody_else():
-    channel = Channel(max_size=2)
-    server = channel.server()
-    first, second, third = ask(channel.client(), 0, 1, 2)
-    batch = await server.take()
-    with pytest.raises(ZeroDivisionError):
-        async with server.answering(batch):
-            raise ZeroDivisionError
-    for asker in (first, second):
-        with pytest.raises(PeerError, match="inference rank 0 failed"):
-            await asker
-    await answer(server)
-    assert int((await third)["seen"]) == 2
-
-
-async def test_a_request_that_no_batch_can_hold_is_an_error_of_its_asker_and_of_nobody_else():
-    channel = Channel()
-    client = channel.client()
-    (small,) = ask(client, 0)
-    (large,) = ask(client, 1, size=9)
-    with pytest.raises(ValueError, match="9 environments exceeds max_batch_size=8"):
-        await large
-    await answer(channel.server())
-    assert int((await small)["seen"]) == 0
-
-
 async def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
     channel = Channel()
     server = channel.server()
@@ -203,12 +119,6 @@ async def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says
     for asker in askers:
         with pytest.raises(PeerError, match="inference rank 0 failed"):
             await asker
-
-
-async def test_a_rank_that_is_asked_for_nothing_in_time_is_told_so():
-    channel = Channel(deadline_s=60.0)
-    with pytest.raises(DeadlineError, match="waited 60 s for a request to inference rank 0"):
-        await channel.server().take()
 
 
 async def test_a_channel_that_dies_fails_everybody_who_waits_and_who_asks_later():
@@ -242,18 +152,6 @@ async def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_hi
         await RequestServer(channel, rank=0).take()
 
 
-@pytest.mark.parametrize("mode", ["train", "score"])
-async def test_no_rank_is_given_what_nobody_waits_for_any_more(mode):
-    channel = Channel()
-    first, second = ask(channel.client(), 0, 1, mode=mode)
-    await settle()
-    first.cancel()
-    await asyncio.sleep(1.0)
-    assert await answer(channel.server()) == [1]
-    assert int((await second)["seen"]) == 1
-    assert channel.worker._broker.waiting == 0
-
-
 async def test_nothing_is_kept_of_what_was_answered():
     channel = Channel()
     client = channel.client()
@@ -283,79 +181,12 @@ async def test_the_channel_keeps_a_request_until_its_asker_says_anything_more():
 
 async def test_an_answer_that_is_lost_on_the_way_is_an_error_with_counts_in_time(monkeypatch):
     """As where a link between a rank and an asker is cut, and both reach the channel."""
-    channel = Channel(deadline_s=60.0)
+    channel = Channel()
     server, (asker,) = channel.server(), ask(channel.client(), 7)
     monkeypatch.setattr(server._askers, "to", lambda address: SimpleNamespace(send=lambda *message: None))
     assert await answer(server) == [7]
     with pytest.raises(DeadlineError, match="0 requests wait, 1 were taken and are not known to be answered"):
         await asker
-
-
-async def test_a_batch_of_a_barrier_waits_for_the_shards_in_flight():
-    """Level 2 off: who has begun a rollout is waited for until he asks or ends it."""
-    channel = Channel()
-    client, server = channel.client(), channel.server()
-    channel.worker._broker = run_settings(
-        asynchrony=AsyncConfig(), plan=plan(env_workers=2, shards_per_worker=1)
-    ).request_broker()
-    async with client.rollout(0):
-        async with client.rollout(1):
-            (first,) = ask(client, 0)
-            taking = asyncio.create_task(server.take())
-            await settle()
-            assert not taking.done()
-        (pending,) = await taking
-        assert pending.shard == 0
-        first.cancel()
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    seed=st.integers(0, 10**6),
-    ranks=st.integers(1, 3),
-    workers=st.integers(1, 3),
-    shards=st.integers(1, 5),
-    max_size=st.integers(1, 6),
-    max_wait=st.sampled_from([0.0, 0.5]),
-)
-def test_whatever_comes_first_everybody_gets_the_answer_to_his_own_request_once(
-    seed, ranks, workers, shards, max_size, max_wait
-):
-    rng, served = random.Random(seed), []
-
-    async def shard(client, number):
-        async with client.rollout(number):
-            for step in range(5):
-                await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-                wanted = (7 * number + step) % 256
-                answered = await client.act(request(number, payload=observation(wanted)))
-                assert int(answered["seen"]) == wanted
-
-    async def acting(batch):
-        await asyncio.sleep(rng.choice([0.0, 0.0, 0.125, 2.0]))
-        served.extend(pending.request.number for pending in batch)
-        return await act(batch)
-
-    async def main():
-        channel = Channel(max_size=max_size, max_wait=max_wait, deadline_s=1e6)
-        policy = SimpleNamespace(act=acting)
-        servers = [
-            asyncio.create_task(serve_policy(requests=channel.server(rank), policy=policy))
-            for rank in range(ranks)
-        ]
-        clients = [channel.client() for _ in range(workers)]
-        await asyncio.gather(
-            *(
-                shard(client, worker * shards + one)
-                for worker, client in enumerate(clients)
-                for one in range(shards)
-            )
-        )
-        await channel.worker.close_requests()
-        await asyncio.gather(*servers)
-        assert len(served) == len(set(served)) == 5 * workers * shards
-
-    run(main())
 
 
 async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
@@ -374,19 +205,17 @@ async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
         asker.cancel()
 
 
-async def test_what_a_lost_rank_had_taken_is_answered_by_another_and_its_failure_is_nobodys():
+async def test_the_failure_of_a_rank_that_was_lost_is_nobodys():
     channel = Channel()
     dead, other = channel.server(0), channel.server(1)
     (asker,) = ask(channel.client(), 7)
     batch = await dead.take()
-    await channel.worker.rank_lost(0, 1)
-    assert await dead.take() is None
+    await channel.rank_lost(0, 1)
     with pytest.raises(ZeroDivisionError):
         async with dead.answering(batch):
             raise ZeroDivisionError
     assert await answer(other) == [7]
     assert int((await asker)["seen"]) == 7
-    assert (await channel.worker.pop_batches())["again"] == 1
 
 
 async def test_an_answer_that_a_rank_had_sent_when_it_died_and_that_never_came_is_made_by_another(
@@ -509,11 +338,10 @@ def test_whichever_rank_is_lost_at_whatever_time_everybody_gets_the_answer_to_hi
     losses = Losses(seed, side)
 
     async def main():
-        channel = Channel(deadline_s=1e6)
-        if not level_2:
-            layout = plan(total_envs=shards, env_workers=shards, shards_per_worker=1, inference_ranks=ranks)
-            off = run_settings(asynchrony=AsyncConfig(), plan=layout)
-            channel.worker._broker = off.request_broker()
+        layout = plan(total_envs=shards, env_workers=shards, shards_per_worker=1, inference_ranks=ranks)
+        off = AsyncConfig.from_mapping({"advanced": {"deadline_s": 1e6}})
+        of = dynamic(deadline_s=1e6) if level_2 else run_settings(asynchrony=off, plan=layout)
+        channel = Channel(of)
         served = [asyncio.create_task(losses.rank(channel, number)) for number in range(ranks)]
         client = channel.client()
         await asyncio.gather(*(losses.shard(client, number) for number in range(shards)))
@@ -538,21 +366,3 @@ async def test_what_a_rank_had_taken_whose_connection_ends_is_answered_by_its_su
     successor = channel.server(generation=1)
     assert await answer(successor) == [7]
     assert int((await asker)["seen"]) == 7
-
-
-async def test_nothing_is_kept_of_a_worker_that_was_lost():
-    channel = Channel()
-    client, server = channel.client(), channel.server()
-    asker, *_ = ask(client, 0)
-    await server.take()
-    await channel.worker.shards_lost([0], 1)
-    with pytest.raises(PeerError, match="env worker that asked was lost"):
-        await asker
-    late, *_ = ask(client, 0)
-    with pytest.raises(PeerError, match="after its env worker was lost"):
-        await late
-    assert channel.worker._broker._open_requests == {}
-    successor = channel.client(generation=1)
-    (asker,) = ask(successor, 0)
-    assert await answer(server) == [0]
-    assert int((await asker)["seen"]) == 0
