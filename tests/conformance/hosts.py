@@ -186,6 +186,8 @@ def _rlinf_config(auto_reset: bool) -> Any:
 HOSTS: dict[str, Host] = {"local": local, "workers": workers, "rlinf": rlinf}
 SELF_RESETTING = ("workers", "rlinf")
 """The hosts of environments that reset themselves."""
+SEEN_WHOLE = ("local", "workers")
+"""Hosts whose policies are shown all fields, and not those that RLinf knows alone."""
 
 
 def host_or_skip(name: str) -> Host:

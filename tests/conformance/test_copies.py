@@ -10,7 +10,6 @@ from tests.conformance.environments import (
     Steady,
     WritesIntoActions,
 )
-from tests.conformance.hosts import HOSTS, SELF_RESETTING, host_or_skip
 
 IN_PLACE = [InPlaceTensors, InPlaceArrays, InPlaceStrided]
 
@@ -33,35 +32,17 @@ def ending(env_cls, decisions):
     return type(env_cls.__name__, (env_cls,), {"ends": decisions})
 
 
-@pytest.fixture(params=HOSTS)
-def host(request):
-    return host_or_skip(request.param)
-
-
 @pytest.mark.parametrize("env_cls", IN_PLACE)
 @pytest.mark.parametrize("ends", [0, 3])
-def test_all_of_a_rollout_is_what_it_would_be_of_environments_that_share_nothing(host, env_cls, ends):
-    with host(ending(Steady, ends)) as steady, host(ending(env_cls, ends)) as written:
+def test_all_of_a_rollout_is_what_it_would_be_of_environments_that_share_nothing(any_host, env_cls, ends):
+    with any_host(ending(Steady, ends)) as steady, any_host(ending(env_cls, ends)) as written:
         for found, expected in zip(written.play(3), steady.play(3), strict=True):
             same(found, expected)
 
 
-@pytest.mark.parametrize("name", SELF_RESETTING)
 @pytest.mark.parametrize("env_cls", IN_PLACE)
-def test_and_of_those_that_reset_themselves(name, env_cls):
-    host = host_or_skip(name)
-    with (
-        host(ending(Steady, 3), auto_reset=True) as steady,
-        host(ending(env_cls, 3), auto_reset=True) as written,
-    ):
-        for found, expected in zip(written.play(3), steady.play(3), strict=True):
-            same(found, expected)
-
-
-@pytest.mark.parametrize("name", ["local", "workers"])
-@pytest.mark.parametrize("env_cls", IN_PLACE)
-def test_arrays_within_mappings_lists_and_tuples_are_copied_too(name, env_cls):
-    with host_or_skip(name)(env_cls) as playing:
+def test_arrays_within_mappings_lists_and_tuples_are_copied_too(showing_host, env_cls):
+    with showing_host(env_cls) as playing:
         outputs = playing.play()
     for age, output in enumerate(outputs):
         expected = torch.tensor([[4.0 + row, 1.0, age] for row in range(4)])

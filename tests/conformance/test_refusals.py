@@ -9,10 +9,7 @@ import torch
 
 from rlinf_async.core.failures import ShardFailure
 from tests.conformance.environments import CHUNK, Steady, altered
-from tests.conformance.hosts import ENVS, HOSTS, host_or_skip
-
-SEEN_WHOLE = ("local", "workers")
-"""Hosts whose policies are shown all fields, and not those that RLinf knows alone."""
+from tests.conformance.hosts import ENVS, HOSTS, SEEN_WHOLE, host_or_skip
 
 
 def put(name, value):
@@ -117,11 +114,6 @@ def plays(host, env_cls, **options):
         return playing.play(**options)
 
 
-@pytest.fixture(params=HOSTS)
-def host(request):
-    return host_or_skip(request.param)
-
-
 UNREAD = ("rlinf", "a new field")
 """RLinf shows its policies the fields that it knows."""
 
@@ -212,10 +204,9 @@ class Grows(Steady):
         return {**seen, "states": states.repeat(1, 2) if self.wide else states}
 
 
-@pytest.mark.parametrize("name", SEEN_WHOLE)
 @pytest.mark.parametrize("rollouts", [0, 1])
 def test_those_that_take_the_place_of_environments_that_have_worked_are_held_to_the_same(
-    name, rollouts, monkeypatch
+    showing_host, rollouts, monkeypatch
 ):
     monkeypatch.setattr(Grows, "built", 0)
 
@@ -227,7 +218,7 @@ def test_those_that_take_the_place_of_environments_that_have_worked_are_held_to_
         await shard.restart()
         return await shard.start()
 
-    with host_or_skip(name)(Grows) as playing:
+    with showing_host(Grows) as playing:
         begun = replaced(playing.shard, playing.answer)
         if not rollouts:
             assert playing.read(asyncio.run(begun)).observation["states"].shape == (ENVS, 6)
@@ -305,15 +296,14 @@ def test_a_run_may_be_told_to_stop_at_them_or_not_to_look(host, what):
         playing.play()
 
 
-@pytest.mark.parametrize("name", ["workers", "rlinf"])
-def test_a_final_observation_is_looked_at_as_well(name):
+def test_a_final_observation_is_looked_at_as_well(resetting_host):
     class Final(Steady):
         ends = 2
 
         def observe(self, seen, where="now"):
             return {**seen, "states": seen["states"] / (where == "now")}
 
-    with host_or_skip(name)(Final, auto_reset=True) as playing, pytest.raises(ShardFailure) as raised:
+    with resetting_host(Final) as playing, pytest.raises(ShardFailure) as raised:
         playing.play()
     assert "final_observation.states" in str(raised.value)
 
@@ -333,13 +323,12 @@ def test_environments_that_have_failed_so_are_built_anew_and_play_on(host):
     assert output.rewards.shape == (ENVS,)
 
 
-@pytest.mark.parametrize("name", SEEN_WHOLE)
 @pytest.mark.parametrize("field", [1, None, ("states", 0)])
-def test_fields_are_named_by_texts_at_any_depth(name, field):
+def test_fields_are_named_by_texts_at_any_depth(showing_host, field):
     """Policies are shown what several shards show as one batch, which is put together by names."""
     for shown in ({field: torch.zeros(ENVS)}, {"camera": {"left": {field: torch.zeros(ENVS)}}}):
         with (
-            host_or_skip(name)(altered(show(**{"camera": shown}), since=0)) as playing,
+            showing_host(altered(show(**{"camera": shown}), since=0)) as playing,
             pytest.raises(ShardFailure) as raised,
         ):
             playing.play()

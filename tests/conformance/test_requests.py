@@ -57,7 +57,7 @@ async def test_a_forward_pass_that_fails_fails_its_requesters_and_nobody_else(ca
         async with server.answering(batch) as answers:
             await forward(answers)
     for asker in (first, second):
-        with pytest.raises(PeerError, match="failed$"):
+        with pytest.raises(PeerError, match=r"failed$"):
             await asker
     await settle()
     assert not third.done()

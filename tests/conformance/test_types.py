@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from tests.conformance.environments import TYPES, Altered, Steady, altered, typed
-from tests.conformance.hosts import HOSTS, SELF_RESETTING, host_or_skip
+from tests.conformance.hosts import host_or_skip
 from tests.conformance.test_copies import ending, same
-
-
-@pytest.fixture(params=HOSTS)
-def host(request):
-    return host_or_skip(request.param)
 
 
 def equal(found, expected):
@@ -24,20 +19,11 @@ def equal(found, expected):
 
 
 @pytest.mark.parametrize("how", TYPES)
-def test_a_rollout_is_the_same_of_all_types_of_numbers(host, how):
-    with host(ending(Steady, 2)) as steady, host(ending(typed(how, TYPES[how]), 2)) as other:
+def test_a_rollout_is_the_same_of_all_types_of_numbers(any_host, how):
+    with any_host(ending(Steady, 2)) as steady, any_host(ending(typed(how, TYPES[how]), 2)) as other:
         for found, expected in zip(other.play(2), steady.play(2), strict=True):
             assert isinstance(found.observation["states"], torch.Tensor)
             assert found.rewards.dtype is torch.float32
-            equal(found, expected)
-
-
-@pytest.mark.parametrize("name", SELF_RESETTING)
-@pytest.mark.parametrize("how", TYPES)
-def test_and_of_environments_that_reset_themselves(name, how):
-    host, env_cls = host_or_skip(name), ending(typed(how, TYPES[how]), 2)
-    with host(ending(Steady, 2), auto_reset=True) as steady, host(env_cls, auto_reset=True) as other:
-        for found, expected in zip(other.play(2), steady.play(2), strict=True):
             equal(found, expected)
 
 
@@ -66,7 +52,7 @@ def test_lists_of_numbers_do_as_well(host, how):
             equal(found, expected)
 
 
-@pytest.mark.parametrize("name", SELF_RESETTING)
+@pytest.mark.parametrize("name", ["workers", "rlinf"])
 def test_a_statistic_without_dimensions_is_that_of_all_environments(name):
     with host_or_skip(name)(altered(one_for_all)) as playing:
         assert playing.play()[-1].episodes["return"].tolist() == [7.0] * 4
@@ -74,27 +60,17 @@ def test_a_statistic_without_dimensions_is_that_of_all_environments(name):
 
 def plain(given):
     """Beside fields with an item for each environment, things that are of all of them."""
-    given["observation"] |= {
-        "height": 1.5,
-        "time": np.float64(2),
-        "table": torch.tensor(3),
-        "floor": np.array(4),
-    }
-    given["observation"] |= {"scene": "kitchen", "wrist": None, "on": True}
+    numbers = {"height": 1.5, "time": np.float64(2), "table": torch.tensor(3), "floor": np.array(4)}
+    given["observation"] |= {**numbers, "scene": "kitchen", "wrist": None, "on": True}
 
 
-@pytest.mark.parametrize("name", ["local", "workers"])
-def test_what_has_no_item_for_each_environment_is_shown_as_it_is(name):
-    with host_or_skip(name)(altered(plain, since=0)) as playing:
+def test_what_has_no_item_for_each_environment_is_shown_as_it_is(showing_host):
+    with showing_host(altered(plain, since=0)) as playing:
         for output in playing.play():
             shown = output.observation
             assert (shown["height"], shown["time"], shown["scene"]) == (1.5, 2.0, "kitchen")
-            assert (int(shown["table"]), int(shown["floor"]), shown["wrist"], shown["on"]) == (
-                3,
-                4,
-                None,
-                True,
-            )
+            assert (int(shown["table"]), int(shown["floor"])) == (3, 4)
+            assert (shown["wrist"], shown["on"]) == (None, True)
 
 
 def texts(given):
@@ -111,27 +87,20 @@ class NoInformation(Altered):
     since = 0
 
 
-@pytest.mark.parametrize("name", ["local", "workers"])
-def test_information_may_be_missing(name):
-    with host_or_skip(name)(NoInformation) as playing:
+def test_information_may_be_missing(showing_host):
+    with showing_host(NoInformation) as playing:
         assert all(output.episodes == {} for output in playing.play())
 
 
 def sometimes_whole(given):
     """A number of all environments that is written in several ways."""
-    age = float(given["observation"]["states"][0, 2])
-    given["observation"]["height"] = [
-        1.5,
-        np.float64(1.5),
-        np.float32(1.5),
-        torch.tensor(1.5),
-        np.array(1.5),
-    ][int(age)]
+    age = int(given["observation"]["states"][0, 2])
+    written = [1.5, np.float64(1.5), np.float32(1.5), torch.tensor(1.5), np.array(1.5)]
+    given["observation"]["height"] = written[age]
 
 
-@pytest.mark.parametrize("name", ["local", "workers"])
-def test_a_number_may_be_written_in_several_ways(name):
-    with host_or_skip(name)(altered(sometimes_whole, since=0)) as playing:
+def test_a_number_may_be_written_in_several_ways(showing_host):
+    with showing_host(altered(sometimes_whole, since=0)) as playing:
         assert [float(output.observation["height"]) for output in playing.play()] == [1.5] * 5
 
 

@@ -20,14 +20,9 @@ from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure
 from rlinf_async.hosts.local import declared
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from tests.conformance.environments import Steady
-from tests.conformance.hosts import HOSTS, host_or_skip
+from tests.conformance.hosts import host_or_skip
 from tests.conformance.test_copies import same
 from tests.conformance.test_local_runs import Linear, run, settings_of
-
-
-@pytest.fixture(params=HOSTS)
-def host(request):
-    return host_or_skip(request.param)
 
 
 class Watched(Steady):
