@@ -2,6 +2,8 @@
 
 import threading
 
+import torch
+
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
 
@@ -22,6 +24,11 @@ def small(block=None, **changes):
         "lr": 1e-3,
     }
     return LocalSettings(**sizes | changes)
+
+
+def same(one, other):
+    """Whether weights are equal bit for bit."""
+    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def nobody_is_left():

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,13 +120,6 @@ def test_groups_that_arrive_in_any_order_and_fail_in_part_have_the_advantages_of
         assert np.isnan(place).all()
         place[:] = advantages[0].numpy()
     assert np.allclose(found, by_layout(scores), atol=1e-5)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_no_piece_cuts_a_group_so_that_no_rank_waits_for_members_that_others_hold(ranks):
-    for shards in (1, 2, 4):
-        layout = plan(total_envs=16, shards_per_worker=shards, group_size=GROUP, learner_ranks=ranks)
-        assert layout.piece_size % GROUP == 0
 
 
 def test_groups_formed_by_arrival_would_not_pass_these_tests():

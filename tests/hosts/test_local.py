@@ -13,11 +13,9 @@ from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.core.failures import PeerError
 from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
-from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.trainer import interruptible
 from rlinf_async.loops.env import together
 from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.observe.spans import read_spans
 from tests.hosts import local_runs
 from tests.hosts.local_runs import nobody_is_left
 
@@ -95,33 +93,6 @@ def test_every_setting_trains_each_trajectory_once_and_within_the_bound(
     assert result.ledger.env_steps_trained == sum(report.env_steps for report in result.reports) == steps
 
 
-@pytest.mark.parametrize(("train", "streamer"), itertools.product((False, True), repeat=2))
-def test_without_level_2_a_batch_is_everybody_in_flight(train, streamer):
-    settings = small(levels=asynchrony(train, False, streamer))
-    sizes = [report.batch_size for report in run(settings).reports if report.batch_size.count]
-    assert {size.low for size in sizes} == {size.high for size in sizes} == {settings.total_envs}
-
-
-def test_with_level_2_shards_are_smaller_and_batches_stay_within_their_limit():
-    block = {"rollout": {"enabled": True, "shards": 4, "max_batch_size": 6}}
-    settings = small(levels=AsyncConfig.from_mapping(block))
-    assert settings.plan.envs_per_shard == 2
-    assert all(report.batch_size.high <= 6 for report in run(settings).reports)
-
-
-@pytest.mark.parametrize("rollout", [False, True])
-def test_several_inference_ranks_share_the_work(rollout):
-    settings = small(levels=asynchrony(True, rollout, True), inference_ranks=2)
-    result = run(settings)
-    assert result.ledger.trained == settings.batches * settings.plan.trajectories_per_batch
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
-def test_all_levels_off_gives_equal_weights_twice(algorithm):
-    first, second = run(small(algorithm)).weights, run(small(algorithm)).weights
-    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_it_learns_to_reach_the_point(algorithm):
     settings = small(
@@ -140,12 +111,6 @@ def test_it_learns_to_reach_the_point(algorithm):
     success = [report.success for report in run(settings).reports]
     assert sum(success[:3]) / 3 < 0.3
     assert sum(success[-3:]) / 3 > 0.7
-
-
-def test_training_starts_from_given_weights():
-    start = GaussianPolicy(state_dim=2, action_dim=2, hidden=8).state_dict()
-    end = run(small(lr=1e-12, value_lr=1e-12), weights=start).weights
-    assert all(torch.allclose(tensor, start[name]) for name, tensor in end.items())
 
 
 def test_every_step_is_reported_in_order():
@@ -180,24 +145,6 @@ def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
         run(small(levels=fails_at_once(asynchrony(True, True, True))), lambda first, size: Crashing(size))
     gc.collect()
     assert [record.getMessage() for record in caplog.records] == []
-
-
-def test_rewards_that_are_not_finite_are_never_trained(trained):
-    steps = itertools.count()
-
-    class Broken(PointReach):
-        def step(self, actions):
-            outcome = super().step(actions)
-            rewards = outcome.rewards.copy()
-            if next(steps) % 100 == 50:
-                rewards[0] = float("nan")
-            return replace(outcome, rewards=rewards)
-
-    settings = small(levels=asynchrony(True, True, True))
-    result = run(settings, lambda first, size: Broken(size, first=first))
-    assert result.ledger.refused["not finite"] > 0
-    assert all(torch.isfinite(piece.payload["rewards"]).all() for _, piece in trained)
-    assert all(torch.isfinite(tensor).all() for tensor in result.weights.values())
 
 
 def test_weights_that_are_not_finite_are_never_acted_by(monkeypatch):
@@ -265,20 +212,6 @@ def test_a_straggler_is_waited_for_once_others_are_as_far_ahead_as_the_bound_all
     assert min(staleness) >= 0
     assert result.ledger.trained == settings.batches * settings.plan.trajectories_per_batch
     assert not result.ledger.refused
-
-
-def test_a_run_directory_gets_a_trace_that_tells_who_waited_for_whom(tmp_path):
-    settings = small(levels=asynchrony(True, True, True))
-    LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=0), run_dir=tmp_path).run()
-    spans = read_spans(tmp_path / "trace")
-    assert {(span["process"], span["kind"]) for span in spans} >= {
-        ("env worker 0", "step"),
-        ("env worker 0", "ask"),
-        ("inference rank 0", "forward"),
-        ("learner rank 0", "accept"),
-    }
-    trained = sum(piece[3] for span in spans if span["kind"] == "accept" for piece in span["pieces"])
-    assert trained == settings.batches * settings.plan.trajectories_per_batch
 
 
 @pytest.mark.parametrize("levels", [(False, False, False), (True, True, True)])

@@ -1,10 +1,9 @@
 """Level 1 with a fixed lag: the same weights, whoever is fast."""
 
 import pytest
-import torch
 
 from rlinf_async.hosts.local import LocalTrainer, PointReach
-from tests.hosts.local_runs import small
+from tests.hosts.local_runs import same, small
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -36,10 +35,6 @@ def run(*counts, lag=1, **changes):
     sizes = {"inference_ranks": 2, "rollout_epochs": 1, "batches": 20, "micro_batch_size": 40}
     settings = small(block, **{**sizes, "lr": 1e-2, "seed": 3} | changes)
     return LocalTrainer(settings, shards_that_work(*counts)).run()
-
-
-def same(one, other):
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("lag", [1, 3])

@@ -7,7 +7,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
-from rlinf_async.core.tensors import concatenate, size_of, slice_samples
+from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalSettings
@@ -105,16 +105,6 @@ def noting_samples(learner):
 
     learner.training.train_micro_batch = noting
     return noted
-
-
-def test_off_policy_samples_are_anchored_at_the_policy_that_trains_them():
-    actor, current = policy(0), policy(1)
-    given, before = piece(actor), copy.deepcopy(current)
-    samples = samples_of(learner_of(settings_of({"mode": "train"}), current), given)
-    with torch.no_grad():
-        anchor, values = before.score(samples["forward_inputs"])
-    assert torch.allclose(samples[PROXIMAL_FIELD], anchor, atol=1e-6)
-    assert torch.allclose(samples["prev_values"], values, atol=1e-6)
 
 
 def test_all_that_is_trained_on_is_where_the_policy_is():
@@ -252,27 +242,6 @@ def test_without_a_correction_the_acting_policy_stays_the_anchor():
     assert torch.equal(ours, torch.sort(given.payload["prev_logprobs"].flatten()).values)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_the_cut_into_micro_batches_changes_nothing_but_rounding(size):
-    whole, cut = policy(0), policy(0)
-    samples_of(learner_of(settings_of(), whole), piece(policy(0)))
-    samples_of(learner_of(settings_of(micro_batch_size=size), cut), piece(policy(0)))
-    pairs = zip(whole.parameters(), cut.parameters(), strict=True)
-    assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
-
-
-def test_steps_after_the_end_of_an_episode_are_not_trained_on():
-    given, changed = piece(policy(0), ends_at=1), piece(policy(0), ends_at=1)
-    changed.payload["rewards"][2:, 0] = 100.0
-    changed.payload["forward_inputs"]["states"][2:, 0] = 5.0
-    one, other = policy(0), policy(0)
-    samples_of(learner_of(settings_of(), one), given)
-    samples_of(learner_of(settings_of(), other), changed)
-    # The value of the observation that ends the episode is not used, and nothing after it is.
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    assert all(torch.allclose(left, right, atol=1e-6) for left, right in pairs)
-
-
 @pytest.mark.parametrize("step", [HORIZON * ENVS, HORIZON * ENVS // 4])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_the_first_step_of_a_streamed_batch_is_normalised_by_the_batch_before_and_the_others_by_itself(
@@ -319,22 +288,6 @@ def test_a_batch_without_a_single_signal_moves_nothing_under_grpo():
     assert all(torch.equal(left, right) for left, right in pairs)
 
 
-def test_samples_are_shuffled_anew_in_every_batch_and_alike_in_every_run():
-    def trained(batch, **settings):
-        learner = learner_of(settings_of(**settings), policy(0))
-        micro_batches = noting_samples(learner)
-        learner.begin(batch)
-        learner.accept([piece(policy(0), batch=batch)])
-        learner.finish()
-        return concatenate(micro_batches)["prev_logprobs"]
-
-    once = trained(0)
-    assert torch.equal(trained(0), once)
-    for other in (trained(1), trained(0, seed=8)):
-        assert not torch.equal(other, once)
-        assert torch.equal(other.sort().values, once.sort().values)
-
-
 def test_a_sample_is_as_stale_as_the_batch_is_ahead_of_its_action():
     learner = learner_of(settings_of(), policy(0))
     micro_batches = noting_samples(learner)
@@ -342,29 +295,6 @@ def test_a_sample_is_as_stale_as_the_batch_is_ahead_of_its_action():
     learner.accept([piece(policy(0), batch=3, acted=1)])
     learner.finish()
     assert concatenate(micro_batches)["staleness"].unique().tolist() == [2]
-
-
-GRPO = {"algorithm": "grpo", "group_size": 3}
-
-
-@pytest.mark.parametrize(
-    ("mode", "changes", "trained"),
-    [
-        ("streamer", GRPO, 1),
-        ("streamer", {}, 0),  # waits for its own normalisation
-        ("rollout", GRPO, 0),
-    ],
-)
-def test_pieces_of_the_first_batch_are_trained_as_they_arrive_unless_the_others_have_to_be_known(
-    mode, changes, trained
-):
-    learner = learner_of(settings_of({"mode": mode, "rollout": {"shards": 1}}, **changes), policy(0))
-    micro_batches = noting_samples(learner)
-    learner.begin(0)
-    learner.accept([piece(policy(0))])
-    assert (bool(micro_batches), len(learner._kept_rollouts)) == (bool(trained), 1 - trained)
-    learner.finish()
-    assert sum(size_of(samples) for samples in micro_batches) == HORIZON * ENVS
 
 
 def test_metrics_are_means_over_pieces_and_micro_batches():
@@ -390,36 +320,6 @@ def test_on_policy_weights_are_one_and_the_policy_has_not_moved_from_its_anchor(
     assert metrics["train/behaviour_weight"] == pytest.approx(1.0)
     assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["train/grad_norm"] > 0
-
-
-def test_the_weights_that_a_batch_leaves_are_those_that_the_next_begins_with():
-    learner = learner_of(settings_of({"mode": "train"}), policy(0))
-    samples_of(learner, piece(policy(0)))
-    assert learner._past.present == 1
-
-
-def whether_versions_are_compared(measure_ratios, **advanced):
-    """The kinds of ratios that the second of two batches has, a version old, and the copies kept for them."""
-    block = {"mode": "train", "advanced": {"measure_ratios": measure_ratios, **advanced}}
-    learner = learner_of(settings_of(block), policy(0))
-    for batch in range(2):
-        learner.begin(batch)
-        learner.accept([piece(policy(0), batch=batch)])
-        metrics = learner.finish()
-    kinds = {"/".join(name.split("/")[1:3]) for name in metrics if "/lag_" in name}
-    return kinds, len(learner._past._copies)
-
-
-def test_versions_are_compared_by_default_where_what_is_trained_is_small(monkeypatch):
-    held = sum(tensor.nbytes for tensor in policy(0).parameters())
-    compared = {"mismatch/lag_1", "staleness/lag_1"}
-    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", held)
-    assert whether_versions_are_compared("auto") == (compared, 2)
-    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", held - 1)
-    assert whether_versions_are_compared("auto") == (set(), 0)
-    assert whether_versions_are_compared("auto", proximal="loglinear") == (set(), 0)
-    assert whether_versions_are_compared(True) == (compared, 2)
-    assert whether_versions_are_compared(False) == (set(), 0)
 
 
 def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):

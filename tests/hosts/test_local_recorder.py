@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
@@ -37,48 +36,6 @@ def answer(step, version):
         "echoes": {},
         "version": version,
     }
-
-
-def pieces_of(versions, last):
-    record = RolloutRecorder(TICKET, settings=SETTINGS)
-    for step, version in enumerate(versions):
-        record.append(output(step), answer(step, version))
-    return record.build(output(STEPS), answer(STEPS, last))
-
-
-def test_a_piece_is_as_old_as_its_oldest_action_and_the_last_value_is_no_action():
-    for piece in pieces_of([5, 4, 6], last=2):
-        assert (piece.oldest, piece.newest) == (4, 6)
-        assert piece.payload["versions"].T.tolist() == [[5, 4, 6]] * 2
-
-
-def test_pieces_say_where_they_belong_and_how_many_steps_they_hold():
-    pieces = pieces_of([3, 3, 3], last=3)
-    assert [piece.part for piece in pieces] == [0, 1]
-    assert [piece.rank for piece in pieces] == [PLAN.learner_rank(0, part) for part in (0, 1)] == [0, 1]
-    assert {(piece.ticket, piece.size, piece.env_steps) for piece in pieces} == {(TICKET, 2, 2 * STEPS)}
-
-
-@pytest.mark.parametrize("field", ["actions", "prev_logprobs", "prev_values"])
-def test_numbers_of_the_policy_that_are_not_finite_end_the_run_before_they_are_acted(field):
-    bad = answer(1, 6)
-    bad[field][0] = float("inf")
-    record = RolloutRecorder(TICKET, settings=SETTINGS)
-    with pytest.raises(RuntimeError, match=f"policy of version 6 .*1 of 4 {field}"):
-        record.append(output(1), bad)
-
-
-def test_a_piece_holds_what_its_own_environments_saw_did_and_were_worth():
-    for part, piece in enumerate(pieces_of([3, 3, 3], last=3)):
-        own = slice(2 * part, 2 * part + 2)
-        seen = torch.stack([rows(step)[own] for step in range(STEPS + 1)])
-        assert torch.equal(piece.payload["forward_inputs"]["states"], seen[:-1])
-        assert torch.equal(piece.payload["forward_inputs"]["actions"], seen[:-1] + 0.25)
-        assert torch.equal(piece.payload["bootstrap_inputs"]["states"], seen[-1:])
-        assert torch.equal(piece.payload["prev_logprobs"], seen[:-1, :, 0] + 0.5)
-        assert torch.equal(piece.payload["prev_values"], seen[:, :, 0] + 0.75)  # one more than actions
-        assert torch.equal(piece.payload["rewards"], seen[1:, :, 0])  # the first output is a reset
-        assert piece.payload["ended"].tolist() == [[False] * 2] * STEPS + [[True] * 2]
 
 
 def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that():

@@ -27,7 +27,7 @@ from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import Renewal, run_shard, together
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import resume_buffer, save_buffer
-from tests.hosts.local_runs import small
+from tests.hosts.local_runs import same, small
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -155,10 +155,6 @@ def trained(folder, *, lag, saved=None, save_every=EVERY):
         run.begin(folder, learner.training, saved)
         result = asyncio.run(run.train())
         return Ended(result.weights, list(result.metrics), result.ledger, run.saved)
-
-
-def same(one, other):
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("lag", [1, 3])

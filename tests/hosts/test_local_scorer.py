@@ -103,20 +103,3 @@ def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
     monkeypatch.setattr(StreamingLearner, "_next", next_after_the_failure)
     with pytest.raises(PolicyFailure, match="inference rank 0: ZeroDivisionError: no scores"):
         LocalTrainer(settings(), point_reach(seed=1)).run()
-
-
-def test_a_learner_that_fails_while_scores_are_made_ends_the_run_with_its_error(monkeypatch):
-    def failing(training, samples, *, steps):
-        raise ZeroDivisionError("no gradients")
-
-    monkeypatch.setattr(LocalTraining, "train_micro_batch", failing)
-    with pytest.raises(ZeroDivisionError, match="no gradients"):
-        LocalTrainer(settings(), point_reach(seed=1)).run()
-
-
-@pytest.mark.usefixtures("patient")
-def test_scores_of_another_version_are_refused(monkeypatch):
-    load = InferenceRank._load
-    monkeypatch.setattr(InferenceRank, "_load", lambda rank, state, version: load(rank, state, version + 1))
-    with pytest.raises(RuntimeError, match="anchored at version 1 was scored by version 2"):
-        LocalTrainer(settings(), point_reach(seed=1)).run()
