@@ -81,7 +81,7 @@ class Story:
 
 def collect(story, **options):
     parts = {"env": story, "policy": story, "trajectories": story, "recorder": lambda given: story}
-    run(run_shard(shard=7, **parts, **options))
+    run(run_shard(shard=7, **parts | options))
 
 
 def test_a_rollout_records_every_decision_and_closes_with_the_value_of_the_last_output():
@@ -112,15 +112,7 @@ def test_a_shard_collects_until_the_gate_closes():
 def test_every_rollout_has_a_recorder_of_its_own_ticket():
     given = []
     story = Story([ticket(batch=0), ticket(batch=1)])
-    run(
-        run_shard(
-            shard=7,
-            env=story,
-            policy=story,
-            trajectories=story,
-            recorder=lambda one: given.append(one.batch) or story,
-        )
-    )
+    collect(story, recorder=lambda one: given.append(one.batch) or story)
     assert given == [0, 1]
 
 
@@ -154,16 +146,17 @@ class SlowEnd(Story):
         return [line for line in self.lines if line.startswith(("start", "put", "abandon", "restart"))]
 
 
-def test_a_rollout_ends_before_the_next_one_begins():
-    story = SlowEnd([ticket(batch=0), ticket(batch=1)])
-    collect(story)
-    assert story.told == ["start", "put 0 o2 a2", "start", "put 1 o2 a2"]
-
-
-def test_with_overlaps_a_rollout_begins_beside_the_end_of_the_one_before_and_of_no_other():
+@pytest.mark.parametrize(
+    ("overlaps", "told"),
+    [
+        (False, ["start", "put 0 o2 a2", "start", "put 1 o2 a2", "start", "put 2 o2 a2"]),
+        (True, ["start", "start", "put 0 o2 a2", "start", "put 1 o2 a2", "put 2 o2 a2"]),
+    ],
+)
+def test_with_overlaps_a_rollout_begins_beside_the_end_of_the_one_before_and_of_no_other(overlaps, told):
     story = SlowEnd([ticket(batch=batch) for batch in range(3)])
-    collect(story, overlaps=True)
-    assert story.told == ["start", "start", "put 0 o2 a2", "start", "put 1 o2 a2", "put 2 o2 a2"]
+    collect(story, overlaps=overlaps)
+    assert story.told == told
 
 
 def test_what_is_asked_for_last_is_what_was_shown_last_whatever_the_environments_show_by_then():
@@ -196,30 +189,29 @@ def test_a_rollout_that_is_refused_after_the_gate_has_closed_is_collected_again(
     assert story.told[-4:] == ["put 0 o2 a2", "put 1 o2 a2", "start", "put 1 o2 a2"]
 
 
-def test_environments_that_fail_at_the_end_of_a_rollout_are_built_anew_before_they_are_started_again():
-    class NotFinite(SlowEnd):
-        def build(self, output, answer):
-            if "restart" in self.lines or self.told.count("put 1 o2 a2"):
-                return super().build(output, answer)
-            raise ShardFailure("rewards that are not finite", what="not finite")
+class NotFinite(SlowEnd):
+    """The first rollout holds numbers that are not finite."""
 
+    def build(self, output, answer):
+        if "restart" in self.lines:
+            return super().build(output, answer)
+        raise ShardFailure("rewards that are not finite", what="not finite")
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_rollout_of_numbers_that_are_not_finite_is_given_up_for_that_and_collected_again(overlaps):
     story = NotFinite([ticket(batch=4)])
-    collect(story, overlaps=True, restarts=restarts())
+    collect(story, overlaps=overlaps, restarts=restarts())
     assert story.told == ["start", "abandon 4 not finite", "restart", "start", "put 4 o2 a2"]
 
 
 def test_environments_that_fail_while_their_shard_waits_at_the_gate_are_built_anew_before_they_are_started():
-    class NotFinite(SlowEnd):
+    class Waiting(NotFinite):
         async def admit(self, shard):
             await asyncio.sleep(30.0 if self.told else 0.0)
             return await super().admit(shard)
 
-        def build(self, output, answer):
-            if "restart" in self.lines:
-                return super().build(output, answer)
-            raise ShardFailure("rewards that are not finite", what="not finite")
-
-    story = NotFinite([ticket(batch=0), ticket(batch=1)])
+    story = Waiting([ticket(batch=0), ticket(batch=1)])
     collect(story, overlaps=True, restarts=restarts())
     assert story.told == [
         *("start", "abandon 0 not finite", "restart"),
@@ -250,30 +242,9 @@ def test_a_rollout_whose_environments_fail_is_given_up_and_collected_again_when_
     story = Story([ticket(batch=4)], breaks=1)
     collect(story, restarts=restarts())
     given_up = story.lines.index("landed 7")
-    assert story.lines[given_up : given_up + 5] == [
-        "landed 7",
-        "abandon 4 env failed",
-        "restart",
-        "in flight 7",
-        "start",
-    ]
+    anew = ["landed 7", "abandon 4 env failed", "restart", "in flight 7", "start"]
+    assert story.lines[given_up : given_up + 5] == anew
     assert [line for line in story.lines if line.startswith("put")] == ["put 4 o2 a2"]
-
-
-def test_a_rollout_of_numbers_that_are_not_finite_is_given_up_for_that():
-    class NotFinite(Story):
-        def build(self, output, answer):
-            if "restart" in self.lines:
-                return super().build(output, answer)
-            raise ShardFailure("rewards that are not finite", what="not finite")
-
-    story = NotFinite([ticket(batch=4)])
-    collect(story, restarts=restarts())
-    assert [line for line in story.lines if line.startswith(("abandon", "restart", "put"))] == [
-        "abandon 4 not finite",
-        "restart",
-        "put 4 o2 a2",
-    ]
 
 
 def test_a_completed_rollout_counts_as_work():
@@ -296,11 +267,7 @@ def test_errors_that_are_not_the_environments_own_are_raised():
 def test_a_rollout_of_an_evaluation_is_run_again_when_environments_fail():
     story = Story(breaks=1)
     run(evaluate_shard(shard=7, env=story, policy=story, rollouts=2, restarts=restarts()))
-    assert (story.lines.count("restart"), story.lines.count("finish"), story.lines.count("start")) == (
-        1,
-        2,
-        3,
-    )
+    assert [story.lines.count(word) for word in ("restart", "finish", "start")] == [1, 2, 3]
 
 
 def test_a_shard_whose_environment_fails_is_no_longer_in_flight():

@@ -6,9 +6,10 @@ from importlib import import_module
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.loops import in_process
 from rlinf_async.observe.spans import read_spans
+from tests.hosts.local_runs import small
 
 NAMED = sorted(set(re.findall(r"`((?:core|loops|wire|ray_runtime)(?:\.\w+)+)`", in_process.__doc__)))
 
@@ -29,20 +30,9 @@ def test_the_page_names_every_part_of_a_run():
 @pytest.mark.parametrize("mode", ["off", "full"])
 def test_a_batch_passes_the_gate_is_acted_trained_and_then_opens_the_gate_for_later_ones(mode, tmp_path):
     levels = AsyncConfig.from_mapping({"mode": mode, "advanced": {"normalization": "running"}})
-    settings = LocalSettings(
-        algorithm="ppo",
-        asynchrony=levels,
-        total_envs=4,
-        env_workers=2,
-        horizon=3,
-        rollout_epochs=1,
-        batches=4,
-        global_batch_size=12,
-        micro_batch_size=6,
-        update_epoch=1,
-        hidden=8,
-        lr=1e-3,
-    )
+    sizes = {"total_envs": 4, "horizon": 3, "rollout_epochs": 1}
+    samples = {"global_batch_size": 12, "micro_batch_size": 6, "update_epoch": 1}
+    settings = small(asynchrony=levels, **sizes, **samples)
     LocalTrainer(settings, point_reach(group_size=1, seed=0), run_dir=tmp_path).run()
     spans = read_spans(tmp_path / "trace")
     lag = levels.max_staleness

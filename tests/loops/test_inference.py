@@ -83,13 +83,6 @@ def executor():
     thread.shutdown()
 
 
-@pytest.fixture
-def held():
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 def called(policy, function):
     return asyncio.run(policy.call(function))
 

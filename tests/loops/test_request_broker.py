@@ -1,9 +1,7 @@
 import asyncio
-import random
-from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
@@ -55,27 +53,6 @@ async def test_one_request_wakes_one_of_two_idle_ranks():
     broker.close()
     fail_all(broker)
     assert await ranks[1] is None
-
-
-async def test_a_request_that_waits_for_company_wakes_one_of_the_idle_ranks():
-    broker = dynamic(max_wait=8.0)
-    batcher, tried = broker._queues._at("").batcher, []
-    look = batcher.take
-
-    def counting(now):
-        tried.append(now)
-        return look(now)
-
-    batcher.take = counting
-    ranks = [take(broker, rank) for rank in range(3)]
-    await settle()
-    tried.clear()
-    ask(broker, 0)
-    await settle()
-    assert len(tried) == 1
-    broker.close()
-    fail_all(broker)
-    await asyncio.gather(*ranks)
 
 
 async def test_what_does_not_fit_into_a_batch_wakes_the_next_idle_rank():
@@ -202,27 +179,6 @@ async def test_a_rank_takes_what_another_node_asks_while_that_nodes_ranks_are_bu
     await close(broker)
 
 
-async def test_a_rank_that_becomes_idle_leaves_another_nodes_request_to_an_idle_rank_there():
-    broker = dynamic(max_wait=4.0)
-    b = asyncio.create_task(broker.take(1, "b"))
-    ask(broker, 0, node="b")  # waits for company
-    await settle()
-    a = asyncio.create_task(broker.take(0, "a"))
-    assert shards(await b) == [0]
-    assert now() == 4.0
-    assert not a.done()
-    await close(broker)
-
-
-async def test_a_rank_serves_its_own_node_before_it_helps_another():
-    broker = dynamic(max_size=1)
-    ask(broker, 0, node="b")
-    ask(broker, 1, node="a")
-    await settle()
-    assert [shards(await broker.take(0, "a")) for _ in range(2)] == [[1], [0]]
-    await close(broker)
-
-
 async def test_a_wait_for_company_ends_in_time_on_a_node_without_ranks():
     broker = dynamic(max_wait=4.0)
     a = asyncio.create_task(broker.take(0, "a"))
@@ -283,45 +239,6 @@ async def test_evaluation_shards_use_the_queues_of_the_training_shards():
         broker.begin(shard)
         ask(broker, shard, mode="eval")
         assert shards(await broker.take(0)) == [shard]
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    seed=st.integers(0, 10**6),
-    workers=st.integers(1, 4),
-    stages=st.integers(1, 2),
-    ranks=st.integers(1, 4),
-    room=st.integers(1, 8),
-)
-def test_without_level_2_and_behind_any_gate_nobody_waits_for_ever(seed, workers, stages, ranks, room):
-    layout = plan(
-        total_envs=workers * stages, env_workers=workers, shards_per_worker=stages, inference_ranks=ranks
-    )
-    rng, decisions = random.Random(seed), Counter()
-
-    async def serve(broker, rank):
-        while (batch := await broker.take(rank)) is not None:
-            async with broker.answering(batch) as answers:
-                await asyncio.sleep(rng.choice([0.0, 1.0]))
-                answers.extend(None for _ in batch)
-
-    async def shard(broker, gate, number):
-        for _ in range(2):
-            async with gate, broker.rollout(number):
-                for _ in range(3):
-                    await asyncio.sleep(rng.choice([0.0, 0.5, 5.0]))
-                    await broker.act(request(number))
-                    decisions[number] += 1
-
-    async def main():
-        broker, gate = RequestBroker(BarrierQueues(layout, deadline_s=1e6)), asyncio.Semaphore(room)
-        servers = [asyncio.create_task(serve(broker, rank)) for rank in range(ranks)]
-        await asyncio.gather(*(shard(broker, gate, number) for number in range(layout.shards)))
-        broker.close()
-        await asyncio.gather(*servers)
-
-    run(main())
-    assert decisions == dict.fromkeys(range(layout.shards), 6)
 
 
 async def test_what_is_settled_elsewhere_is_in_no_batch_and_is_not_asked_again():

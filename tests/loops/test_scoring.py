@@ -46,6 +46,23 @@ def pieces_of(batch, rank=0):
         yield piece(ticket(shard=shard, batch=batch), rank=rank, payload={"number": numbers})
 
 
+def numbers_of(batch, rank=0):
+    """Those of all samples, in order."""
+    pieces = pieces_of(batch, rank)
+    return sorted(number for one in pieces for number in one.payload["number"].flatten().tolist())
+
+
+def doubled(samples):
+    """The scores of samples."""
+    return {"logprobs": 2 * samples["number"], "values": None}
+
+
+def give_scores(one):
+    """Score a piece as inference does."""
+    number = inputs(one.payload)["number"]
+    one.scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
+
+
 def inputs(payload):
     """As of a host: all samples of the piece, and a last observation."""
     return {"number": torch.cat([payload["number"], payload["number"][-1:]]).flatten()}
@@ -114,10 +131,7 @@ class Inference:
     def _answer(self, asked):
         if asked.mode != "score":
             return "actions"
-        return {
-            "version": self.version,
-            "scores": {"logprobs": 2 * asked.payload["samples"]["number"], "values": None},
-        }
+        return {"version": self.version, "scores": doubled(asked.payload["samples"])}
 
     async def play(self, shard):
         while True:
@@ -157,9 +171,7 @@ def shares_of_inference(seed):
             metrics = await learn_batch(
                 batch=batch, pieces=pieces, learner=learner, streaming=True, compute=lasting
             )
-            assert sorted(number for number, _ in training.anchored) == sorted(
-                number for one in pieces_of(batch) for number in one.payload["number"].flatten().tolist()
-            )
+            assert sorted(number for number, _ in training.anchored) == numbers_of(batch)
             shared = sum(not own for _, own in training.anchored) / len(training.anchored)
             assert metrics["train/scored_by_inference"] == shared
             told.append(shared)
@@ -188,11 +200,7 @@ async def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would
             except asyncio.CancelledError:
                 self.given_up += 1
                 raise
-            return {"version": 0, "scores": {"logprobs": 2 * asked.payload["samples"]["number"]}}
-
-    class AtOnce:
-        async def take(self, batch, *, whole):
-            return list(pieces_of(batch)), True
+            return {"version": 0, "scores": doubled(asked.payload["samples"])}
 
     async def lasting(work, *arguments):
         result = work(*arguments)
@@ -200,7 +208,7 @@ async def test_a_learner_waits_for_no_scores_and_takes_back_what_inference_would
         return result
 
     policy = Slow()
-    pieces = scored(of, policy, AtOnce(), lambda version: asyncio.sleep(0))
+    pieces = scored(of, policy, Handing(*pieces_of(0)), lambda version: asyncio.sleep(0))
     await learn_batch(
         batch=0, pieces=pieces, learner=learner_of(of, training), streaming=True, compute=lasting
     )
@@ -217,8 +225,7 @@ def test_what_is_scored_when_the_learner_gets_there_is_taken_first():
     of, training = settings(micro_batch=2), Anchoring()
     given = [replace(one, scores=Future()) for one in pieces_of(0)]
     for index in (3, 5, 6):
-        number = inputs(given[index].payload)["number"]
-        given[index].scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
+        give_scores(given[index])
     learner = learner_of(of, training)
     learner.begin(0)
     accept(learner, given)
@@ -269,17 +276,13 @@ def test_ranks_of_a_sharded_model_make_the_same_passes_whoever_has_scores(seed):
         thread.start()
     for one in chance.sample([*given[0], *given[1]], k=12):
         if one.scores.set_running_or_notify_cancel():
-            number = inputs(one.payload)["number"]
-            one.scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
+            give_scores(one)
     for thread in threads:
         thread.join(timeout=30)
         assert not thread.is_alive()
     assert trainings[0].passes == trainings[1].passes
     for rank, training in enumerate(trainings):
-        numbers = [
-            number for one in pieces_of(0, rank) for number in one.payload["number"].flatten().tolist()
-        ]
-        assert sorted(number for number, _ in training.anchored) == sorted(numbers)
+        assert sorted(number for number, _ in training.anchored) == numbers_of(0, rank)
 
 
 class Policy:
@@ -296,8 +299,7 @@ class Policy:
             await asyncio.sleep(1.0)
         finally:
             self.at_once -= 1
-        samples = asked.payload["samples"]["number"]
-        return {"version": self._version, "scores": {"logprobs": 2 * samples, "values": None}}
+        return {"version": self._version, "scores": doubled(asked.payload["samples"])}
 
 
 class Handing:
@@ -380,10 +382,7 @@ async def test_what_a_rank_that_died_was_to_score_another_scores():
     while not taken[0].scores.done():
         batch = await broker.take(1)
         answered += [one.key for one in batch]
-        answers = [
-            {"version": 0, "scores": {"logprobs": 2 * one.request.payload["samples"]["number"]}}
-            for one in batch
-        ]
+        answers = [{"version": 0, "scores": doubled(one.request.payload["samples"])} for one in batch]
         broker.reply([one.key for one in batch], answers)
         await settle()
     assert set(numbers) <= set(answered)

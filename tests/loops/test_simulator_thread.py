@@ -25,14 +25,6 @@ def thread():
     made.shutdown(wait=False)
 
 
-@pytest.fixture
-def held():
-    """Whoever waits for it is let go when the test ends."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 def simulators(thread, *, abort=simulator_thread.nothing_to_abort, **advanced):
     return SimulatorThread(3, thread, AdvancedConfig(**advanced), abort=abort)
 

@@ -1,89 +1,43 @@
 """The loops record what they wait for and work on."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops.env import evaluate_shard, run_shard
+from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.inference import refresh_weights
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.observe.spans import SpanLog, read_spans
+from tests.loops.test_env import Story, collect
+from tests.loops.virtual import run
 
-TICKET = Ticket(shard=3, batch=7, epoch=1, place=5, version=6)
+TICKET = Ticket(shard=7, batch=7, epoch=1, place=5, version=6)
 PIECE = Piece(ticket=TICKET, part=0, rank=0, size=2, oldest=5, newest=6, env_steps=1, payload=None)
 
 
-class Env:
-    size, horizon = 2, 2
+class Collected(Story):
+    """Hands over one piece, whatever was played."""
 
-    def __init__(self, *, breaks=False):
-        self.breaks = breaks
+    handed_over = None
 
-    async def start(self):
-        return "o"
+    def build(self, output, answer):
+        return [PIECE]
 
-    async def step(self, answer):
-        if self.breaks:
-            raise ZeroDivisionError
-        return "o"
-
-    def observation(self, output):
-        return output
-
-    async def finish(self):
-        pass
-
-
-class Broker:
-    """The policy and the trajectories, as far as one rollout needs them."""
-
-    def __init__(self):
-        self.tickets = [TICKET, None]
-        self.handed_over = []
-
-    @asynccontextmanager
-    async def rollout(self, shard):
-        yield
-
-    async def act(self, request):
-        return "a"
-
-    async def admit(self, shard):
-        return self.tickets.pop(0)
-
-    async def put(self, ticket, pieces):
-        self.handed_over.append((ticket, pieces))
-
-
-def collect(log, env):
-    broker = Broker()
-    loop = run_shard(
-        shard=3,
-        env=env,
-        policy=broker,
-        trajectories=broker,
-        recorder=lambda ticket: SimpleNamespace(append=lambda *_: None, build=lambda *_: [PIECE]),
-        spans=log,
-    )
-    asyncio.run(loop)
-    return broker
-
-
-def kinds(directory):
-    return [span["kind"] for span in read_spans(directory)]
+    async def put(self, given, pieces):
+        self.handed_over = (given, pieces)
 
 
 def test_a_rollout_leaves_what_its_shard_did_and_waited_for(tmp_path):
-    broker = collect(SpanLog(tmp_path), Env())
-    assert broker.handed_over == [(TICKET, [PIECE])]
+    story = Collected([TICKET])
+    collect(story, spans=SpanLog(tmp_path))
+    assert story.handed_over == (TICKET, [PIECE])
     spans = read_spans(tmp_path)
     assert [span["kind"] for span in spans] == [
         *("gate", "reset", "ask", "step", "ask", "step", "ask", "put", "rollout", "gate")
     ]
-    assert {span["shard"] for span in spans} == {3}
+    assert {span["shard"] for span in spans} == {7}
     asks, steps = ([one["number"] for one in spans if one["kind"] == kind] for kind in ("ask", "step"))
     assert asks[:2] == steps
     assert asks[0] < asks[1] < asks[2]
@@ -98,24 +52,25 @@ def test_a_rollout_leaves_what_its_shard_did_and_waited_for(tmp_path):
 def test_what_an_evaluation_asks_for_is_told_from_what_is_trained(tmp_path):
     asked = []
 
-    class Policy(Broker):
+    class Asked(Story):
         async def act(self, request):
             asked.append(request.number)
             return await super().act(request)
 
-    log = SpanLog(tmp_path)
-    asyncio.run(evaluate_shard(shard=3, env=Env(), policy=Policy(), rollouts=2, spans=log))
+    story = Asked()
+    run(evaluate_shard(shard=7, env=story, policy=story, rollouts=2, spans=SpanLog(tmp_path)))
     spans = read_spans(tmp_path)
     facts = [(span["kind"], span["shard"], span["number"], span["mode"]) for span in spans]
-    assert facts == [("ask", 3, number, "eval") for number in asked]
+    assert facts == [("ask", 7, number, "eval") for number in asked]
     assert sorted(set(asked)) == asked
     assert len(asked) == 4
 
 
 def test_a_simulator_that_fails_is_seen_in_its_span(tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        collect(SpanLog(tmp_path), Env(breaks=True))
-    assert read_spans(tmp_path)[-1]["error"] == "ZeroDivisionError"
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        collect(Story([TICKET], breaks=1), spans=SpanLog(tmp_path))
+    (failed,) = [span for span in read_spans(tmp_path) if "error" in span]
+    assert (failed["kind"], failed["error"]) == ("step", "ShardFailure")
 
 
 def test_weights_leave_the_time_from_their_arrival_until_the_policy_acts_by_them(tmp_path):

@@ -99,8 +99,8 @@ def train(*, order=range(4), batches=1, **changes):
         pieces = list(rollouts(batch, settings.horizon))
         for shard in order:
             learner.accept([pieces[shard]])
-        learner.finish()
-    training.learner = learner
+        training.metrics = learner.finish()
+    training.settings = settings
     return training
 
 
@@ -144,21 +144,10 @@ def test_a_batch_whose_gradients_wait_is_anchored_as_its_pieces_come(together, a
         streamer=StreamerConfig(enabled=True),
         advanced=AdvancedConfig(measure_ratios=False, normalization="deferred"),
     )
-    settings = run_settings(
-        plan=PLAN,
-        asynchrony=deferred,
-        horizon=HORIZON,
-        global_batch_size=16,
-        micro_batch_size=HORIZON * together,
-        normalizes=True,
-    )
-    training = Training()
-    learner = StreamingLearner(training, settings, parameters=list, busy=BusyMeter(now=lambda: 0.0))
-    learner.begin(0)
-    for one in rollouts(0, HORIZON):
-        learner.accept([one])
-    assert learner.finish()["train/anchored"] == ahead
-    assert settings.pieces_anchored_ahead == 4 * ahead
+    sizes = {"global_batch_size": 16, "micro_batch_size": HORIZON * together}
+    training = train(asynchrony=deferred, normalizes=True, **sizes)
+    assert training.metrics["train/anchored"] == ahead
+    assert training.settings.pieces_anchored_ahead == 4 * ahead
     assert training.micro_batches == [[]]  # the whole batch was trained at once
 
 

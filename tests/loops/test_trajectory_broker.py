@@ -274,61 +274,6 @@ async def test_batches_that_one_publication_closes_together_are_still_told_apart
 
 
 @settings(deadline=None, max_examples=30)
-@given(
-    seed=st.integers(0, 10**6),
-    bound=st.integers(0, 2),
-    ranks=st.sampled_from([1, 2]),
-    epochs=st.integers(1, 2),
-    whole=st.booleans(),
-    ruined=st.sampled_from([0.0, 0.2]),
-)
-def test_shards_and_learners_of_any_speed_train_every_trajectory_once_within_the_bound(
-    seed, bound, ranks, epochs, whole, ruined
-):
-    layout = plan(total_envs=6, shards_per_worker=3, learner_ranks=ranks, rollout_epochs=epochs)
-    rng, trained, until = random.Random(seed), [], 5
-
-    async def shard(broker, number):
-        while (ticket := await broker.admit(number)) is not None:
-            await asyncio.sleep(rng.choice([0.125, 1.0, 8.0]))
-            late = rng.random() < ruined
-            await put(broker, ticket, layout, oldest=ticket.batch - bound - 1 if late else None)
-
-    async def learner(broker, rank, barrier):
-        for batch in range(until):
-            last = False
-            while not last:
-                pieces, last = await broker.take(rank, batch, whole=whole)
-                await asyncio.sleep(rng.choice([0.0, 1.0, 8.0]))
-                trained.extend((batch, *piece.key, batch - piece.oldest) for piece in pieces)
-            if await barrier.wait() == 0:
-                broker.publish(batch + 1)
-            await barrier.wait()
-
-    async def main():
-        broker, barrier = broker_of(layout, max_staleness=bound, until=until), asyncio.Barrier(ranks)
-        loops = [shard(broker, number) for number in range(layout.shards)]
-        await asyncio.gather(*loops, *(learner(broker, rank, barrier) for rank in range(ranks)))
-        assert broker.ledger.in_flight == 0
-        assert broker.ledger.trained == until * layout.trajectories_per_batch
-
-    run(main())
-    assert len({place[:-1] for place in trained}) == len(trained)
-    assert len(trained) == until * epochs * layout.shards * layout.parts
-    assert max(staleness for *_, staleness in trained) <= bound
-
-
-def test_a_rollout_that_is_refused_again_and_again_ends_the_run_with_the_versions():
-    async def main():
-        broker = broker_of(ONE, max_staleness=1, version=5)
-        for _ in range(20):
-            await put(broker, await broker.admit(0), ONE, oldest=2)
-
-    with pytest.raises(RuntimeError, match=r"version 5 is published.*made by version 2"):
-        run(main())
-
-
-@settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 10**6), lag=st.integers(1, 3), shards=st.integers(1, 3))
 def test_weights_that_wait_for_the_rollouts_before_them_give_every_batch_the_same_lag(seed, lag, shards):
     layout, until, chance = plan(total_envs=shards, shards_per_worker=shards), 6, random.Random(seed)
@@ -419,13 +364,6 @@ async def test_what_was_lost_is_collected_again_in_the_order_of_its_batches():
     assert [(await broker.admit(0, 1)).batch for _ in range(3)] == [0, 1, 2]
 
 
-async def test_every_rollout_that_is_given_up_counts():
-    broker = broker_of(ONE)
-    for _ in range(3):
-        await broker.abandon(await broker.admit(0), "env failed")
-    assert (broker.ledger.produced, broker.ledger.refused) == (3, {"env failed": 3})
-
-
 async def test_the_rest_of_a_batch_of_which_some_was_streamed_is_handed_over_at_once():
     layout = plan(total_envs=6, shards_per_worker=6, learner_ranks=2)
     broker = broker_of(layout)
@@ -453,11 +391,11 @@ async def test_what_a_batch_was_made_of_is_said_once():
 
 
 async def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():
-
     assert MAX_REFUSALS == 8
     broker = broker_of(ONE, max_staleness=1, version=5)
     for _ in range(MAX_REFUSALS):
         await put(broker, await broker.admit(0), ONE, oldest=2)
-    with pytest.raises(RuntimeError, match="batch 5 was refused 9 times"):
+    said = r"batch 5 was refused 9 times.*version 5 is published.*made by version 2"
+    with pytest.raises(RuntimeError, match=said):
         await put(broker, await broker.admit(0), ONE, oldest=2)
     assert broker.ledger.refused == {"stale": MAX_REFUSALS + 1}
