@@ -38,11 +38,8 @@ def test_a_shard_that_fails_says_what_failed_in_its_environments_and_what_the_le
     cause = ZeroDivisionError("the simulator")
     failure = ShardFailure("shard 3 cannot go on")
     failure.__cause__ = cause
-    assert (str(failure), failure.what, failure.reason) == (
-        "shard 3 cannot go on",
-        "env failed",
-        "env failed",
-    )
+    assert str(failure) == "shard 3 cannot go on"
+    assert failure.what == failure.reason == "env failed"
     assert failure.error is cause
     unusable = ShardFailure("no number", what="not finite")
     assert (unusable.reason, unusable.error) == ("not finite", unusable)

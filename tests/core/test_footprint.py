@@ -27,16 +27,10 @@ def test_one_rank_keeps_everything_in_16_bytes_per_parameter():
     assert sum(gigabytes(ALONE).values()) == 16
 
 
-def test_full_shard_divides_everything_by_the_ranks():
-    assert gigabytes(replace(ALONE, ranks=8)) == {"weights": 0.5, "gradients": 0.5, "optimizer": 1}
-
-
-def test_full_shard_with_mixed_precision_keeps_no_copy_of_all_weights():
-    assert gigabytes(replace(ALONE, ranks=8, computed=2)) == {
-        "weights": 0.5,
-        "gradients": 0.5,
-        "optimizer": 1,
-    }
+@pytest.mark.parametrize("computed", [4, 2])
+def test_full_shard_divides_everything_by_the_ranks_and_keeps_no_copy_of_all_weights(computed):
+    shared = gigabytes(replace(ALONE, ranks=8, computed=computed))
+    assert shared == {"weights": 0.5, "gradients": 0.5, "optimizer": 1}
 
 
 def test_no_shard_is_the_same_on_any_number_of_ranks_and_mixed_precision_adds_a_copy():

@@ -109,24 +109,6 @@ def test_queues_use_every_inference_rank_almost_equally(made, data):
 
 
 @pytest.mark.parametrize(
-    ("env_workers", "inference_ranks", "learner_ranks", "shards_per_worker", "total_envs"),
-    [(3, 1, 1, 1, 9), (1, 3, 1, 3, 9), (2, 2, 2, 2, 8), (3, 1, 2, 2, 12), (4, 1, 3, 1, 12), (1, 1, 4, 2, 8)],
-)
-def test_uneven_numbers_of_processes_are_planned(
-    env_workers, inference_ranks, learner_ranks, shards_per_worker, total_envs
-):
-    made = ShardPlan(
-        total_envs=total_envs,
-        env_workers=env_workers,
-        inference_ranks=inference_ranks,
-        learner_ranks=learner_ranks,
-        shards_per_worker=shards_per_worker,
-    )
-    ranks = {made.learner_rank(shard, part) for shard in range(made.shards) for part in range(made.parts)}
-    assert ranks == set(range(learner_ranks))
-
-
-@pytest.mark.parametrize(
     ("sizes", "reason"),
     [
         (
@@ -232,11 +214,6 @@ def test_auto_never_makes_a_plan_impossible_that_one_shard_makes_possible(multip
     )
     shards = chosen(fits=one_each.fits, most=one_each.envs_per_shard // group)
     assert replace(one_each, shards_per_worker=shards).envs_per_shard % group == 0
-
-
-def test_groups_of_two_are_groups():
-    with pytest.raises(ValueError, match="6 environments in groups of 2 do not divide into"):
-        plan(total_envs=6, shards_per_worker=2, group_size=2)
 
 
 def test_rollouts_are_numbered_batch_by_batch_and_epoch_by_epoch():
