@@ -73,17 +73,17 @@ def test_what_a_fault_has_cost_is_the_rollout_that_was_under_way():
     assert [record["lost"] for record in records] == ["a rollout for batch 4", "a rollout of the evaluation"]
 
 
-def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
+async def fails(restarts, *words):
+    for word in words:
+        await restarts.restart(Env(), failure(word), loss="a rollout")
+
+
+async def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count():
     records = []
     restarts = restarts_of(records, env_restarts=2, window_s=60)
-
-    async def main():
-        await asyncio.sleep(100)
-        for word in ("first", "second", "third"):
-            await restarts.restart(Env(), failure(word), loss="a rollout")
-
+    await asyncio.sleep(100)
     with pytest.raises(RuntimeError, match="shard 3 have failed 3 times within 60 s") as raised:
-        run(main())
+        await fails(restarts, "first", "second", "third")
     assert "env_restarts=2" in str(raised.value)
     assert "the first time: KeyError: 'first'" in str(raised.value)
     assert str(raised.value.__cause__) == "'first'"
@@ -99,42 +99,30 @@ async def test_what_has_failed_long_ago_is_forgotten():
     assert len(env.built) == 4
 
 
-def test_what_has_failed_as_long_ago_as_the_window_is_not_counted():
+async def test_what_has_failed_as_long_ago_as_the_window_is_not_counted():
     restarts = restarts_of(worked=False, env_restarts=1, window_s=10)
-
-    async def main():
-        for second, word in ((0, "first"), (5, "second"), (10, "third")):
-            await asyncio.sleep(second - now())
-            await restarts.restart(Env(), failure(word), loss="a rollout")
-            restarts.worked()
-
+    for second, word in ((0, "first"), (5, "second")):
+        await asyncio.sleep(second - now())
+        await fails(restarts, word)
+        restarts.worked()
+    await asyncio.sleep(10 - now())
     with pytest.raises(RuntimeError, match=r"failed 2 times within 10 s.*the first time: KeyError: 'second'"):
-        run(main())
+        await fails(restarts, "third")
 
 
-def test_environments_that_have_never_worked_are_built_anew_once():
-    restarts = ShardRestarts(3, SurviveConfig())
-
-    async def main():
-        for word in ("first", "second"):
-            await restarts.restart(Env(), failure(word), loss="a rollout")
-
+async def test_environments_that_have_never_worked_are_built_anew_once():
     with pytest.raises(RuntimeError, match=r"failed 2 times before they had completed one rollout.*'first'"):
-        run(main())
+        await fails(ShardRestarts(3, SurviveConfig()), "first", "second")
 
 
-def test_environments_that_have_worked_have_the_whole_budget():
+async def test_environments_that_have_worked_have_the_whole_budget():
     restarts = restarts_of(worked=False, env_restarts=3)
-
-    async def main():
-        await restarts.restart(Env(), failure(), loss="a rollout")
-        for _ in range(3):
-            restarts.worked()
-            await restarts.restart(Env(), failure(), loss="a rollout")
-        await restarts.restart(Env(), failure(), loss="a rollout")
-
+    await fails(restarts, "first")
+    for _ in range(3):
+        restarts.worked()
+        await fails(restarts, "another")
     with pytest.raises(RuntimeError, match="5 times within 600 s"):
-        run(main())
+        await fails(restarts, "one more")
 
 
 def test_without_a_budget_the_first_error_ends_the_run():

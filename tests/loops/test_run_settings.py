@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.config import MAX_COMPARED_BYTES, AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
-from tests.loops.virtual import now, run, settle
+from tests.loops.virtual import now, settle
 from tests.making import plan, request, rollout, run_settings
 
 
@@ -84,18 +84,13 @@ async def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balan
     second.cancel()
 
 
-def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
-    ledger = Ledger(produced=10, trained=10)
-
-    async def main():
-        of = settings()
-        broker = of.trajectory_broker(version=5, ledger=ledger)
-        ticket = await broker.admit(0)
-        await broker.put(ticket, rollout(of.plan, ticket))
-        assert (broker.ledger.produced, broker.ledger.trained) == (11, 10)
-        return settings().trajectory_broker().ledger
-
-    assert run(main()) == Ledger()
+async def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
+    of = settings()
+    broker = of.trajectory_broker(version=5, ledger=Ledger(produced=10, trained=10))
+    ticket = await broker.admit(0)
+    await broker.put(ticket, rollout(of.plan, ticket))
+    assert (broker.ledger.produced, broker.ledger.trained) == (11, 10)
+    assert of.trajectory_broker().ledger == Ledger()
 
 
 @pytest.mark.parametrize("level_2", [True, False])

@@ -8,18 +8,9 @@ from rlinf_async.loops.waiting import Bell
 from tests.loops.virtual import now, run, settle
 
 
-def test_what_is_there_already_is_not_waited_for():
-    async def main():
-        return await Bell(deadline_s=0.0).first(lambda: "here", waiting_for=str)
-
-    assert run(main()) == "here"
-
-
-def test_a_result_that_is_false_is_still_a_result():
-    async def main():
-        return await Bell(deadline_s=1.0).first(list, waiting_for=str)
-
-    assert run(main()) == []
+@pytest.mark.parametrize("there", ["here", []])
+async def test_what_is_there_already_is_not_waited_for_also_if_it_is_false(there):
+    assert await Bell(deadline_s=0.0).first(lambda: there, waiting_for=str) == there
 
 
 async def test_every_waiter_tries_again_after_a_ring():
