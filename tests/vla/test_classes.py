@@ -21,8 +21,8 @@ from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.hosts.kit.scoring import SAMPLE_FIELDS, samples_of
+from rlinf_async.hosts.rlinf.learner import forward
 from rlinf_async.hosts.rlinf.models import scored_by
-from rlinf_async.hosts.rlinf.proximal import forward
 from tests.hosts.rlinf.passes import compare, judge
 from tests.vla.classes import answers, inference, learner, observations, off_by, rescored, rollout
 

@@ -9,15 +9,14 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.config import Weighting
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
-from rlinf_async.hosts.rlinf.learner import fsdp_learner
+from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss, corrected_loss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.weights import Snapshot, TrainedShards
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -52,7 +51,18 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         torch.manual_seed(seed + 1 + self._rank)
 
     def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
-        return fsdp_learner(self, settings, busy)
+        if weighting := settings.asynchrony.weighting:
+            self.loss = corrected_loss(self.cfg, settings.loss, weighting)
+            # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
+            self.cfg.algorithm.loss_type = self.loss.register()
+        return StreamingLearner(
+            FSDPTraining(self, settings),
+            settings,
+            parameters=TrainedShards(self),
+            busy=busy,
+            rank=self._rank,
+            probe_size=settings.probe_size,
+        )
 
     def make_sender(self) -> WeightSender:
         return WeightSender(Snapshot(self))
@@ -61,7 +71,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return scoring_inputs(payload)
 
     def wants_values(self, settings: RLinfSettings) -> bool:
-        return settings.advantage == "gae"
+        return settings.has_critic
 
     async def learn(
         self, batch: int, settings: RLinfSettings, requests: Handle, coordinator: Handle
@@ -97,12 +107,6 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 # weights.
                 dist.barrier()
             self._away = True
-
-    def correct(self, loss: str, weighting: Weighting) -> None:
-        """From now on `loss` is anchored at the proximal policy and weighted, as `weighting` says."""
-        self.loss = corrected_loss(self.cfg, loss, weighting)
-        # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
-        self.cfg.algorithm.loss_type = self.loss.register()
 
     def train_micro_batch(
         self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool

@@ -110,10 +110,10 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
             "exact; async.advanced.proximal=loglinear interpolates"
         )
-    if cfg.algorithm.adv_type == "gae" and not cfg.algorithm.get("normalize_advantages", True):
+    if settings.has_critic and not cfg.algorithm.get("normalize_advantages", True):
         lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
     starts, compares = int(cfg.env.train.get("group_size") or 1), int(cfg.algorithm.get("group_size") or 1)
-    if cfg.algorithm.adv_type == "grpo" and starts % compares:
+    if settings.compares_groups and starts % compares:
         lines.append(
             f"algorithm.group_size={compares} compares environments that env.train.group_size={starts} has "
             f"begin differently; set env.train.group_size={compares} for groups of one start"
@@ -179,7 +179,12 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:
         yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
-    yield from _untrained_critic(cfg["actor"]["model"], str(cfg["algorithm"]["adv_type"]))
+    model = cfg["actor"]["model"]
+    if settings.has_critic and model.get("is_lora") and model["model_type"] in UNTRAINED_CRITICS:
+        yield (
+            f"with actor.model.is_lora RLinf does not train the critic of {model['model_type']}: advantages "
+            "are estimated with values of the weights that a run begins with"
+        )
     together = sharing_parts(cfg, machines)
     if len(together) > 1 and overlap(levels):
         yield (
@@ -208,14 +213,6 @@ def _waiting(settings: RLinfSettings) -> str:
         f"{does}: with normalisation deferred gradients wait for the whole batch; "
         "async.advanced.normalization=running streams them"
     )
-
-
-def _untrained_critic(model: Mapping[str, Any], advantage: str) -> Iterator[str]:
-    if model.get("is_lora") and model["model_type"] in UNTRAINED_CRITICS and advantage == "gae":
-        yield (
-            f"with actor.model.is_lora RLinf does not train the critic of {model['model_type']}: advantages "
-            "are estimated with values of the weights that a run begins with"
-        )
 
 
 def _gain(simulator: str, settings: RLinfSettings) -> str:

@@ -12,34 +12,19 @@ import torch.distributed as dist
 
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.footprints import BYTES_OF_PRECISION, precision_of
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, samples_of
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_level
-from rlinf_async.hosts.rlinf.proximal import forward, is_half, model_name
+from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.weights import TrainedShards
-from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
-from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.loops.streaming_learner import Normalize, Pair
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout from which RLinf's rollout metrics are made."""
-
-
-def fsdp_learner(actor: Any, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
-    """The learner of one rank, which from now on is trained by `actor`."""
-    if weighting := settings.asynchrony.weighting:
-        actor.correct(settings.loss, weighting)
-    return StreamingLearner(
-        FSDPTraining(actor, settings),
-        settings,
-        parameters=TrainedShards(actor),
-        busy=busy,
-        rank=actor._rank,
-        probe_size=settings.probe_size,
-    )
 
 
 class FSDPTraining(ScoringTraining):
@@ -50,10 +35,10 @@ class FSDPTraining(ScoringTraining):
     """
 
     def __init__(self, actor: Any, settings: RLinfSettings) -> None:
-        critic, model = settings.advantage == "gae", model_name(actor.cfg)
-        super().__init__(actor, settings, critic=critic, model=model)
+        model = f"actor.model.model_type={actor.cfg.actor.model.model_type!r}"
+        super().__init__(actor, settings, critic=settings.has_critic, model=model)
         self._actor = actor
-        self._groups = GroupAdvantages().register() if settings.advantage == "grpo" else None
+        self._groups = GroupAdvantages().register() if settings.compares_groups else None
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -64,7 +49,7 @@ class FSDPTraining(ScoringTraining):
         self._examined = {}
         self._reports: list[Tree] = []
         self._actor.model.zero_grad()
-        # Passes that score leave the model in evaluation mode if they end early; see `proximal.forward`.
+        # Passes that score leave the model in evaluation mode if they end early; see `forward`.
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
@@ -169,3 +154,28 @@ class FSDPTraining(ScoringTraining):
         algorithm, model = self._actor.cfg.algorithm, self._actor.cfg.actor.model
         # 7 is the default of RLinf's `train_micro_batch`.
         return at_ratio_level(logprobs.float(), ratio_level(algorithm), model.get("action_dim", 7))
+
+
+@torch.no_grad()
+def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict[str, torch.Tensor]]:
+    """A pass over each of `parts`, of which sharded models require equally many on every rank."""
+    # As RLinf's `compute_proximal_logprobs`, and as inference acts: without dropout.
+    actor.model.eval()
+    for chunk in parts:
+        on_device: Any = map_tensors(lambda tensor: tensor.to(actor.device), chunk)
+        with actor.amp_context:
+            # The consumer of the scores computes within this block, until it asks for the next ones.
+            yield score(actor.cfg, actor.model, on_device, values=values)
+    # Reached only if the consumer exhausts the generator; otherwise the model stays in evaluation mode.
+    actor.model.train()
+
+
+def is_half(section: Any) -> bool:
+    """Return True if a part of the forward pass is in 16 bits. Without a precision the model decides: pi0
+    mixes.
+    """
+    fsdp, precision = section.get("fsdp_config", {}), section.model.get("precision")
+    casts = [precision, fsdp.get("mixed_precision", {}).get("param_dtype")]
+    if fsdp.get("amp_autocast", {}).get("enabled", False):
+        casts.append(fsdp.amp_autocast.precision)
+    return precision is None or any(BYTES_OF_PRECISION.get(precision_of(cast)) == 2 for cast in casts)

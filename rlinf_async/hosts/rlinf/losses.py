@@ -32,8 +32,7 @@ CRITIC_LOSS = "actor_critic"
 """The on-policy loss that trains a critic, too."""
 ASYNC_PPO = "decoupled_actor_critic"
 """The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
-GRPO_TYPE = "grpo"
-ADVANTAGE_TYPES = ("gae", GRPO_TYPE)
+GAE_TYPE, GRPO_TYPE = ADVANTAGE_TYPES = "gae", "grpo"
 """RLinf's `algorithm.adv_type` of PPO and of GRPO."""
 OTHER_ALGORITHMS = {
     "embodied_sac": "SAC",

@@ -1,4 +1,4 @@
-"""RLinf's models: the facts about each `model_type`, and the models of entry points, which RLinf builds."""
+"""RLinf's models: facts about each `model_type`, how actions are scored, and the models of entry points."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
     import torch
+
+    from rlinf_async.core.tensors import Tensors
 
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
@@ -42,7 +44,6 @@ PACKAGES = {
 """The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
 
 
-# RLinf's `train_micro_batch` gives these `prev_logprobs` (0.3 and main); see `proximal.forward_kwargs`.
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
 
@@ -172,3 +173,29 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
         parts = str(int(steps) + 1) if steps.isdigit() else "(K + 1)"
         return f"of the mean over {steps} denoise steps and their noise, which sees 1 / {parts} of a lag"
     return f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag" if steps != "1" else ""
+
+
+def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, values: bool) -> Tensors:
+    """Make one pass over samples that are on the device of the model: log-probabilities of their actions."""
+    output: Tensors = model(
+        forward_inputs=samples["forward_inputs"],
+        compute_logprobs=True,
+        compute_entropy=False,
+        compute_values=values,
+        use_cache=False,
+        **_forward_kwargs(cfg, samples["prev_logprobs"]),
+    )
+    return output
+
+
+def _forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:
+    """Return the arguments that RLinf's `train_micro_batch` passes to some models besides inputs (0.3 and
+    main).
+    """
+    model = cfg.actor.model.model_type
+    if model in SELECTING_MODELS:
+        return {"prev_logprobs": stored_logprobs}
+    if model not in TOKEN_MODELS:
+        return {}
+    sampling = cfg.rollout.sampling_params
+    return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}

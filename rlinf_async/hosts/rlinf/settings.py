@@ -12,6 +12,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.hosts.simulators import Evaluation, divide, fair_share, split_requests
@@ -41,6 +42,16 @@ class RLinfSettings(RunSettings):
     """True if learner, inference and simulators are offloaded while another of them works."""
     reward_workers: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     """Ray's handles of RLinf's reward workers, in the order of the ranks, once they have started."""
+
+    @property
+    def has_critic(self) -> bool:
+        """True if advantages are estimated with values."""
+        return self.advantage == GAE_TYPE
+
+    @property
+    def compares_groups(self) -> bool:
+        """True if advantages compare the members of a group."""
+        return self.advantage == GRPO_TYPE
 
     @property
     def restartable(self) -> frozenset[str]:
@@ -78,7 +89,7 @@ class RLinfSettings(RunSettings):
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
             # RLinf's actor passes no `normalize_advantages`, which GAE then takes for True.
-            normalizes=str(algorithm["adv_type"]) == "gae",
+            normalizes=algorithm["adv_type"] == GAE_TYPE,
             seed=int(actor.get("seed", 0)),
             # RLinf's -1 is never, which is 0 here.
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
@@ -190,7 +201,7 @@ def _group_size(cfg: Mapping[str, Any]) -> int:
     """
     alike = int(cfg["env"]["train"].get("group_size") or 1)
     algorithm = cfg["algorithm"]
-    group_size = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == "grpo" else 1
+    group_size = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == GRPO_TYPE else 1
     return math.lcm(alike, group_size)
 
 

@@ -34,7 +34,6 @@ from rlinf_async.hosts.kit.scoring import recompute
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.learner import fsdp_learner
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
@@ -238,7 +237,7 @@ def _train_ours(job, *, alter=None):
 
 def learner_of(actor, settings, *, examined=False):
     """Our learner; unless `examined`, what is made up passes for what the policy thought."""
-    learner = fsdp_learner(actor, settings, BusyMeter())
+    learner = actor.make_learner(settings, BusyMeter())
     if not examined:
         learner.training.premise = Premise()
     return learner

@@ -4,13 +4,13 @@ from functools import partial
 
 from rlinf_async.core import premise
 from rlinf_async.hosts.kit import scoring
-from rlinf_async.hosts.rlinf.proximal import forward, is_half, model_name
+from rlinf_async.hosts.rlinf.learner import forward, is_half
 
 
 def recompute(actor, rollout, last, *, micro_batch_size, values):
     """`rollout` is anchored at the policy of `actor`; `last` are the inputs of the last observation."""
     by = partial(forward, actor, values=values)
-    model = model_name(actor.cfg)
+    model = actor.cfg.actor.model.model_type
     scoring.recompute(rollout, last, by, micro_batch_size=micro_batch_size, values=values, model=model)
 
 
@@ -22,4 +22,4 @@ def compare(actor, rollout, batch, *, most, values):
 
 def judge(sums, cfg, warn):
     """The premise of a run of RLinf's config."""
-    return premise.judge(sums, model=model_name(cfg), half=is_half(cfg.actor), warn=warn)
+    return premise.judge(sums, model=cfg.actor.model.model_type, half=is_half(cfg.actor), warn=warn)

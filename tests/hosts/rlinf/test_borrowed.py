@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import rlinf_async
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES, dotted_name
@@ -21,11 +19,7 @@ HOST = PACKAGE / "hosts" / "rlinf"
 OURS = {
     "EnvWorker": (ShardedEnvWorker, "worker", ("env_shard", "compat")),
     "MultiStepRolloutWorker": (BatchingRolloutWorker, "", ()),
-    "EmbodiedFSDPActor": (
-        StreamingActorWorker,
-        "actor",
-        ("learner", "proximal", "weights", "losses"),
-    ),
+    "EmbodiedFSDPActor": (StreamingActorWorker, "actor", ("learner", "weights", "losses")),
 }
 """Our subclass of each worker, and the name by which other modules know an instance of it."""
 MOST_CLASSES = 34

@@ -1,15 +1,13 @@
-"""The check of the first batch, with policies that are consistent and others that are not."""
+"""Passes in which a learner scores actions that were taken, and the check of the first batch by them."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from omegaconf import OmegaConf
 
+from rlinf_async.hosts.rlinf.learner import forward
 from tests.hosts.rlinf.learners import run_cases
 from tests.hosts.rlinf.passes import compare, judge, recompute
 from tests.hosts.rlinf.synthetic import Case
@@ -31,8 +29,30 @@ class Policy(torch.nn.Module):
 
 def actor(model, precision="fp32", model_type="mlp_policy"):
     cfg = OmegaConf.create({"actor": {"model": {"model_type": model_type, "precision": precision}}})
-    made = SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
-    return made
+    return SimpleNamespace(cfg=cfg, model=model, device="cpu", amp_context=nullcontext())
+
+
+class Dropping(torch.nn.Module):
+    """A policy with dropout, which is a policy of its own in every pass while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+
+    def forward(self, forward_inputs, **_):
+        return {"logprobs": self.layers(forward_inputs["states"])}
+
+
+def test_actions_are_scored_without_dropout_as_rlinfs_own_anchor_is_and_training_has_it():
+    model, states = Dropping().train(), torch.randn(4, 3)
+    part = {"forward_inputs": {"states": states}, "prev_logprobs": torch.zeros(4, 2)}
+    first, second = forward(actor(model), [part, part], values=False)
+    assert model.training
+    model.eval()
+    expected = model.layers(states)
+    torch.testing.assert_close(first["logprobs"], expected)
+    torch.testing.assert_close(second["logprobs"], expected)
+    assert not first["logprobs"].requires_grad
 
 
 def rollout(version=0):

@@ -3,9 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
@@ -150,9 +147,8 @@ def test_ratios_are_measured_at_the_level_at_which_they_are_formed(level, fields
     """Without a number of dimensions in the config an action has seven, as RLinf has it."""
     model = {"model_type": "openvla"}
     cfg = OmegaConf.create({"algorithm": {"logprob_type": level}, "actor": {"model": model}})
-    settings = SimpleNamespace(
-        asynchrony=SimpleNamespace(advanced=SimpleNamespace(measures=False)), advantage="gae"
-    )
+    asynchrony = SimpleNamespace(advanced=SimpleNamespace(measures=False))
+    settings = SimpleNamespace(asynchrony=asynchrony, has_critic=True, compares_groups=False)
     actor = SimpleNamespace(
         cfg=cfg,
         premise=Premise(),
