@@ -21,7 +21,7 @@ from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
 from rlinf_async.hosts.rlinf.keys import TABLE, read_by_others
 from rlinf_async.hosts.rlinf.losses import failing_assertions, refuse_other_algorithms
-from rlinf_async.hosts.rlinf.placement import NODES, Machines, occupancy, world_sizes
+from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers, uneven_intervals
 from rlinf_async.hosts.rlinf.tree import check_rlinf
@@ -135,7 +135,7 @@ def resolve(
 def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machines: Machines) -> str:
     fsdp, places = cfg["actor"].get("fsdp_config") or {}, occupancy(cfg["cluster"], machines)
     # Processes that are placed on nodes have no accelerator to share.
-    shared = {group for group, _ in places["actor"].keys() & places["rollout"].keys()} - {NODES}
+    shared = {kind for kind, _ in places["actor"].keys() & places["rollout"].keys()} - {NODE}
     learner = lookup(fsdp, "mixed_precision.param_dtype") or lookup(cfg, "actor.model.precision")
     # Autocast has the last word, in whatever type FSDP gathers parameters.
     if lookup(fsdp, "amp_autocast.enabled"):

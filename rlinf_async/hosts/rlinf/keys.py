@@ -41,6 +41,11 @@ def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
 
 
+def _shards_by_fsdp1(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
+    # RLinf's `validate_cfg` takes FSDP1 where there is no key, and FSDP2 does not read the other.
+    return lookup(cfg, "actor.fsdp_config.strategy") in (None, "fsdp")
+
+
 def _refused_row(name: str, remedy: str, override: str, **more: Any) -> Key:
     return Key(name=name, fate="refused", remedy=remedy, override=override, **more)
 
@@ -90,6 +95,15 @@ REFUSED_KEYS = (
         serves=lambda top_k: top_k is None or top_k <= 0,
         levels=("train",),
         where=_scores_old_tokens,
+    ),
+    _refused_row(
+        "actor.fsdp_config.sharding_strategy",
+        "set it to full_shard or shard_grad_op: RLinf gives FSDP one group of ranks, and hybrid_shard, which "
+        "wants two, ends every learner rank",
+        "actor.fsdp_config.sharding_strategy=full_shard",
+        kind=Names(("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")),
+        serves=lambda strategy: strategy != "hybrid_shard",
+        where=_shards_by_fsdp1,
     ),
 )
 
@@ -212,10 +226,6 @@ CHOICE_ROWS = (
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
     *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
     *rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
-    *rows(
-        Names(("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")),
-        "actor.fsdp_config.sharding_strategy",
-    ),
     *rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
     *rows(
         PRECISION_KIND,

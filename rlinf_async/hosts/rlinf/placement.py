@@ -5,19 +5,20 @@ up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 COMPONENT_NAMES = ("env", "rollout", "actor")
 CLUSTER, NODES = "cluster", "node"
 """RLinf's own node groups: every accelerator of the cluster, and every node."""
-
-Assignment = tuple[tuple[int, ...], ...]
-"""For every process of a component, in order, the ranks of the resources that it has in its node group."""
+ACCELERATOR, NODE = "accelerator", "node"
 
 Resource = tuple[str, int]
-"""A node group and a rank in it: an accelerator, or a node where there are none."""
+"""An accelerator or a node, by its number in the cluster; or a robot, by that in its node group."""
+
+Assignment = tuple[tuple[Resource, ...], ...]
+"""For every process of a component, in order, the resources that it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,11 @@ class Machines:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}; nearest: {least}")
 
-    @property
-    def resources(self) -> int:
-        """The number for which `all` stands in a placement that names no node group."""
-        return self.nodes * max(1, self.gpus)
+    def resources(self, nodes: Iterable[int]) -> list[Resource]:
+        """Return the accelerators of `nodes`; where nodes have none, the nodes."""
+        if not self.gpus:
+            return [(NODE, node) for node in nodes]
+        return [(ACCELERATOR, node * self.gpus + number) for node in nodes for number in range(self.gpus)]
 
 
 def world_sizes(cluster: Mapping[str, Any], machines: Machines) -> dict[str, int]:
@@ -63,10 +65,16 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
     by_group: dict[str, Assignment] = {}
     for names, placement in cluster["component_placement"].items():
         groups, text = _groups_and_ranks(placement)
-        available = sum(_group_size(cluster, group, machines) for group in groups)
+        resources = [resource for group in groups for resource in _resources_of(cluster, group, machines)]
         where = f"cluster.component_placement.{names}={text}"
-        processes = _processes_of(str(text), available, where, is_bounded=machines.named)
-        by_group |= {name.strip(): processes for name in str(names).split(",")}
+        processes = _processes_of(str(text), len(resources), where, is_bounded=machines.named)
+        # A rank beyond an assumed cluster is a resource that is known by its node groups alone.
+        beyond = ",".join(groups)
+        assigned = tuple(
+            tuple(resources[rank] if rank < len(resources) else (beyond, rank) for rank in ranks)
+            for ranks in processes
+        )
+        by_group |= {name.strip(): assigned for name in str(names).split(",")}
     missing = [name for name in COMPONENT_NAMES if name not in by_group]
     if missing:
         raise ValueError(
@@ -81,15 +89,9 @@ def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Count
     Raises:
         ValueError: as `assignments`.
     """
-    groups = {
-        name.strip(): ",".join(_groups_and_ranks(placement)[0])
-        for names, placement in cluster["component_placement"].items()
-        for name in str(names).split(",")
-    }
-    by_group = assignments(cluster, machines)
-    # Ranks of different node groups are not compared: an accelerator that two groups have is seen as two.
     return {
-        name: Counter((groups[name], ranks[0]) for ranks in processes) for name, processes in by_group.items()
+        name: Counter(resources[0] for resources in processes)
+        for name, processes in assignments(cluster, machines).items()
     }
 
 
@@ -106,12 +108,12 @@ def _groups_and_ranks(placement: object) -> tuple[list[str], Any]:
     return [str(label).strip() for label in labels], placement["placement"]
 
 
-def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> int:
-    """Return the number of ranks of a node group: its robots, its accelerators, or else its nodes."""
+def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) -> list[Resource]:
+    """Return the ranks of a node group in order: its robots, its accelerators, or else its nodes."""
     if label == CLUSTER:
-        return machines.resources
+        return machines.resources(range(machines.nodes))
     if label == NODES:
-        return machines.nodes
+        return [(NODE, node) for node in range(machines.nodes)]
     by_label = {str(group["label"]): group for group in cluster.get("node_groups") or ()}
     if label not in by_label:
         raise ValueError(
@@ -119,7 +121,7 @@ def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> i
             f"{', '.join(by_label) or 'none'}"
         )
     group = by_label[label]
-    ranks = _ranks(
+    nodes = _ranks(
         str(group["node_ranks"]),
         machines.nodes,
         f"node_ranks of node group {label}",
@@ -127,12 +129,15 @@ def _group_size(cluster: Mapping[str, Any], label: str, machines: Machines) -> i
     )
     if group.get("hardware"):
         # Each entry of `configs` is one robot, at the node that it names.
-        return sum(int(config["node_rank"]) in ranks for config in group["hardware"]["configs"])
-    return len(ranks) * (1 if group.get("ignore_hardware") else max(1, machines.gpus))
+        robots = [config for config in group["hardware"]["configs"] if int(config["node_rank"]) in nodes]
+        return [(f"robot of {label}", number) for number in range(len(robots))]
+    return [(NODE, node) for node in nodes] if group.get("ignore_hardware") else machines.resources(nodes)
 
 
-def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> Assignment:
-    """The parts of a placement, `resources` or `resources:processes`, divided evenly as RLinf does."""
+def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each process: those of the parts of a placement, `resources` or `resources:processes`,
+    divided evenly as RLinf does.
+    """
     processes: list[tuple[int, ...]] = []
     for part in text.split(","):
         if not part.strip():

@@ -78,7 +78,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             # Names of methods of our workers, called through Ray. RLinf's `init_worker` of an env worker
             # would wait for the other env workers, which are beyond it.
             rebuild={"env": "init_again", "inference": "init_worker"},
-            elsewhere={"env": ENV_WORKERS.start_elsewhere},
+            elsewhere={"env": ENV_WORKERS.hand_over().start_elsewhere},
         )
         self._run = AsyncRun(parts, display=self.display)
 

@@ -80,6 +80,12 @@ class StartedWorkers:
         """Have RLinf start a worker, and remember how; its handle."""
         return self._start(StartedWorker(allocate, cluster, options))
 
+    def hand_over(self) -> StartedWorkers:
+        """Return the workers so far, which belong to one run; those of the next run are noted anew."""
+        own = StartedWorkers()
+        own._workers, self._workers = self._workers, {}
+        return own
+
     def start_elsewhere(self, rank: int) -> tuple[Any, str] | None:
         """Start the worker of `rank` on the node that has the fewest, of those that may hold it; its handle
         and the address of the node. None if there is no such node.
@@ -113,4 +119,4 @@ def _hardware(node: Any) -> list[tuple[str, int]]:
 
 
 ENV_WORKERS = StartedWorkers()
-"""The env workers of the present run."""
+"""The env workers of a run that is starting, until its runner takes them over."""

@@ -38,15 +38,19 @@ def started(cluster, *nodes, label="cluster"):
     """Workers on these nodes, by rank."""
     workers = StartedWorkers()
     for rank, node in enumerate(nodes):
-        workers.start(
-            Cluster.allocate,
-            cluster,
-            worker_rank=rank,
-            node_rank=node,
-            node_group_label=label,
-            env_vars={"RANK": str(rank), "CLUSTER_NODE_RANK": str(node)},
-        )
+        start(workers, cluster, rank, node, label=label)
     return workers
+
+
+def start(workers, cluster, rank, node, *, label="cluster"):
+    workers.start(
+        Cluster.allocate,
+        cluster,
+        worker_rank=rank,
+        node_rank=node,
+        node_group_label=label,
+        env_vars={"RANK": str(rank), "CLUSTER_NODE_RANK": str(node)},
+    )
 
 
 @pytest.fixture
@@ -85,3 +89,13 @@ def test_the_node_that_ray_has_not_missed_yet_is_not_where_its_worker_goes(lose)
     cluster = Cluster((), ())
     lose(0, 1)
     assert started(cluster, 1).start_elsewhere(0) == ("handle 2", "10.0.0.0")
+
+
+def test_a_run_takes_its_workers_over_and_those_of_the_next_do_not_crowd_with_them(lose):
+    cluster = Cluster(*[GPUS] * 3)
+    workers = started(cluster, 0, 1, 1)
+    before = workers.hand_over()
+    start(workers, cluster, 0, 0)
+    lose(1, 2)
+    assert workers.hand_over().start_elsewhere(0) == ("handle 5", "10.0.0.1")
+    assert before.start_elsewhere(0) == ("handle 6", "10.0.0.2")

@@ -3,9 +3,6 @@
 import json
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 
 from rlinf_async.config import AsyncConfig
@@ -59,6 +56,15 @@ def test_with_level_2_alone_offloaded_parts_are_counted_in_turn():
     assert totals == {"full": 3 * BILLION, "rollout": 2 * BILLION}
     assert rows(memory(offloaded, mode="rollout"))[1][1].endswith("at most at a time")
     assert not rows(memory(offloaded, mode="full"))[1][1].endswith("at most at a time")
+
+
+def test_a_gpu_that_is_reached_through_two_node_groups_is_one():
+    cluster = {
+        "node_groups": [{"label": "a800", "node_ranks": 0}],
+        "component_placement": {"actor,env": "all", "rollout": {"node_group": "a800", "placement": "all"}},
+    }
+    (kind,) = memory({"cluster": cluster})["per_gpu"]
+    assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
 
 
 def test_apart_each_gpu_has_its_own_and_the_learner_shards_over_its_ranks():

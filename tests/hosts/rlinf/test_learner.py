@@ -5,19 +5,17 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.models import get_model
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
+from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from tests.hosts.rlinf import synthetic
 from tests.hosts.rlinf.alone import STEPS, Run, one_rank
-from tests.hosts.rlinf.learners import actor_of, ended, noting_anchors
+from tests.hosts.rlinf.learners import SIZES, actor_of, ended, noting_anchors
 from tests.hosts.rlinf.reference import Reference
 from tests.hosts.rlinf.synthetic import pieces, trajectories
 from tests.making import accept
@@ -251,3 +249,10 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     ]
     assert deviation(helped.weights - helped.start, alone.weights - alone.start) < WEIGHTS
     assert alone.weights.ne(alone.start).any()
+
+
+def test_rlinfs_own_learner_ends_with_the_sharding_that_is_refused():
+    overrides = (f"++actor.fsdp_config.{key}" for key in ("strategy=fsdp", "sharding_strategy=hybrid_shard"))
+    cfg = compose_config("metaworld_ppo_mlp", [*SIZES, "async.mode=off", *overrides])
+    with pytest.raises(ValueError, match="device_mesh to have ndim=2 but got 1"):
+        actor_of(stock.EmbodiedFSDPActor, cfg)

@@ -3,12 +3,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf.scheduler import ComponentPlacement
 
-from rlinf_async.hosts.rlinf.placement import Machines, assignments, world_sizes
+from rlinf_async.hosts.rlinf.placement import Machines, assignments, occupancy, world_sizes
 
 EIGHT = Machines(nodes=1, gpus=8)
 ROBOTS = [
@@ -128,11 +125,31 @@ def test_a_node_group_that_nobody_defines_is_named_with_those_that_are():
 def test_every_process_has_its_share_of_the_resources_in_order():
     placement = {"env": "0-3:0-1", "rollout": "4-5:0-3", "actor": "0-1,6-7"}
     found = assignments({"component_placement": placement}, EIGHT)
-    assert found == {
+    ranks = {name: tuple(tuple(rank for _, rank in each) for each in found[name]) for name in found}
+    assert ranks == {
         "env": ((0, 1), (2, 3)),
         "rollout": ((4,), (4,), (5,), (5,)),
         "actor": ((0,), (1,), (6,), (7,)),
     }
+
+
+@pytest.mark.parametrize(
+    ("gpus", "one", "other", "shared"),
+    [
+        (4, "8-11", {"node_group": "behind", "placement": "4-7"}, 4),
+        (4, {"node_group": "a800", "placement": "6-7"}, {"node_group": "behind", "placement": "all"}, 2),
+        (4, {"node_group": "a800", "placement": "all"}, {"node_group": "franka", "placement": "all"}, 0),
+        (4, "0-1", {"node_group": "node", "placement": "0-1"}, 0),
+        (0, "0-1", {"node_group": "node", "placement": "0-1"}, 2),
+        (4, {"node_group": "cpu", "placement": 0}, {"node_group": "node", "placement": 1}, 1),
+        (4, "15-17", "16-18", 2),
+    ],
+)
+def test_a_resource_is_the_same_by_whichever_node_group_it_is_reached(gpus, one, other, shared):
+    groups = [*ROBOTS, {"label": "behind", "node_ranks": "1-2"}]
+    cluster = {"component_placement": {"actor": one, "rollout": other, "env": 0}, "node_groups": groups}
+    places = occupancy(cluster, Machines(nodes=4, gpus=gpus))
+    assert len(places["actor"].keys() & places["rollout"].keys()) == shared
 
 
 def test_a_placement_beyond_a_cluster_is_refused_if_somebody_names_it_and_counted_if_it_is_assumed():

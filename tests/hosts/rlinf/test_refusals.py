@@ -15,6 +15,7 @@ WRONG = {
     "rollout.collect_final_values": False,
     "rollout.sampling_params.top_k": 50,
     "cluster.profiling": {"backend": "nsight"},
+    "actor.fsdp_config.sharding_strategy": "hybrid_shard",
 }
 """A value that is refused, where it is not True."""
 
@@ -102,6 +103,13 @@ def test_a_reward_model_needs_reward_workers_unless_the_environment_asks_it_by_i
     check({"reward": {**reward, "standalone_realworld": True}}, "full")
     check({"reward": {**reward, "use_reward_model": False}}, "full")
     check({"reward": reward}, "off")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sharding"), [("fsdp", "full_shard"), ("fsdp", "shard_grad_op"), ("fsdp2", "hybrid_shard")]
+)
+def test_learner_ranks_that_rlinf_can_shard_are_served(strategy, sharding):
+    check({"actor.fsdp_config": {"strategy": strategy, "sharding_strategy": sharding}}, "full")
 
 
 def test_weights_that_are_to_be_published_now_and_then_are_refused_at_every_level():
