@@ -2,9 +2,6 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf.algorithms.registry import register_advantage
 
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate

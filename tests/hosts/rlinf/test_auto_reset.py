@@ -1,9 +1,6 @@
 """Rollouts of our env shards against those of RLinf's env worker, on the same environments and actions."""
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 
 from tests.hosts.rlinf.workers import collected_by_rlinf, collected_by_us, config, in_one_process

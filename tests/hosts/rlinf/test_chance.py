@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
 from rlinf_async.hosts.rlinf.models import ONE_STEP, PER_SAMPLE, SHARED_STEP, shared_chance

@@ -5,10 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.hosts.rlinf import borrowed, compat
 from tests.checkouts import checkout
 

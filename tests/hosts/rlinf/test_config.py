@@ -4,9 +4,6 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from omegaconf import OmegaConf
 from rlinf.utils.runner_utils import check_progress
 

@@ -9,9 +9,6 @@ import inspect
 from unittest import mock
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 from rlinf.utils import cuda_graph

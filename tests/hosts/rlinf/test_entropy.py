@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.reasons import refuse

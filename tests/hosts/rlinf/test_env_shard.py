@@ -5,9 +5,6 @@ import threading
 from threading import current_thread
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 
 from rlinf_async.core.failures import ShardFailure

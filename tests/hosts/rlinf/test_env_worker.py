@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from tests.hosts.rlinf.workers import config, in_one_process, with_walks
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from tests.hosts.rlinf.learners import run_cases
 from tests.hosts.rlinf.synthetic import Case
 

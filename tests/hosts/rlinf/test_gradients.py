@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from tests.hosts.rlinf.learners import run_cases
 from tests.hosts.rlinf.synthetic import Case, fields
 
@@ -18,6 +16,7 @@ WEIGHTS = 1e-4
 """The same for the way that the weights went; Adam divides by small numbers, which magnifies rounding."""
 RUNNING = "async.advanced.normalization=running"
 GROUPS = "algorithm.group_size=4"
+STREAMER = "async.mode=streamer"
 STEPS = "actor.global_batch_size=64"
 """Three optimizer steps in each pass over a batch, instead of one."""
 
@@ -26,11 +25,16 @@ def epochs(number):
     return f"algorithm.update_epoch={number}"
 
 
+def case(name, *overrides, **more):
+    """Of GRPO where groups are compared."""
+    algorithm = "grpo" if GROUPS in overrides else "ppo"
+    return Case(name=name, algorithm=algorithm, overrides=overrides, **more)
+
+
 ROLLOUT = [
-    Case(
-        name=f"rollout {algorithm} {number}",
-        algorithm=algorithm,
-        overrides=("async.mode=rollout", STEPS, epochs(number), *more),
+    case(
+        f"rollout {algorithm} {number}",
+        *("async.mode=rollout", STEPS, epochs(number), *more),
         order=number,
         rewards=rewards,
         batches=2 if number == 1 else 1,
@@ -41,127 +45,55 @@ ROLLOUT = [
 ARRIVALS = [(None, 1, "auto"), (1, 1, 8), (2, 3, 32), (3, 8, 96)]
 """Seed of the order of arrival, pieces handed over at a time, samples in a micro-batch."""
 GRPO = [
-    Case(
-        name=f"streamer grpo {number} {arrival}",
-        algorithm="grpo",
-        overrides=(*levels, GROUPS, epochs(number), f"async.streamer.micro_batch_size={arrival[2]}"),
-        order=arrival[0],
-        together=arrival[1],
+    case(
+        f"streamer grpo {number} {(order, together, size)}",
+        *(*levels, GROUPS, epochs(number), f"async.streamer.micro_batch_size={size}"),
+        order=order,
+        together=together,
         rewards="sparse" if number == 1 else "dense",
     )
     for number, levels, arrivals in (
-        (1, ("async.mode=streamer",), ARRIVALS),
+        (1, (STREAMER,), ARRIVALS),
         (4, ("async.mode=rollout", "async.streamer.enabled=true"), ARRIVALS[2:]),
     )
-    for arrival in arrivals
+    for order, together, size in arrivals
 ]
+FILTER = (
+    "algorithm.filter_rewards=true",
+    "++algorithm.rewards_lower_bound=0.1",
+    "++algorithm.rewards_upper_bound=0.6",
+)
+BEFORE, IN_ORDER = {"others": ("by the batch before",)}, {"others": ("in our order",)}
+ON_POLICY = {"on_policy": True, "batches": 2}
+DEFERRED = "async.advanced.normalization=deferred"
 OTHERS = [
-    Case(
-        name="filtered",
-        algorithm="grpo",
-        overrides=(
-            "async.mode=streamer",
-            GROUPS,
-            epochs(2),
-            "algorithm.filter_rewards=true",
-            "++algorithm.rewards_lower_bound=0.1",
-            "++algorithm.rewards_upper_bound=0.6",
-        ),
-        order=4,
-        rewards="sparse",
-        batches=2,
-    ),
-    Case(
-        name="sensitive",
-        algorithm="grpo",
-        overrides=("async.mode=streamer", GROUPS, epochs(1)),
-        order=5,
-        others=("wrong denominator",),
-    ),
-    Case(
-        name="deferred",
-        overrides=("async.mode=streamer", "async.advanced.normalization=deferred", STEPS, epochs(4)),
-        order=6,
-    ),
-    Case(
-        name="running",
-        overrides=("async.mode=streamer", RUNNING, epochs(2)),
-        order=7,
-        batches=2,
-        others=("by the batch before",),
-    ),
-    Case(
-        name="running in steps",
-        overrides=("async.mode=streamer", STEPS, epochs(1)),
-        order=16,
-        batches=3,
-        others=("by the batch before",),
-    ),
-    Case(
-        name="unmasked",
-        overrides=("async.mode=streamer", RUNNING, "env.train.ignore_terminations=true", epochs(2)),
-        order=8,
-    ),
-    Case(
-        name="spread over steps",
-        algorithm="grpo",
-        overrides=("async.mode=streamer", GROUPS, STEPS, epochs(1)),
-        order=9,
-        others=("in our order",),
-    ),
-    Case(
-        name="several steps of ppo",
-        overrides=("async.mode=streamer", STEPS, epochs(1)),
-        order=10,
-    ),
-    Case(
-        name="lag 0",
-        overrides=("async.mode=train", STEPS, epochs(2)),
-        order=11,
-        on_policy=True,
-        batches=2,
-    ),
-    Case(
-        name="lag 0 streamed",
-        algorithm="grpo",
-        overrides=("async.mode=full", GROUPS, epochs(2)),
-        order=12,
-        on_policy=True,
-        batches=2,
-    ),
+    case("filtered", STREAMER, GROUPS, epochs(2), *FILTER, order=4, rewards="sparse", batches=2),
+    case("sensitive", STREAMER, GROUPS, epochs(1), order=5, others=("wrong denominator",)),
+    case("deferred", STREAMER, DEFERRED, STEPS, epochs(4), order=6),
+    case("running", STREAMER, RUNNING, epochs(2), order=7, batches=2, **BEFORE),
+    case("running in steps", STREAMER, STEPS, epochs(1), order=16, batches=3, **BEFORE),
+    case("unmasked", STREAMER, RUNNING, "env.train.ignore_terminations=true", epochs(2), order=8),
+    case("spread over steps", STREAMER, GROUPS, STEPS, epochs(1), order=9, **IN_ORDER),
+    case("several steps of ppo", STREAMER, STEPS, epochs(1), order=10),
+    case("lag 0", "async.mode=train", STEPS, epochs(2), order=11, **ON_POLICY),
+    case("lag 0 streamed", "async.mode=full", GROUPS, epochs(2), order=12, **ON_POLICY),
 ]
 WITHOUT_LAG = [
-    Case(
-        name=f"lag 0 {change}",
-        overrides=("async.mode=train", f"async.{change}", STEPS, epochs(2), *more),
-        order=13,
-        on_policy=True,
-        batches=2,
-    )
-    for change, more in (
-        ("train.correction=tis", ()),
-        ("advanced.proximal=loglinear", ()),
-    )
+    case(f"lag 0 {change}", "async.mode=train", f"async.{change}", STEPS, epochs(2), order=13, **ON_POLICY)
+    for change in ("train.correction=tis", "advanced.proximal=loglinear")
 ]
-IN_STEPS = Case(
-    name="lag 0 streamed in steps",
-    algorithm="grpo",
-    overrides=("async.mode=full", GROUPS, STEPS, epochs(1)),
+IN_STEPS = case(
+    *("lag 0 streamed in steps", "async.mode=full", GROUPS, STEPS, epochs(1)),
     order=14,
     on_policy=True,
-    others=("in our order",),
+    **IN_ORDER,
 )
 HOSTS = [
-    Case(
-        name=f"hosts {algorithm} {' '.join(changes)}",
-        algorithm=algorithm,
-        overrides=(
-            "async.mode=train",
-            "async.advanced.accept_bias=true",
-            *(f"async.{change}" for change in changes),
-            epochs(4),
-            *((GROUPS,) if algorithm == "grpo" else ()),
-        ),
+    case(
+        f"hosts {algorithm} {' '.join(changes)}",
+        *("async.mode=train", "async.advanced.accept_bias=true", epochs(4)),
+        *(f"async.{change}" for change in changes),
+        *((GROUPS,) if algorithm == "grpo" else ()),
         lag=1,
         batches=2,
         others=("local",),
@@ -175,9 +107,8 @@ HOSTS = [
         ("grpo", ("train.correction=tis", "advanced.max_weight=1.1")),
     )
 ]
-WARM_UP = Case(
-    name="critic warm-up",
-    overrides=("async.mode=train", STEPS, epochs(2), "actor.optim.critic_warmup_steps=8"),
+WARM_UP = case(
+    *("critic warm-up", "async.mode=train", STEPS, epochs(2), "actor.optim.critic_warmup_steps=8"),
     order=15,
     on_policy=True,
     batches=3,

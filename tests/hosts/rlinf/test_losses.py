@@ -1,9 +1,6 @@
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf.algorithms.registry import policy_loss
 
 from rlinf_async.config import Weighting

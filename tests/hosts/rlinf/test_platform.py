@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-import pytest
+import rlinf
 import torch
 
 from rlinf_async.hosts.rlinf.platform import CpuPlatform, provide_cpu_platform
@@ -55,7 +55,6 @@ def test_providing_twice_is_providing_once():
 
 
 def test_it_answers_to_every_name_that_rlinf_asks_of_a_platform():
-    rlinf = pytest.importorskip("rlinf", reason="RLinf is not installed")
     (root,) = rlinf.__path__
     sources = (path.read_text(errors="replace") for path in Path(root).rglob("*.py"))
     asked = {name for text in sources for name in re.findall(r"torch_platform\.(\w+)", text)}
@@ -64,7 +63,6 @@ def test_it_answers_to_every_name_that_rlinf_asks_of_a_platform():
 
 
 def test_rlinfs_checkpoints_keep_and_restore_the_state_of_random_numbers(monkeypatch):
-    pytest.importorskip("rlinf", reason="RLinf is not installed")
     from rlinf.scheduler import Worker
     from rlinf.utils.utils import get_rng_state, set_rng_state
 

@@ -1,9 +1,6 @@
 """What the pieces of one rollout say about themselves."""
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 
 from rlinf_async.core.types import Ticket

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import gymnasium
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
 pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 from rlinf.envs.metaworld.metaworld_env import MetaWorldEnv

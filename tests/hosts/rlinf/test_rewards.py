@@ -3,9 +3,6 @@
 import asyncio
 
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import ray
 import torch
 from omegaconf import OmegaConf

@@ -9,9 +9,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 from omegaconf import OmegaConf
 from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.hosts.rlinf.models import scored_by
 
 

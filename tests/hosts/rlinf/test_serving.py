@@ -3,10 +3,6 @@
 import asyncio
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 import torch
 
 from rlinf_async.loops.request_broker import Pending

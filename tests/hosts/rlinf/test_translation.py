@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from omegaconf import OmegaConf
 from rlinf.algorithms.losses import compute_decoupled_ppo_actor_loss
 

@@ -93,7 +93,6 @@ def test_every_tree_at_hand_has_what_our_classes_need(name):
 
 
 def test_a_name_is_imported_from_wherever_this_rlinf_keeps_it():
-    pytest.importorskip("rlinf", reason="RLinf is not installed")
     found = borrowed.EmbodiedFSDPActor
     assert f"{found.__module__}.{found.__qualname__}" == borrowed.dotted_name("EmbodiedFSDPActor")
     with pytest.raises(AttributeError, match="Nonsense"):

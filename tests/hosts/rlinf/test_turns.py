@@ -6,8 +6,6 @@ from typing import ClassVar
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from tests.hosts.rlinf.workers import SHARDS, Walks, config, in_one_process, rollout_worker, with_walks
 

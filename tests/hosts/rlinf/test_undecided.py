@@ -2,10 +2,6 @@
 
 import os
 
-import pytest
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import keys as module
 from rlinf_async.hosts.rlinf.host import RLinfHost

@@ -7,9 +7,6 @@ from unittest import mock
 import pytest
 import torch
 from omegaconf import OmegaConf
-
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
 from rlinf.utils.utils import collect_param_names_need_sync
 

@@ -5,8 +5,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("rlinf", reason="RLinf is not installed")
-
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
 from rlinf_async.hosts.rlinf.worker_groups import PrintedWords, hear_worker_groups
