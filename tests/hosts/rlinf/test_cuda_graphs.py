@@ -17,10 +17,7 @@ from torch.distributions import Normal
 
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.loops.request_broker import Pending
-from rlinf_async.wire.payloads import seal
-from tests.hosts.rlinf.workers import ACTION, config, in_one_process, settings_of
-from tests.making import request
+from tests.hosts.rlinf.workers import ACTION, config, in_one_process, pending, settings_of
 
 
 class Graph:
@@ -85,8 +82,7 @@ def states(size, seed):
 
 
 def asked(shard, size, *, mode="train", final=None):
-    payload = {"obs": {"states": states(size, shard)}, "final_obs": final}
-    return Pending(request=request(shard, size, payload=seal(payload), mode=mode))
+    return pending(shard, size, {"states": states(size, shard)}, mode=mode, final=final)
 
 
 def test_graphs_are_captured_for_the_largest_batch_that_the_rank_can_meet(worker):

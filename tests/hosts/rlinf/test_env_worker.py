@@ -1,11 +1,13 @@
-"""The env worker as RLinf drives it: which environments it has it build, and a loop that is not run here."""
+"""The env worker as RLinf drives it, and who is on the accelerators when, where parts take turns on them."""
 
 import asyncio
+import threading
+from typing import ClassVar
 
 import pytest
 
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
-from tests.hosts.rlinf.workers import config, in_one_process, with_walks
+from tests.hosts.rlinf.workers import SHARDS, Walks, config, in_one_process, rollout_worker, with_walks
 
 
 def test_environments_of_one_section_for_training_and_evaluation_are_told_apart():
@@ -27,3 +29,35 @@ def test_rlinfs_own_loop_does_not_run_here():
         worker = ShardedEnvWorker(config())
     with pytest.raises(RuntimeError, match="give RLinf's EmbodiedRunner"):
         asyncio.run(worker.interact("input", "output", None, None))
+
+
+class Movable(Walks):
+    """Simulators that say in which thread they have left."""
+
+    left: ClassVar[list[str]] = []
+
+    def offload(self):
+        self.left.append(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("offloads", [True, False])
+def test_simulators_leave_in_the_threads_that_made_them_if_the_config_says_so(offloads):
+    cfg = config(f"rollout.pipeline_stage_num={SHARDS}", f"env.train.enable_offload={offloads}")
+    with in_one_process():
+        worker = with_walks(ShardedEnvWorker(cfg), Movable)
+        Movable.left.clear()
+        asyncio.run(worker.leave())
+    threads = [f"train-{stage}_0" for stage in range(SHARDS)]
+    assert sorted(Movable.left) == (threads if offloads else [])
+
+
+@pytest.mark.parametrize("offloads", [True, False])
+def test_inference_leaves_when_asked_and_new_weights_bring_it_back(offloads):
+    with in_one_process():
+        worker = rollout_worker(config(f"rollout.enable_offload={offloads}"))
+        moved = []
+        worker.hf_model.to = moved.append
+        asyncio.run(worker.leave())
+        assert moved == (["cpu"] if offloads else [])
+        asyncio.run(worker.load(1, []))
+        assert moved == (["cpu", worker.device] if offloads else [])

@@ -202,12 +202,6 @@ def test_rlinfs_own_asynchronous_keys_are_shown_with_what_they_become():
     assert facts(*ASYNC_PPO, "async.mode=rollout")["translated"] == []
 
 
-def test_steps_that_are_spread_over_the_batch_are_exact():
-    assert explain(compose_config("metaworld_grpo_mlp", []))["exactness"]["streamer"].startswith(
-        "exact (every optimizer step has an equal share"
-    )
-
-
 def test_a_table_of_eighty_columns_leaves_most_of_them_to_what_is_said():
     lines = shown(width=80).splitlines()
     assert {len(line) for line in lines[1:]} == {80}

@@ -3,7 +3,6 @@
 import pytest
 
 from rlinf_async.config import LEVEL_NAMES
-from rlinf_async.hosts.reasons import RefusedError
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS
 from tests.hosts.rlinf.given import config
@@ -79,13 +78,6 @@ def test_everything_that_stands_in_the_way_is_named_at_once():
         "",
         "rollout.sampling_params.top_k=-1",
     ]
-
-
-def test_of_an_algorithm_that_cannot_run_nothing_else_is_named():
-    with pytest.raises(RefusedError) as caught:
-        fitted({**TOP_K, "reward.use_reward_model": True, "algorithm.loss_type": "embodied_sac"})
-    (reason,) = caught.value.reasons
-    assert reason.text.startswith("algorithm.loss_type='embodied_sac' is SAC")
 
 
 @pytest.mark.parametrize("level", ["train", "streamer", "full"])

@@ -25,11 +25,12 @@ VLA = {
 }
 
 
-def memory(changes=None, *, placement="all", gpus=8, mode="full", **options):
-    cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": placement}, **(changes or {})})
+def memory(changes=None, *, gpus=8, mode="full", **options):
+    together = {"cluster.component_placement": {"actor,env,rollout": "all"}}
+    cfg = config({**VLA, **together, "async.mode": mode, **(changes or {})})
     machines = Machines(nodes=1, gpus=gpus)
     sizes = world_sizes(cfg["cluster"], machines)
-    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping({"mode": mode}), sizes)
+    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping(cfg["async"]), sizes)
     return footprints(cfg, settings, machines, **options)
 
 
@@ -183,24 +184,17 @@ def test_what_does_not_fit_is_said(tmp_path, gigabytes, fits):
 @pytest.mark.parametrize(
     ("changes", "copies"),
     [
-        ({"async.mode": "full"}, 2),
-        ({"async.mode": "full", "async.train": {"max_staleness": 3}}, 4),
+        ({}, 2),
+        ({"async.train": {"max_staleness": 3}}, 4),
         ({"async.advanced": {"normalization": "running"}, "actor.global_batch_size": 128}, 2),
-        ({"async.mode": "full", "async.advanced": {"measure_ratios": False}}, 0),
+        ({"async.advanced": {"measure_ratios": False}}, 0),
         ({"async.mode": "rollout"}, 0),
     ],
 )
 def test_a_learner_keeps_copies_of_its_shards_of_what_is_trained_on_the_cpu(changes, copies):
-    cfg = config({**VLA, "cluster.component_placement": {"actor,env,rollout": "all"}, **changes})
-    machines = Machines(nodes=1, gpus=8)
-    asked = AsyncConfig.from_mapping(cfg["async"])
-    found = footprints(cfg, RLinfSettings.read(cfg, asked, world_sizes(cfg["cluster"], machines)), machines)
+    found = memory(changes)
     assert found["remembered"] == copies
     assert found["remembered_bytes"] == copies * 2 * BILLION // 8
     said = [text for name, text in rows(found) if "CPU" in name]
-    unless = ", none of them to measure ratios above 2 GB" if asked.advanced.measure_ratios == "auto" else ""
-    assert said == (
-        [f"{copies} copies of what it trains: {copies / 4:g} GB per billion parameters{unless}"]
-        if copies
-        else []
-    )
+    text = f"{copies} copies of what it trains: {copies / 4:g} GB per billion parameters"
+    assert said == ([f"{text}, none of them to measure ratios above 2 GB"] if copies else [])

@@ -67,11 +67,11 @@ def corrected(base, level, *, dual_clip=None, correction="decoupled", **weightin
     )
 
 
-def ours(fields, proximal, base="actor_critic", **train):
-    """The corrected loss, found by RLinf under its registered name."""
+def ours(fields, proximal=None, base="actor_critic", *, version=0, more=None, **train):
+    """The corrected loss, found by RLinf under its registered name; `more` fields are in the micro-batch."""
     loss = corrected(base, fields["logprob_type"], **train)
     name = loss.register()
-    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
+    with loss.micro_batch({"proximal_logprobs": proximal, **(more or {})}, version):
         return policy_loss(loss_type=name, **fields)
 
 
@@ -164,10 +164,7 @@ def test_it_is_rlinfs_decoupled_loss_given_the_same_proximal_log_probabilities(l
 @all_shapes
 def test_with_a_dual_clip_it_is_rlinfs_decoupled_loss_with_it(level, rewards, mask):
     fields, proximal = micro_batch(level, rewards, mask=mask)
-    loss = corrected("actor_critic", level, dual_clip=1.2)
-    name = loss.register()
-    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
-        found, metrics = policy_loss(loss_type=name, **fields)
+    found, metrics = ours(fields, proximal, dual_clip=1.2)
     expected, theirs_say = theirs(
         fields, "decoupled_actor_critic", proximal_logprobs=proximal, clip_ratio_c=1.2
     )
@@ -181,10 +178,9 @@ def test_with_a_dual_clip_it_is_rlinfs_decoupled_loss_with_it(level, rewards, ma
 
 def test_a_dual_clip_that_rlinfs_training_gives_comes_first():
     fields, proximal = micro_batch("action_level", "action_level")
-    loss = corrected("actor", "action_level", dual_clip=1.2)
-    with loss.micro_batch({"proximal_logprobs": proximal}, 0):
-        found, _ = policy_loss(loss_type=loss.register(), **fields, clip_ratio_c=3.0)
-    expected, _ = ours({**fields, "clip_ratio_c": 3.0}, proximal, base="actor")
+    given = {**fields, "clip_ratio_c": 3.0}
+    found, _ = ours(given, proximal, base="actor", dual_clip=1.2)
+    expected, _ = ours(given, proximal, base="actor")
     assert found.item() == expected.item()
 
 
@@ -243,10 +239,7 @@ def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
 def test_interpolated_it_is_rlinfs_decoupled_loss_given_versions(level, rewards, mask, lag, version):
     fields, _ = micro_batch(level, rewards, mask=mask)
     versions = torch.full((len(fields["old_logprobs"]), 1), version - lag)
-    loss = corrected("actor_critic", level, interpolates=True)
-    name = loss.register()
-    with loss.micro_batch({"versions": versions}, version):
-        found, _ = policy_loss(loss_type=name, **fields)
+    found, _ = ours(fields, version=version, more={"versions": versions}, interpolates=True)
     # RLinf wants a version per log-probability, and takes the one that is being made for the current one.
     repeated = torch.full_like(fields["old_logprobs"], version - lag)
     expected, _ = theirs(
@@ -281,11 +274,8 @@ def test_denoise_steps_change_what_is_measured_and_not_what_is_trained(level, re
     fields, proximal = micro_batch(level, rewards, spread=0.05)
     steps = torch.full((BATCH, 4), 2) if scored == "one" else torch.arange(4).repeat(BATCH, 1)
     expected, _ = ours(fields, proximal, base="actor")
-    loss = corrected("actor", level)
-    name = loss.register()
-    inputs = {"proximal_logprobs": proximal, "forward_inputs": {"denoise_inds": steps}}
-    with loss.micro_batch(inputs, 4):
-        found, metrics = policy_loss(loss_type=name, **fields)
+    more = {"forward_inputs": {"denoise_inds": steps}}
+    found, metrics = ours(fields, proximal, base="actor", version=4, more=more)
     assert torch.equal(gradient(found, fields), gradient(expected, fields))
     log_ratios = summed(proximal, level) - summed(fields["old_logprobs"], level)
     valid = spread_over(fields["loss_mask"], log_ratios.shape[1], level).astype(bool)

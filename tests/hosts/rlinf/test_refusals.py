@@ -55,13 +55,21 @@ def test_a_setting_that_is_off_is_allowed(refusal, value):
     check({refusal.name: value}, "full")
 
 
-@pytest.mark.parametrize("interval", [None, 1])
-def test_weights_may_be_synchronised_every_step(interval):
-    check({"runner.weight_sync_interval": interval}, "full")
-
-
-def test_a_setting_that_is_not_there_is_allowed():
-    check({}, "full")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"runner.weight_sync_interval": None},
+        {"runner.weight_sync_interval": 1},
+        {"cluster.profiling": None},
+        {"cluster.profiling": {}},
+        {"cluster.profiling": {"enabled": False, "backend": "nsight"}},
+        {"actor.fsdp_config": {"strategy": "fsdp", "sharding_strategy": "full_shard"}},
+        {"actor.fsdp_config": {"strategy": "fsdp", "sharding_strategy": "shard_grad_op"}},
+        {"actor.fsdp_config": {"strategy": "fsdp2", "sharding_strategy": "hybrid_shard"}},
+    ],
+)
+def test_a_value_that_every_level_can_serve_is_allowed(changes):
+    check(changes, "full")
 
 
 @pytest.mark.parametrize("loss", sorted(ON_POLICY_LOSSES))
@@ -105,24 +113,6 @@ def test_a_reward_model_needs_reward_workers_unless_the_environment_asks_it_by_i
     check({"reward": reward}, "off")
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sharding"), [("fsdp", "full_shard"), ("fsdp", "shard_grad_op"), ("fsdp2", "hybrid_shard")]
-)
-def test_learner_ranks_that_rlinf_can_shard_are_served(strategy, sharding):
-    check({"actor.fsdp_config": {"strategy": strategy, "sharding_strategy": sharding}}, "full")
-
-
-def test_weights_that_are_to_be_published_now_and_then_are_refused_at_every_level():
-    for mode in LEVEL_NAMES:
-        with pytest.raises(ValueError, match=r"does not support runner\.weight_sync_interval=4; set it to 1"):
-            check({"runner.weight_sync_interval": 4}, mode)
-
-
-@pytest.mark.parametrize("block", [None, {}, {"enabled": False, "backend": "nsight"}])
-def test_profiling_that_is_off_is_allowed(block):
-    check({"cluster.profiling": block}, "full")
-
-
 def test_another_training_backend_is_refused():
     with pytest.raises(ValueError, match=r"training_backend='megatron'.*use fsdp"):
         check({"actor.training_backend": "megatron"}, "rollout")
@@ -135,25 +125,20 @@ def test_the_way_out_that_a_refusal_names_is_open(changes):
     check(changes, "off")
 
 
-TOP_K = {"actor.model.model_type": "openvla_oft", "rollout.sampling_params.top_k": 50}
-
-
 @pytest.mark.parametrize("model", sorted(TOKEN_MODELS))
 def test_sampling_from_the_top_is_refused_where_tokens_are_old(model):
-    changes = {**TOP_K, "actor.model.model_type": model}
+    changes = {"actor.model.model_type": model, "rollout.sampling_params.top_k": 50}
     with pytest.raises(ValueError, match=r"top_k=50; set it to -1"):
         check(changes, "train")
     check(changes, "rollout")
     check(changes, "train", train={"max_staleness": 0})
 
 
-@pytest.mark.parametrize("top_k", [-1, 0, None])
-def test_sampling_from_all_tokens_is_allowed(top_k):
-    check({**TOP_K, "rollout.sampling_params.top_k": top_k}, "train")
-
-
-def test_models_that_read_no_top_k_may_have_one():
-    check({**TOP_K, "actor.model.model_type": "gr00t"}, "train")
+@pytest.mark.parametrize(
+    ("model", "top_k"), [("openvla_oft", -1), ("openvla_oft", 0), ("openvla_oft", None), ("gr00t", 50)]
+)
+def test_sampling_from_all_tokens_and_models_that_read_no_top_k_are_allowed(model, top_k):
+    check({"actor.model.model_type": model, "rollout.sampling_params.top_k": top_k}, "train")
 
 
 def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():

@@ -1,4 +1,4 @@
-"""Rewards of a reward model: those of RLinf's env worker, and what may go wrong with them."""
+"""Rewards of a reward model, and what may go wrong with them; `test_beside_rlinf` has RLinf's beside them."""
 
 import asyncio
 
@@ -10,91 +10,6 @@ from omegaconf import OmegaConf
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards, at_first_end
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
-from tests.hosts.rlinf.workers import Scorer, collected_by_rlinf, collected_by_us, config, in_one_process
-
-ROLLOUTS = 3
-MODEL = (
-    "+cluster.component_placement.reward=0-0",
-    "++reward={use_reward_model: true, group_name: RewardGroup, reward_weight: 0.5, env_reward_weight: 0.25}",
-)
-HISTORY = (
-    "+reward.reward_mode=history_buffer",
-    "+reward.model={history_buffers: {window: {history_size: 3, min_history_size: 2, input_interval: 1,"
-    " history_keys: [states], input_on_done: false}, last: {history_size: 2, min_history_size: 1,"
-    " input_interval: 1, history_keys: [states]}}}",
-)
-SPREAD = (*HISTORY, "+reward.history_reward_assign=true")
-RESETS = ("env.train.auto_reset=true",)
-ALWAYS = (*RESETS, "algorithm.bootstrap_type=always")
-CASES = {
-    "each step": (),
-    "each step, resets": RESETS,
-    "ends, resets": (*ALWAYS, "+reward.reward_mode=terminal"),
-    "ends": ("+reward.reward_mode=terminal",),
-    "histories": HISTORY,
-    "histories, resets": (*ALWAYS, *HISTORY),
-    "histories, spread": SPREAD,
-    "histories, spread, resets": (*ALWAYS, *SPREAD),
-}
-
-
-@pytest.fixture(scope="module", params=CASES)
-def runs(request):
-    """(RLinf's, ours with all shards in one forward pass, ours with one each), of one case."""
-    cfg = config(*MODEL, *CASES[request.param])
-    with in_one_process():
-        yield (
-            collected_by_rlinf(cfg, ROLLOUTS, scorer=Scorer()),
-            *(collected_by_us(cfg, ROLLOUTS, together=each, scorer=Scorer()) for each in (True, False)),
-        )
-
-
-def rewards_of(rollouts):
-    return [
-        torch.cat([piece.payload["rewards"] for piece in pieces], dim=1)
-        for stages in rollouts
-        for pieces in stages
-    ]
-
-
-def test_rewards_and_bootstrapped_ones_are_rlinfs_bit_by_bit(runs):
-    (theirs, _), *ours = runs
-    expected = [stage.rewards for stages in theirs for stage in stages]
-    for found, _ in ours:
-        for mine, yours in zip(rewards_of(found), expected, strict=True):
-            assert torch.equal(mine, yours)
-
-
-def test_statistics_are_rlinfs(runs):
-    (_, theirs), *ours = runs
-    for _, found in ours:
-        for expected, episodes in zip(theirs, found, strict=True):
-            assert "reward_model_output" in expected
-            assert episodes.keys() == expected.keys()
-            for name, value in expected.items():
-                assert torch.equal(episodes[name].sort().values, value.sort().values), name
-
-
-def test_a_reward_model_changes_what_is_trained_on_and_each_mode_in_its_way():
-    with in_one_process():
-        found = [
-            torch.stack([stage.rewards for stage in collected_by_rlinf(cfg, 1, scorer=scorer)[0][0]])
-            for cfg, scorer in (
-                (config(*ALWAYS), None),
-                *((config(*MODEL, *CASES[case]), Scorer()) for case in CASES if "resets" in case),
-            )
-        ]
-    assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])
-
-
-def test_only_ends_of_episodes_are_scored_where_only_they_count():
-    scorer = Scorer()
-    with in_one_process():
-        collected_by_us(config(*MODEL, *CASES["ends"]), ROLLOUTS, together=False, scorer=scorer)
-        asked = [bool(shown["dones"].any()) for shown in scorer.asked]
-    assert asked
-    assert all(asked)
-
 
 SECTION = OmegaConf.create({"reward_mode": "per_step"})
 

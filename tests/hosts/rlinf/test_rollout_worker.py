@@ -1,10 +1,11 @@
-"""Answers of one inference rank: whose they are, who made them, and what padding leaves of them."""
+"""One inference rank: whom it serves, whose its answers are and who made them, and what padding leaves."""
 
 import asyncio
 import gc
 import random
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -17,10 +18,20 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit import inference
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
+from rlinf_async.ray_runtime.processes import inference_worker
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import ShownMemory, seal, sealed
+from rlinf_async.wire.payloads import ShownMemory, sealed
 from tests.hostile_errors import WORST
-from tests.hosts.rlinf.workers import ACTION, CHUNK, Reckoner, config, in_one_process, rollout_worker
+from tests.hosts.rlinf.learners import without_ray
+from tests.hosts.rlinf.workers import (
+    ACTION,
+    CHUNK,
+    Reckoner,
+    config,
+    in_one_process,
+    pending,
+    rollout_worker,
+)
 from tests.making import request
 from tests.open_files import memory_files
 
@@ -50,8 +61,7 @@ def observation(shard, size, *, age=1.0):
 
 
 def asked(shard, size, *, mode="train", final=None):
-    payload = {"obs": observation(shard, size), "final_obs": final}
-    return Pending(request=request(shard, size, payload=seal(payload), mode=mode))
+    return pending(shard, size, observation(shard, size), mode=mode, final=final)
 
 
 def answers(worker, batch):
@@ -282,3 +292,29 @@ def test_a_policy_that_cannot_be_built_is_named_with_its_rank_and_what_it_has_ra
         pytest.raises(PolicyFailure, match=blame),
     ):
         worker.init_worker()
+
+
+def test_a_rank_serves_its_own_requests_in_the_sizes_of_the_run(monkeypatch):
+    joined = []
+
+    async def serving(*, requests, **_):
+        joined.append(requests)
+
+    async def loading(**_):
+        """Weights come by themselves."""
+
+    monkeypatch.setattr(inference_worker, "serve_policy", serving)
+    monkeypatch.setattr(inference_worker, "load_next", loading)
+    monkeypatch.setattr(inference_worker, "refresh_weights", loading)
+    monkeypatch.setattr(
+        inference_worker, "WeightClient", lambda *given, **named: joined.append((given, named))
+    )
+    monkeypatch.setattr(inference_worker, "RequestServer", lambda *given, **named: (given, named))
+    settings = SimpleNamespace(buckets=(4, 8))
+    with in_one_process(), without_ray(2, 4):
+        worker = rollout_worker(config())
+        asyncio.run(worker.serve(settings, "requests", "coordinator"))
+        asyncio.run(worker.act([asked(0, 3)]))
+    own = {"rank": 2, "generation": 0}
+    assert joined == [(("coordinator",), own), (("requests",), own)]
+    assert worker.hf_model.asked == [4]

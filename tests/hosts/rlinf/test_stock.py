@@ -45,11 +45,16 @@ class Logger:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A run of three steps of four seconds each, of which RLinf says three and a half."""
+def cfg(tmp_path, monkeypatch):
+    """Three steps of RLinf's own loop."""
     monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
     place = f"runner.logger.log_path={tmp_path}"
-    cfg = compose_config("metaworld_ppo_mlp", [place, "async.mode=off", "runner.max_epochs=3"])
+    return compose_config("metaworld_ppo_mlp", [place, "async.mode=off", "runner.max_epochs=3"])
+
+
+@pytest.fixture
+def run(tmp_path, cfg):
+    """A run whose steps take four seconds each, of which RLinf says three and a half."""
     clock = iter([4.0, 8.0, 12.0])
     inner = Logger()
     logger = HeardLogger(inner, StockRecords(cfg, now=lambda: next(clock)))
@@ -112,14 +117,12 @@ def test_the_last_line_names_the_next_command(capfd, run):
     assert "look closer" not in capfd.readouterr().out
 
 
-def test_a_run_that_has_not_ended_says_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
-    cfg = compose_config("metaworld_ppo_mlp", [f"runner.logger.log_path={tmp_path}", "async.mode=off"])
+def test_a_run_that_has_not_ended_says_how_far_it_is(tmp_path, cfg):
     records = StockRecords(cfg)
-    records.hear(TIMES, 4)
-    records.hear({"env/success_once": 0.5}, 5)
+    records.hear(TIMES, 1)
+    records.hear({"env/success_once": 0.5}, 2)
     facts = status_facts(tmp_path)
-    assert (facts["step"], facts["total"], facts["state"]) == (5, 36, "moving")
+    assert (facts["step"], facts["total"], facts["state"]) == (2, 3, "moving")
     assert not (tmp_path / "summary.json").exists()
 
 
@@ -141,10 +144,7 @@ def test_runs_with_levels_have_rlinfs_tags_of_time():
     assert in_rlinf_words({"eval/success_once": 1.0}) == {}
 
 
-def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(stock, "versions", lambda: {"rlinf": "0.3.0"})
-    place = f"runner.logger.log_path={tmp_path}"
-    cfg = compose_config("metaworld_ppo_mlp", [place, "async.mode=off", "runner.max_epochs=3"])
+def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_path, cfg):
     observed = ObservedRunner(lambda cfg: SimpleNamespace(metric_logger=Logger()))
     assert observed.summary(FaultCounts()).steps == 0
     runner = observed(cfg)

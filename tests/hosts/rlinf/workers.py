@@ -23,10 +23,11 @@ from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.queues import BarrierQueues, SharedQueues
-from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.wire.payloads import seal
 from tests.hosts.rlinf.learners import without_ray
+from tests.making import request
 
 CHUNK, ACTION, HORIZON, SHARDS, RANKS = 2, 3, 5, 2, 4
 SIZES = (
@@ -181,6 +182,12 @@ def rollout_worker(cfg):
     worker = BatchingRolloutWorker(cfg)
     worker.init_worker()
     return worker
+
+
+def pending(shard, size, seen, *, mode="train", final=None):
+    """A request with an observation, as a rank gets it; `final` are last observations of episodes."""
+    payload = seal({"obs": seen, "final_obs": final})
+    return Pending(request=request(shard, size, payload=payload, mode=mode))
 
 
 class Scorer:

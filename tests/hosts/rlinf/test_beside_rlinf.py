@@ -3,30 +3,57 @@
 import pytest
 import torch
 
-from tests.hosts.rlinf.workers import collected_by_rlinf, collected_by_us, config, in_one_process
+from tests.hosts.rlinf.workers import Scorer, collected_by_rlinf, collected_by_us, config, in_one_process
 
 ROLLOUTS = 3
 FIELDS = ("rewards", "dones", "terminations", "truncations", "prev_values", "prev_logprobs", "actions")
 RESETS = ("env.train.auto_reset=true",)
+ALWAYS = (*RESETS, "algorithm.bootstrap_type=always")
+MODEL = (
+    "+cluster.component_placement.reward=0-0",
+    "++reward={use_reward_model: true, group_name: RewardGroup, reward_weight: 0.5, env_reward_weight: 0.25}",
+)
+"""Rewards of a reward model, beside those of the environments."""
+ENDS = (*MODEL, "+reward.reward_mode=terminal")
+HISTORY = (
+    *MODEL,
+    "+reward.reward_mode=history_buffer",
+    "+reward.model={history_buffers: {window: {history_size: 3, min_history_size: 2, input_interval: 1,"
+    " history_keys: [states], input_on_done: false}, last: {history_size: 2, min_history_size: 1,"
+    " input_interval: 1, history_keys: [states]}}}",
+)
+SPREAD = (*HISTORY, "+reward.history_reward_assign=true")
 CASES = {
     "resets": RESETS,
-    "resets, bootstrapped at every end": (*RESETS, "algorithm.bootstrap_type=always"),
+    "resets, bootstrapped at every end": ALWAYS,
     "resets, taken over": (*RESETS, "++env.train.taken_over=true"),
     "resets, ends ignored": (*RESETS, "env.train.ignore_terminations=true"),
     "waits": (),
     "waits, ends ignored": ("env.train.ignore_terminations=true",),
     "waits, taken over": ("++env.train.taken_over=true",),
+    "model, each step": MODEL,
+    "model, each step, resets": (*MODEL, *RESETS),
+    "model, ends": ENDS,
+    "model, ends, resets": (*ENDS, *ALWAYS),
+    "model, histories": HISTORY,
+    "model, histories, resets": (*HISTORY, *ALWAYS),
+    "model, histories, spread": SPREAD,
+    "model, histories, spread, resets": (*SPREAD, *ALWAYS),
 }
+
+
+def scorer_of(case):
+    return Scorer() if case.startswith("model") else None
 
 
 @pytest.fixture(scope="module", params=CASES)
 def runs(request):
     """(RLinf's, ours with all shards in one forward pass, ours with one each), of one case."""
-    cfg = config(*CASES[request.param])
+    cfg, scorer = config(*CASES[request.param]), scorer_of(request.param)
     with in_one_process():
         yield (
-            collected_by_rlinf(cfg, ROLLOUTS),
-            *(collected_by_us(cfg, ROLLOUTS, together=together) for together in (True, False)),
+            collected_by_rlinf(cfg, ROLLOUTS, scorer=scorer),
+            *(collected_by_us(cfg, ROLLOUTS, together=each, scorer=scorer) for each in (True, False)),
         )
 
 
@@ -44,12 +71,14 @@ def test_every_field_of_every_rollout_is_rlinfs_bit_by_bit(runs):
                     assert torch.equal(torch.cat([each[name] for each in inputs], dim=1), value), name
 
 
-def test_episode_statistics_are_rlinfs(runs):
+def test_episode_statistics_are_rlinfs(runs, request):
+    has_model = request.node.callspec.params["runs"].startswith("model")
     # RLinf notes them decision by decision, we shard by shard.
     (_, theirs), *ours = runs
     for _, found in ours:
         for expected, episodes in zip(theirs, found, strict=True):
             assert episodes.keys() == expected.keys()
+            assert ("reward_model_output" in expected) == has_model
             for name, value in expected.items():
                 assert torch.equal(episodes[name].sort().values, value.sort().values), name
 
@@ -68,3 +97,24 @@ def test_the_comparison_has_something_to_compare():
     begins = torch.stack([stage.forward_inputs["states"][0, :, 2] for stage in stages])
     assert (begins > 0).any()
     assert all(len(found["return"]) > 12 for found in episodes)
+
+
+def test_a_reward_model_changes_what_is_trained_on_and_each_mode_in_its_way():
+    with in_one_process():
+        found = [
+            torch.stack([stage.rewards for stage in collected_by_rlinf(cfg, 1, scorer=scorer)[0][0]])
+            for cfg, scorer in (
+                (config(*ALWAYS), None),
+                *((config(*CASES[case]), Scorer()) for case in CASES if "model" in case and "resets" in case),
+            )
+        ]
+    assert all(not torch.equal(one, other) for i, one in enumerate(found) for other in found[:i])
+
+
+def test_only_ends_of_episodes_are_scored_where_only_they_count():
+    scorer = Scorer()
+    with in_one_process():
+        collected_by_us(config(*ENDS), ROLLOUTS, together=False, scorer=scorer)
+        asked = [bool(shown["dones"].any()) for shown in scorer.asked]
+    assert asked
+    assert all(asked)
