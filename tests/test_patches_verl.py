@@ -1,8 +1,5 @@
 """The patches apply to the supported veRL, and change what their ledger says that they change."""
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,14 +43,26 @@ def test_a_plugin_that_fails_is_named_once_patched(side, request, tmp_path):
     assert said == (side == "patched")
 
 
-CPU = """
-import os, sys, torch
+IMPORTS = """
+import os
+os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"
+import torch
 from rlinf_async.hosts.verl.platform import CpuPlatform
 from verl.plugin.platform import platform_manager
 platform_manager.set_platform(CpuPlatform())
+import verl.trainer.ppo.core_algos, verl.utils.distributed
 """
 
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs code with the veRL of a folder, on its platform of a CPU."""
+    with patching.forks(IMPORTS) as run:
+        yield run
+
+
 BACKEND = """
+import os, sys, torch
 from verl.utils.distributed import initialize_global_process_group_ray
 address = f"file://{sys.argv[2]}/rendezvous"
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "DIST_INIT_METHOD": address}
@@ -68,6 +77,7 @@ sys.exit(0 if sys.argv[1] == "patched" and total == 1 else 1)
 """
 
 COUNTED = """
+import sys, torch
 from contextlib import nullcontext
 from types import SimpleNamespace
 from tensordict import TensorDict
@@ -96,6 +106,7 @@ assert seen == [4, 4, *{"stock": (4, 4), "patched": (20, 20)}[sys.argv[1]]], see
 
 
 MEAN = """
+import sys, torch
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import FSDPActorConfig
 
@@ -121,15 +132,6 @@ assert added_up == (sys.argv[1] == "patched"), (parts, whole)
 @pytest.mark.parametrize(
     "script", [BACKEND, COUNTED, MEAN], ids=["backend of a CPU", "tokens of a step", "mean of a step"]
 )
-def test_a_fault_of_verl_is_there_without_its_patch_and_gone_with_it(script, side, request, tmp_path):
-    place = tmp_path / "script.py"
-    place.write_text(CPU + script)
-    folder = str(request.getfixturevalue(side))
-    done = subprocess.run(
-        [sys.executable, "-P", str(place), side, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": folder, "VERL_USE_EXTERNAL_PLUGINS": "none", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def test_a_fault_of_verl_is_there_without_its_patch_and_gone_with_it(script, side, request, run, tmp_path):
+    done = run(script, request.getfixturevalue(side), arguments=[side, str(tmp_path)])
     assert done.returncode == 0, done.stdout + done.stderr
