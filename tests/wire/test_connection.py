@@ -395,8 +395,12 @@ def test_between_machines_it_is_tcp_and_unix_sockets_are_not_seen():
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_missed_the_node(monkeypatch):
-    wire, looked = Wire(), asyncio.Queue()
+@pytest.mark.real_time
+async def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_missed_the_node(
+    monkeypatch, request
+):
+    wire, looked, loop = Wire(), asyncio.Queue(), asyncio.get_running_loop()
+    request.addfinalizer(wire.close)
     node = {"NodeManagerAddress": wire.there, "Alive": True}
 
     def nodes():
@@ -408,26 +412,16 @@ def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_missed_
     monkeypatch.setattr(connection, "this_node", lambda: "here")
     monkeypatch.setattr(connection, "node_address", lambda: wire.there)
     monkeypatch.setattr(connection, "LOOK_S", 0.01)
-
-    async def main():
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        echo, callers = Echo(), Callers("the echo")
-        with wire.other_end():
-            address = echo.address(True)
-        assert await callers.ask(address, "first", timeout_s=60.0) == ("first",)
-        wire.cut()
-        asked = asyncio.create_task(callers.ask(address, "second", timeout_s=60.0))
-        for _ in range(3):
-            await looked.get()
-        assert not asked.done()
-        node["Alive"] = False
-        with pytest.raises(PeerError, match="the echo was on a node that is lost"):
-            await asked
-        assert [message for _, message in echo.heard] == ["first"]
-
-    loop = None
-    try:
-        asyncio.run(main())
-    finally:
-        wire.close()
+    echo, callers = Echo(), Callers("the echo")
+    with wire.other_end():
+        address = echo.address(True)
+    assert await callers.ask(address, "first", timeout_s=60.0) == ("first",)
+    wire.cut()
+    asked = asyncio.create_task(callers.ask(address, "second", timeout_s=60.0))
+    for _ in range(3):
+        await looked.get()
+    assert not asked.done()
+    node["Alive"] = False
+    with pytest.raises(PeerError, match="the echo was on a node that is lost"):
+        await asked
+    assert [message for _, message in echo.heard] == ["first"]

@@ -1,6 +1,5 @@
 """Large observations between an env worker and an inference rank, on one machine and on two."""
 
-import asyncio
 import os
 import pickle
 
@@ -272,13 +271,11 @@ async def test_only_what_is_large_stays_in_memory():
             assert equal(await read_sealed(pickle.loads(pickle.dumps(payload)), reader), value)
 
 
-def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
-    async def main():
-        memory = ShownMemory(Listening.ASKED_WITH)
-        with pytest.raises(KeyError), sealed(torch.zeros(INLINE_BYTES), memory) as payload:
-            raise KeyError  # the asker gives up
-        return await read_sealed(payload, Reader())
-
-    read = asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
+    memory = ShownMemory(Listening.ASKED_WITH)
+    with pytest.raises(KeyError), sealed(torch.zeros(INLINE_BYTES), memory) as payload:
+        raise KeyError  # the asker gives up
+    read = await read_sealed(payload, Reader())
     assert isinstance(read, PeerError)
     assert "what was asked with cannot be read" in str(read)

@@ -72,30 +72,27 @@ def test_the_thread_is_set_up_once_and_does_all_work_on_the_policy(worker):
     assert worker.used == ["begun", "inference_0", "inference_0", "alone"]
 
 
-def test_weights_do_not_change_while_a_batch_is_answered(worker):
-    async def main():
-        begun, go_on, order = asyncio.Event(), threading.Event(), []
-        known, loop = worker.answer, asyncio.get_running_loop()
+@pytest.mark.real_time
+async def test_weights_do_not_change_while_a_batch_is_answered(worker):
+    begun, go_on, order = asyncio.Event(), threading.Event(), []
+    known, loop = worker.answer, asyncio.get_running_loop()
 
-        def slow(*arguments):
-            loop.call_soon_threadsafe(begun.set)
-            go_on.wait(10.0)
-            order.append("acted")
-            return known(*arguments)
+    def slow(*arguments):
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(10.0)
+        order.append("acted")
+        return known(*arguments)
 
-        worker.answer = slow
-        acting = asyncio.create_task(worker.act([asked(0, 1)]))
-        await begun.wait()
-        loading = asyncio.create_task(worker.load(5, weights(2.0)))
-        loading.add_done_callback(lambda _: order.append("loaded"))
-        await asyncio.sleep(0)
-        go_on.set()
-        (answer,) = await acting
-        await loading
-        return order, answer["version"]
-
-    assert asyncio.run(main()) == (["acted", "loaded"], 0)
-    assert worker.version == 5
+    worker.answer = slow
+    acting = asyncio.create_task(worker.act([asked(0, 1)]))
+    await begun.wait()
+    loading = asyncio.create_task(worker.load(5, weights(2.0)))
+    loading.add_done_callback(lambda _: order.append("loaded"))
+    await asyncio.sleep(0)
+    go_on.set()
+    (answer,) = await acting
+    await loading
+    assert (order, answer["version"], worker.version) == (["acted", "loaded"], 0, 5)
 
 
 def test_a_rank_says_what_weights_it_takes_and_how_busy_it_has_been(worker):

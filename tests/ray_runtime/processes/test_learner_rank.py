@@ -137,10 +137,13 @@ def test_a_whole_batch_is_waited_for_unless_the_run_streams(streaming):
     assert coordinator.asked == [(3, 0, not streaming), (3, 1, not streaming)]
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("premise", "asked"), [(None, False), (Premise(alike=False), False), (Premise(alike=True), True)]
 )
-def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_what_the_learner_does(premise, asked):
+async def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_what_the_learner_does(
+    premise, asked
+):
     class Examining(Rank):
         scoring_inputs = staticmethod(dict)
 
@@ -149,18 +152,14 @@ def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_what_the
 
     rank = Examining()
     coordinator = Coordinator(rank)
-
-    async def run():
-        settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}), batches=2)
-        coordinator.weights_published = SimpleNamespace(remote=lambda version: asyncio.sleep(math.inf))
-        channel = SimpleNamespace(address=SimpleNamespace(remote=print))
-        for batch in range(2):
-            await rank.learn(batch, settings, channel, coordinator)
-            rank.premise = premise
-        for waiting in asyncio.all_tasks() - {asyncio.current_task()}:
-            waiting.cancel()
-
-    asyncio.run(run())
+    coordinator.weights_published = SimpleNamespace(remote=lambda version: asyncio.sleep(math.inf))
+    channel = SimpleNamespace(address=SimpleNamespace(remote=print))
+    settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}), batches=2)
+    for batch in range(2):
+        await rank.learn(batch, settings, channel, coordinator)
+        rank.premise = premise
+    for waiting in asyncio.all_tasks() - {asyncio.current_task()}:
+        waiting.cancel()
     assert [one is not None for one in rank.made[0].scores] == [False, asked]
 
 
