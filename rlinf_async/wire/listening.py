@@ -15,7 +15,8 @@ class Listening(Enum):
     REQUESTS = ("the request channel",), "requests"
     PACE = ("the coordinator",), "the pace of rollouts and batches"
     ROLLOUTS = (LEARNER_RANKS,), "rollouts"
-    WEIGHTS = (LEARNER_RANKS,), "new weights"
+    # Rank 0 alone sends: the others take part in gathering shards.
+    WEIGHTS = ("learner rank 0",), "new weights"
     MIRRORED_WEIGHTS = ("inference ranks",), "new weights", False
     ASKED_WITH = ("env workers", SCORED_FOR), "the data of requests"
     ANSWERS = ("env workers", SCORED_FOR), "answers"

@@ -43,18 +43,18 @@ def listened(driver: int, directory) -> set[tuple[str, str]]:
     """Who of the driver's descendants listens by now, and for what, in the words of `explain`."""
     status = directory / "status.json"
     processes = json.loads(status.read_text())["processes"] if status.exists() else {}
-    roles = {
-        process["pid"]: role(name) for name, process in processes.items() if process and "pid" in process
-    }
+    names = {process["pid"]: name for name, process in processes.items() if process and "pid" in process}
     return {
-        (roles.get(number, f"process {number}"), place.content)
+        (who(names.get(number, f"process {number} ?"), place), place.content)
         for number, name in listening_at_names(driver)
         for place in Listening
         if name.startswith(place.socket_name)
     }
 
 
-def role(name: str) -> str:
-    """`env worker 0` is one of the env workers, and the coordinator is alone."""
+def who(name: str, place: Listening) -> str:
+    """`env worker 0` is one of the env workers, and the coordinator is alone; some places are one rank's."""
+    if name in place.listeners:
+        return name
     kind = name.rpartition(" ")[0]
     return f"the {kind}" if kind in ("request channel", "coordinator") else f"{kind}s"

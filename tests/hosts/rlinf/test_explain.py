@@ -58,8 +58,8 @@ def test_it_says_what_the_death_of_a_process_does():
 
 
 def test_it_says_who_listens_and_that_only_who_has_pieces_scored_shows_a_learners_requests():
-    learner = "learner ranks: rollouts, new weights"
-    assert f"{learner}, the data of requests, answers; " in shown()
+    learner = "learner ranks: rollouts"
+    assert f"{learner}, the data of requests, answers; learner rank 0: new weights; " in shown()
     assert f"{learner}; " in (alone := shown("async.streamer.enabled=false"))
     assert "all but inference ranks also TCP" in alone
     assert "listening" not in shown("async.mode=off")
