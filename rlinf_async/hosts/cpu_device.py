@@ -6,7 +6,19 @@ import torch
 
 
 class CpuDevice:
-    """Names of `torch.cuda` with the meaning that they have on a CPU: no memory to watch, one generator."""
+    """Names of `torch.cuda` with the meaning that they have on a CPU: one device, no memory to watch."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device: object) -> None:
+        """Do nothing: there is one device."""
+
+    def synchronize(self, device: object = None) -> None:
+        """Work on a CPU is done when its call returns."""
 
     def empty_cache(self) -> None:
         """Do nothing: no memory is cached."""

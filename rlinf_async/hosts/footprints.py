@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,16 @@ UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are pe
 def precision_of(name: object) -> str:
     """Return `fp32`, `fp16` or `bf16` for any of its names; a name that is none of them as it is."""
     return PRECISION_NAMES.get(str(name), str(name))
+
+
+def bytes_of(precision: object, *, default: int) -> int:
+    """Return the bytes of a number in a precision, by any of its names; `default` for what is none."""
+    return BYTES_OF_PRECISION.get(precision_of(precision), default)
+
+
+def any_in_half(precisions: Iterable[object]) -> bool:
+    """Return True if one of `precisions` has 16 bits."""
+    return any(bytes_of(precision, default=0) == 2 for precision in precisions)
 
 
 def facts(

@@ -152,8 +152,12 @@ class Evaluation:
             )
 
 
-def fair_share(plan: ShardPlan, evaluation: Evaluation) -> int:
-    """An inference rank's share of the environments, but at least the largest request."""
+def max_batch_size(rollout: RolloutConfig, plan: ShardPlan, evaluation: Evaluation) -> int:
+    """Environments in one forward pass at most: by `auto` an inference rank's share of them, but at least
+    the largest request.
+    """
+    if rollout.max_batch_size != "auto":
+        return int(rollout.max_batch_size)
     return max(
         plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks), evaluation.of_shard(plan)
     )

@@ -6,7 +6,7 @@ effect, and the pages that list keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, lookup, nearest
 from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
 UNSET_VALUES = (None, False, 0, "")
@@ -43,8 +43,8 @@ class Key:
     levels: tuple[str, ...] = LEVEL_NAMES
     """The levels that the key concerns."""
     serves: Callable[[Any], bool] | None = None
-    """Returns True for the values of a refused key that are served all the same; None stands for those
-    that ask for nothing."""
+    """Returns True for the values of a refused key that are served all the same, and for those of a key
+    without effect that are not worth a remark; None stands for those that ask for nothing."""
     remedy: str = ""
     """The words on what to do instead of a refused key."""
     override: str = ""
@@ -166,12 +166,20 @@ class Table:
         siblings = [name for name in names if name.rpartition(".")[0] == section]
         return nearest(key, siblings, cutoff=0.8) or nearest(key, names, cutoff=0.85)
 
-    def without_effect(self, cfg: Mapping[str, Any]) -> Iterator[str]:
-        """A remark for each key that the framework would act on and that does nothing here, if it is set."""
-        for key, value in dotted(cfg).items():
-            row = None if asks_for_nothing(value) else self.find(key)
-            if row is not None and row.fate == "without effect":
+    def without_effect(self, settings: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """A remark for each of `settings`, dotted keys with values, that the framework would act on and that
+        does nothing here.
+        """
+        for key, value in settings:
+            row = self.find(key)
+            if row is not None and row.fate == "without effect" and not row.allows(value):
                 yield f"{key}={shortened(value)} has no effect here: {row.why}"
+
+    def changes(self, cfg: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield the settings of `cfg` (plain data) that give way to a run, which switches them off."""
+        for row in self.rows:
+            if row.fate == "changed" and lookup(cfg, row.name):
+                yield Change(row.name, False, row.why)
 
 
 def asks_for_nothing(value: Any) -> bool:

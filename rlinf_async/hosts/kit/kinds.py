@@ -22,6 +22,7 @@ class Kind(Protocol):
 
     def near(self, value: Any) -> Any:
         """Return a value of this kind that the user may have meant by `value`; None where none is near."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """Texts: paths, and names that somebody else knows."""
 
     words: str = "a text"
@@ -127,21 +128,15 @@ class Text:
     def accepts(self, value: Any) -> bool:
         return isinstance(value, str)
 
-    def near(self, value: Any) -> Any:
-        return None
-
 
 @dataclass(frozen=True)
-class Block:
+class Block(Kind):
     """Sections."""
 
     words: str = "a block of keys"
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, Mapping)
-
-    def near(self, value: Any) -> Any:
-        return None
 
 
 @dataclass(frozen=True)
@@ -186,7 +181,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Anything:
+class Anything(Kind):
     """Values that are checked elsewhere, or not at all."""
 
     words: str = "anything"
@@ -194,8 +189,13 @@ class Anything:
     def accepts(self, value: Any) -> bool:
         return True
 
-    def near(self, value: Any) -> Any:
-        return None
+
+COUNT_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Real(least=0), Real(above=0)
+SHARE_KIND = Real(least=0, most=1)
+INTERVAL_KIND = Whole(-1)
+"""An interval in steps; -1 is never."""
+SEED_KIND = Whole(0, 2**32 - 1)
+"""The seeds that numpy's generators take."""
 
 
 def is_finite(value: Any) -> bool:

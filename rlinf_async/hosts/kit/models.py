@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_async.entry_points import load_class, names_of
+from rlinf_async.entry_points import MODELS_GROUP, load_class, names_of
 from rlinf_async.hosts.reasons import Reason
 
-MODELS_GROUP = "rlinf_async.models"
 SIZES_GROUP = "rlinf_async.model_sizes"
 """Entry points by the same names: functions that return the number of parameters of a section's policy,
 or raise what building it would raise. A model whose imports take long need not be built to find out."""

@@ -30,7 +30,7 @@ class Decided(Protocol):
 
 
 DecidedOutput = TypeVar("DecidedOutput", bound=Decided)
-SCORE_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
+ANSWER_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 """Fields of an answer that have to be finite."""
 
 
@@ -73,7 +73,7 @@ class Recorder(Generic[Output]):
 
     def _see(self, output: Output, answer: Mapping[str, Any]) -> None:
         """Note the results of the decision before, and the value of the state that it has led to."""
-        scores = {name: answer.get(name) for name in SCORE_FIELDS}
+        scores = {name: answer.get(name) for name in ANSWER_FIELDS}
         check_answer(self._settings.asynchrony.advanced, scores, version=int(answer["version"]))
         last = len(self._versions) == self._settings.horizon
         if (episodes := self.episodes_of(output)) and (self._every_end or last):

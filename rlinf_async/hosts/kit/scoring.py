@@ -20,6 +20,7 @@ from rlinf_async.core.scores import WHOLE, in_passes, joined
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.streaming_learner import Pair
 
 LOGGER = logging.getLogger(__name__)
 
@@ -152,6 +153,14 @@ class ScoringTraining:
         """Return sums over all learner ranks. A host makes them."""
         raise NotImplementedError
 
+    def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
+        """Sum log-probabilities of N decisions to the level at which ratios are formed. A host knows it."""
+        raise NotImplementedError
+
+    def ratios(self, rollout: Tree, name: str) -> torch.Tensor:
+        """Return the field `name` of a rollout at the level of ratios, as that of T * B decisions."""
+        return self.at_level(leaf(rollout, name).float().flatten(0, 1))
+
     def look_at(self, rollout: Tree) -> None:
         """See what is scored, and examine the premise if nobody has.
 
@@ -182,3 +191,19 @@ class ScoringTraining:
             # [T + 1, B, ...]: the last row is that of the last observations, as in `scoring_inputs`.
             scored: Any = flat(scores)
             anchor(rollout, [scored], **how)
+
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+        """See `loops.streaming_learner.Training`."""
+        pair = None
+        if PROXIMAL_FIELD in rollout:
+            acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
+            pair = self.ratios(rollout, PROXIMAL_FIELD), self.ratios(rollout, acted)
+        # Batch N is trained from version N of the policy: the difference is an age in versions.
+        return samples_of(rollout), self._batch - leaf(rollout, "versions").flatten().long(), pair
+
+    def score(self, inputs: Tree) -> Pair:
+        """See `loops.streaming_learner.Training`."""
+        # Taken to its end: a host's `passes` may switch training on again behind the last part.
+        (output,) = self.passes([inputs], values=False)
+        stored = output.get("prev_logprobs", leaf(inputs, "prev_logprobs"))
+        return self.at_level(output["logprobs"].float()), self.at_level(stored.float())

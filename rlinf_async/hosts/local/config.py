@@ -11,10 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest
+from rlinf_async.entry_points import MODELS_GROUP
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.kit.keys import Key, Table, counterparts, shortened
 from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
-from rlinf_async.hosts.kit.models import MODELS_GROUP, unbuildable
+from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.presence import ENVS_GROUP, unwritable
 from rlinf_async.hosts.reasons import Reason, refuse, unknown

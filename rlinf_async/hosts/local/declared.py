@@ -17,10 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlinf_async.core.tensors import Tree
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import Contract, check_resets, decided
-from rlinf_async.hosts.kit.models import MODELS_GROUP
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.config import name_in
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,12 +10,11 @@ from typing import Literal
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.kit.keys import Key
-from rlinf_async.hosts.kit.kinds import Flag, Kind, Names, Real, Whole
+from rlinf_async.hosts.kit.kinds import COUNT_KIND, POSITIVE_NUMBER, SEED_KIND, SHARE_KIND, Flag, Kind, Names
 from rlinf_async.hosts.reasons import refuse
-from rlinf_async.hosts.simulators import divide
+from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 
-COUNT_KIND, POSITIVE_NUMBER, SHARE_KIND = Whole(1), Real(above=0), Real(least=0, most=1)
 SETTING_KINDS: Mapping[str, Kind] = {
     "algorithm": Names(("ppo", "grpo")),
     "total_envs": COUNT_KIND,
@@ -37,7 +35,7 @@ SETTING_KINDS: Mapping[str, Kind] = {
     "value_lr": POSITIVE_NUMBER,
     "clip_grad": POSITIVE_NUMBER,
     "hidden": COUNT_KIND,
-    "seed": Whole(0, 2**32 - 1),
+    "seed": SEED_KIND,
     "horizon_ends": Flag(),
     "weighting": Names(("sample", "episode")),
 }
@@ -128,9 +126,7 @@ class LocalSettings:
     @property
     def max_batch_size(self) -> int:
         """Environments in one forward pass at most, with level 2."""
-        limit = self.asynchrony.rollout.max_batch_size
-        fair_share = math.ceil(self.total_envs / self.inference_ranks)
-        return max(self.plan.envs_per_shard, fair_share) if limit == "auto" else limit
+        return max_batch_size(self.asynchrony.rollout, self.plan, Evaluation(None))
 
     @property
     def samples_per_micro_batch(self) -> int:

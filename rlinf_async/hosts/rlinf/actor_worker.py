@@ -11,12 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.scoring import scoring_inputs
+from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss, corrected_loss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.weights import Snapshot, TrainedShards
+from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -58,7 +59,8 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return StreamingLearner(
             FSDPTraining(self, settings),
             settings,
-            parameters=TrainedShards(self),
+            # RLinf freezes the actor while its critic warms up, and notes here what it freezes.
+            parameters=TrainedShards(self.model, frozen_for_now=self.store_requires_grad_param_name),
             busy=busy,
             rank=self._rank,
             probe_size=settings.probe_size,

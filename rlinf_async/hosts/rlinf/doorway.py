@@ -6,10 +6,10 @@ It imports little more than the standard library, as it is loaded wherever Hydra
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.core.config_keys import misplaced
+from rlinf_async.entry_points import MODELS_GROUP, names_of
 
 CALLS = {
     "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
@@ -35,8 +35,7 @@ def asks(argument: object) -> bool:
 def names_our_parts(cfg: object) -> bool:
     """Return True if a config names a model or an environment of an entry point."""
     model = _get(cfg, "actor", "model", "model_type")
-    # The text of `kit.models.MODELS_GROUP`, whose imports are too many for wherever Hydra starts.
-    brought = entry_points(group="rlinf_async.models").names
+    brought = names_of(MODELS_GROUP)
     return model in brought or any(_get(cfg, "env", part, "env_class") for part in ("train", "eval"))
 
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
@@ -70,7 +71,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         "remarks": [
             *_beyond(values, hardware),
             *([] if hardware.named else _absent(values)),
-            *TABLE.without_effect(values),
+            *TABLE.without_effect(dotted(values).items()),
             *undecided(values),
             *effects(values, settings, hardware),
             *bonus_remarks(values),

@@ -12,10 +12,10 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
-from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, Translation
+from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE, Translation
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, WITHOUT_ADAPTERS
-from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, overlap, unserved_rewards
+from rlinf_async.hosts.rlinf.settings import overlap, unserved_rewards
 from rlinf_async.hosts.tasks import cannot_take_on, settled
 
 
@@ -62,7 +62,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     # After levels have given way: `balance: auto` is decided by whether level 2 remains.
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
     refused_keys = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
-    changes = tuple(_changes(cfg, remaining))
+    changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
     reasons = [
         *contradictions(cfg, remaining),
         *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused_keys),
@@ -73,12 +73,6 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
         changes=changes,
         reasons=tuple(reasons),
     )
-
-
-def _changes(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Change]:
-    for key, why in OFFLOAD_KEYS.items():
-        if overlap(asynchrony) and lookup(cfg, key):
-            yield Change(key, False, why)
 
 
 def _reason(cfg: Mapping[str, Any], refusal: Key, levels: tuple[str, ...]) -> Reason:

@@ -11,12 +11,11 @@ from typing import Any
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint, Strategy
 from rlinf_async.hosts.footprints import (
-    BYTES_OF_PRECISION,
     UNKNOWN_SIZE,
     ModelSize,
+    bytes_of,
     checkpoint_size,
     facts,
-    precision_of,
 )
 from rlinf_async.hosts.kit.building import parameters_of
 from rlinf_async.hosts.kit.models import is_declared, naming, parameters
@@ -63,7 +62,7 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
     # FSDP gathers parameters in this type; without one, in that in which they are stored.
-    computed = BYTES_OF_PRECISION.get(precision_of(lookup(fsdp, "mixed_precision.param_dtype")), stored)
+    computed = bytes_of(lookup(fsdp, "mixed_precision.param_dtype"), default=stored)
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=0 if _trains_adapters_alone(cfg["actor"]["model"]) else model.parameters - model.frozen,
@@ -124,7 +123,7 @@ def _strategy(fsdp: Mapping[str, Any]) -> Strategy:
 
 
 def _bytes(precision: object, model: ModelSize) -> int:
-    return BYTES_OF_PRECISION.get(precision_of(precision), model.stored or DEFAULT_BYTES)
+    return bytes_of(precision, default=model.stored or DEFAULT_BYTES)
 
 
 def _kinds(cfg: Mapping[str, Any], machines: Machines) -> Counter[tuple[int, int]]:

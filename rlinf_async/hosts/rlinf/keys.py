@@ -19,18 +19,30 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.kit.keys import Fate, Key, Table, asks_for_nothing, rows, shortened
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Names, Or, Real, Text, Whole
+from rlinf_async.hosts.kit.kinds import (
+    COUNT_KIND,
+    INTERVAL_KIND,
+    NOT_NEGATIVE,
+    POSITIVE_NUMBER,
+    SEED_KIND,
+    SHARE_KIND,
+    Anything,
+    Block,
+    Flag,
+    Kind,
+    Listed,
+    Names,
+    Or,
+    Real,
+    Text,
+    Whole,
+)
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
-COUNT, SIZE, NOT_NEGATIVE, POSITIVE = Whole(1), Whole(0), Real(least=0), Real(above=0)
-SHARE_KIND = Real(least=0, most=1)
-INTERVAL_KIND = Whole(-1)
-"""An interval in steps; -1 is never."""
-SEED_KIND = Whole(0, 2**32 - 1)
-"""The seeds that numpy's generators take."""
+SIZE = Whole(0)
 LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
 PRECISION_KIND = Or(
     Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32)
@@ -140,7 +152,7 @@ KEY_TRANSLATIONS = (
 
 NUMBER_ROWS = (
     *rows(
-        COUNT,
+        COUNT_KIND,
         "runner.max_epochs",
         "env.train.total_num_envs",
         "env.train.max_steps_per_rollout_epoch",
@@ -150,7 +162,7 @@ NUMBER_ROWS = (
         required=True,
     ),
     *rows(
-        COUNT,
+        COUNT_KIND,
         "actor.model.lora_rank",
         "algorithm.group_size",
         "algorithm.update_epoch",
@@ -184,7 +196,7 @@ NUMBER_ROWS = (
         "algorithm.entropy_bonus",
     ),
     *rows(
-        POSITIVE,
+        POSITIVE_NUMBER,
         "actor.optim.clip_grad",
         "algorithm.value_clip",
         "algorithm.huber_delta",
@@ -366,7 +378,7 @@ CHANGED_ROWS = tuple(
 )
 TRANSLATED_ROWS = (
     *(
-        Key(name=old, kind=COUNT, fate="translated", why=f"{section}.{new}")
+        Key(name=old, kind=COUNT_KIND, fate="translated", why=f"{section}.{new}")
         for old, section, new in MOVED_KEYS
     ),
     *(

@@ -12,15 +12,15 @@ import torch.distributed as dist
 
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.footprints import BYTES_OF_PRECISION, precision_of
+from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, samples_of
+from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_level
 from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.loops.streaming_learner import Normalize, Pair
+from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
@@ -130,30 +130,14 @@ class FSDPTraining(ScoringTraining):
             return {}
         return self.summed({"groups_without_signal": float(self._groups.pop_silent())})
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        def ratios(name: str) -> torch.Tensor:
-            return self._at_ratio_level(leaf(rollout, name).flatten(0, 1))
-
-        versions = leaf(rollout, "versions").flatten().long()
-        pair = None
-        if PROXIMAL_FIELD in rollout:
-            acted_field = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
-            pair = ratios(PROXIMAL_FIELD), ratios(acted_field)
-        return samples_of(rollout), self._batch - versions, pair
-
-    def score(self, inputs: Tree) -> Pair:
-        (output,) = self.passes([inputs], values=False)
-        stored_logprobs: Any = output.get("prev_logprobs", inputs["prev_logprobs"])
-        return self._at_ratio_level(output["logprobs"]), self._at_ratio_level(stored_logprobs)
-
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         total: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
         return total
 
-    def _at_ratio_level(self, logprobs: torch.Tensor) -> torch.Tensor:
+    def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         algorithm, model = self._actor.cfg.algorithm, self._actor.cfg.actor.model
         # 7 is the default of RLinf's `train_micro_batch`.
-        return at_ratio_level(logprobs.float(), ratio_level(algorithm), model.get("action_dim", 7))
+        return at_ratio_level(logprobs, ratio_level(algorithm), model.get("action_dim", 7))
 
 
 @torch.no_grad()
@@ -178,4 +162,4 @@ def is_half(section: Any) -> bool:
     casts = [precision, fsdp.get("mixed_precision", {}).get("param_dtype")]
     if fsdp.get("amp_autocast", {}).get("enabled", False):
         casts.append(fsdp.amp_autocast.precision)
-    return precision is None or any(BYTES_OF_PRECISION.get(precision_of(cast)) == 2 for cast in casts)
+    return precision is None or any_in_half(casts)

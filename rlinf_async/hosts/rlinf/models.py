@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.rlinf.sources import sources_of
 
@@ -86,16 +87,13 @@ STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
 """Names that models have for the number of their denoise steps: in a section of their kind, or beside it."""
 
 
-ENTRY_POINTS = "rlinf_async.models"
-
-
 def register_models() -> None:
     """Make every entry of `rlinf_async.models` a `model_type` of RLinf. May be called again."""
     from rlinf_async.hosts.rlinf.borrowed import (
         register_model,  # seconds of imports, for those only who register
     )
 
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in entry_points(group=MODELS_GROUP):
         # Without `force` RLinf refuses a name that it has: the second call would fail.
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
 
@@ -113,7 +111,7 @@ def model_types() -> set[str]:
 
         names = set(SupportedModel.models)
     builders = set() if sources is None else sources.given_to("register_model", "models/__init__.py")
-    return {*names, *builders, *entry_points(group=ENTRY_POINTS).names}
+    return {*names, *builders, *names_of(MODELS_GROUP)}
 
 
 class _Builder:

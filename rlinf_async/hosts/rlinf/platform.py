@@ -33,20 +33,8 @@ class CpuPlatform(CpuDevice):
     def current_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def set_device(self, device: object) -> None:
-        """Do nothing: there is one device."""
-
-    def device_count(self) -> int:
-        return 1
-
-    def is_available(self) -> bool:
-        return True
-
     def is_initialized(self) -> bool:
         return True
-
-    def synchronize(self, device: object = None) -> None:
-        """Work on a CPU is done when its call returns."""
 
     def current_stream(self, device: object = None) -> InertStream:
         return InertStream()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.presence import (
     absent_files,
     absent_loggers,
@@ -70,13 +70,13 @@ def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     name, models = lookup(cfg, "actor.model.model_type"), sorted(model_types())
     if name not in models:
-        yield unknown("actor.model.model_type", name, models, "a model of RLinf or of rlinf_async.models")
+        yield unknown("actor.model.model_type", name, models, f"a model of RLinf or of {MODELS_GROUP}")
 
 
 def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     name = str(lookup(cfg, "actor.model.model_type"))
     package = PACKAGES.get(name)
-    if package is None or is_here(package) or name in entry_points(group="rlinf_async.models").names:
+    if package is None or is_here(package) or name in names_of(MODELS_GROUP):
         return
     yield Reason(
         f"actor.model.model_type={name} needs the package {package}, which is not installed; activate the "

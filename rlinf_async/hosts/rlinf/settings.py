@@ -15,7 +15,7 @@ from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.workload import last_step
-from rlinf_async.hosts.simulators import Evaluation, divide, fair_share, split_requests
+from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, split_requests
 from rlinf_async.loops.run_settings import RunSettings
 
 OFFLOAD_KEYS = {
@@ -71,10 +71,9 @@ class RLinfSettings(RunSettings):
         """
         train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
         plan = _plan(cfg, asynchrony, sizes)
-        limit = asynchrony.rollout.max_batch_size
         chunks = int(actor["model"]["num_action_chunks"])
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-        most = fair_share(plan, _evaluation(cfg)) if limit == "auto" else int(limit)
+        most = max_batch_size(asynchrony.rollout, plan, _evaluation(cfg))
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,

@@ -13,12 +13,12 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.simulators import fair_share
+from rlinf_async.hosts.simulators import max_batch_size
 from rlinf_async.hosts.tasks import settled
 from rlinf_async.hosts.verl.algorithms import normalizes, streams
-from rlinf_async.hosts.verl.keys import TABLE, unknown, wrong_types
+from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.recognition import another_mode
-from rlinf_async.hosts.verl.refusals import changes_of, contradictions, not_added_up, refusals, too_few_places
+from rlinf_async.hosts.verl.refusals import contradictions, not_added_up, refusals, too_few_places
 from rlinf_async.hosts.verl.settings import (
     ACTOR_SECTION,
     MODEL_SECTION,
@@ -31,6 +31,7 @@ from rlinf_async.hosts.verl.settings import (
     section,
     whole,
 )
+from rlinf_async.hosts.verl.values import unknown, wrong_types
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
@@ -76,7 +77,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
         veRL's settings that have given way.
     """
     # As a tuple and before the config is written: afterwards no setting would be left to give way.
-    changes = tuple(changes_of(plain(config)))
+    changes = tuple(TABLE.changes(plain(config)))
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     block: dict[str, Any] = {"mode": settings.asynchrony.mode}
     if rollout.enabled:
@@ -92,11 +93,6 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
         for change in changes:
             OmegaConf.update(config, change.key, change.value)
     return changes
-
-
-def environment_section(config: DictConfig, mode: str) -> DictConfig:
-    """`env.train` or `env.eval` as environment classes get it."""
-    return OmegaConf.create(section(plain(config), mode))
 
 
 def _filled_in(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
@@ -127,10 +123,7 @@ def _adapters(model: Any) -> Adapters | None:
 def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     asynchrony = replace(asynchrony, advanced=_filled_in(cfg, asynchrony.advanced))
     plan = make_plan(cfg, asynchrony)
-    decisions, level_2 = horizon(cfg, "train"), asynchrony.rollout
-    most = (
-        fair_share(plan, evaluation(cfg)) if level_2.max_batch_size == "auto" else int(level_2.max_batch_size)
-    )
+    decisions = horizon(cfg, "train")
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
     micro = (
         whole(cfg, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu")
@@ -157,7 +150,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
         update_epoch=whole(cfg, f"{ACTOR_SECTION}.ppo_epochs", default=1),
-        max_batch_size=most,
+        max_batch_size=max_batch_size(asynchrony.rollout, plan, evaluation(cfg)),
         estimator=estimator,
         normalizes=normalizes(estimator),
         gamma=float(lookup(cfg, "algorithm.gamma")),

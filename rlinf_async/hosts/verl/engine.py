@@ -7,7 +7,7 @@ veRL's engine reads facts of a Hugging Face model. `PolicyModelConfig` stands fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
@@ -26,6 +24,8 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
 from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.hosts.footprints import any_in_half
+from rlinf_async.hosts.kit.sharded import reshard
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
@@ -33,8 +33,6 @@ from rlinf_async.loops.foreign import blaming_the_policy, contained
 
 MODEL_TYPE = "vla_policy"
 """The name of `PolicyEngine` in veRL's registry of engines."""
-FULL_PRECISIONS = (None, "fp32", "float32")
-"""Names of precisions with 24 significant bits, and no name, which leaves weights as the policy has them."""
 
 
 @dataclass(kw_only=True)
@@ -175,33 +173,7 @@ class PolicyEngine(FSDPEngine):
             yield self.scores(on_device, values=values)
         self.module.train()
         # A pass without gradients leaves the outermost unit gathered, whatever is written to its shards next.
-        self.reshard()
-
-    def get_per_tensor_param(
-        self, *, names: Collection[str] | None = None, **_: object
-    ) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
-        """Return the tensors of the policy by name, or those of `names`, gathered one by one from shards.
-
-        Every rank has to exhaust the iterator, as gathering is collective.
-        """
-        state = self.module.state_dict()
-        selection = state if names is None else {name: state[name] for name in state if name in names}
-        # Lazily: gathered at once, a second copy of the policy would stand beside its shards.
-        return ((name, _gather(tensor)) for name, tensor in selection.items()), None
-
-    def reshard(self) -> None:
-        """Forget what forward passes have gathered, which would hide what is written to the shards next."""
-        for module in self.module.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-
-    @torch.no_grad()
-    def trained_shards(self) -> list[torch.Tensor]:
-        """This rank's parts of the parameters that are trained, always in one order, to read or write."""
-        self.reshard()
-        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        # Views: a write to them changes the policy.
-        return [p.to_local() if isinstance(p, DTensor) else p.detach() for p in parameters]
+        reshard(self.module)
 
     @property
     def model_name(self) -> str:
@@ -213,8 +185,7 @@ class PolicyEngine(FSDPEngine):
         """True if a part of the forward pass is in 16 bits, to which veRL's FSDP2 casts by default."""
         config = self.engine_config
         cast = "bf16" if config.mixed_precision is None else config.mixed_precision.get("param_dtype", "bf16")
-        precisions = (cast, config.model_dtype, self.model_config.section.get("precision"))
-        return any(precision not in FULL_PRECISIONS for precision in precisions)
+        return any_in_half((cast, config.model_dtype, self.model_config.section.get("precision")))
 
     skipped_steps: SkippedSteps | None = None
     """Counts the optimizer steps that veRL leaves out, as their gradients are not finite."""
@@ -233,11 +204,6 @@ class PolicyEngine(FSDPEngine):
             if parameter.grad is not None:
                 # A step without a valid sample has gradients of 0: divided by 0 they would be NaN.
                 parameter.grad.div_(max(1.0, count))
-
-
-def _gather(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of `tensor`, of which every rank may hold a part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _split(module: nn.Module) -> tuple[Sequence[nn.Parameter], Sequence[nn.Parameter]]:

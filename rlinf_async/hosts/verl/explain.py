@@ -21,14 +21,13 @@ from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import is_declared, parameters
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
-from rlinf_async.hosts.verl.keys import other_words, unread_sections, without_effect, without_fate
+from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.presence import runnable_settings
-from rlinf_async.hosts.verl.refusals import changes_of
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
+from rlinf_async.hosts.verl.values import changes, other_words, unread_sections, without_fate
 
 FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
-BYTES_OF_TYPE = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 
 
 def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
-        "changes": [asdict(change) for change in changes_of(cfg)],
+        "changes": [asdict(change) for change in TABLE.changes(cfg)],
         "classes": {
             f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value
             for name in ("env", "inference")
@@ -82,7 +81,7 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 
 def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
-    yield from without_effect(cfg)
+    yield from TABLE.without_effect(changes(cfg))
     yield from other_words(cfg)
     yield from without_fate(cfg)
     yield from unread_sections(cfg)
@@ -130,7 +129,7 @@ def footprints(
     model = _model_size(cfg)
     learner = _learner(cfg, settings, model)
     # Without a precision the builder decides, which may be as wide as what the learner steps.
-    inference = _bytes(cfg, "vla.model.precision", default=learner.stored)
+    inference = memory.bytes_of(lookup(cfg, "vla.model.precision"), default=learner.stored)
     plan = settings.plan
     return memory.facts(
         settings,
@@ -158,8 +157,8 @@ def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -
         parameters=model.parameters,
         trainable=0 if settings.adapters else model.parameters,
         # veRL's defaults: fp32 to step, bf16 in the passes.
-        stored=_bytes(cfg, f"{FSDP_SECTION}.model_dtype", default=4),
-        computed=_bytes(cfg, f"{FSDP_SECTION}.mixed_precision.param_dtype", default=2),
+        stored=memory.bytes_of(lookup(cfg, f"{FSDP_SECTION}.model_dtype"), default=4),
+        computed=memory.bytes_of(lookup(cfg, f"{FSDP_SECTION}.mixed_precision.param_dtype"), default=2),
         # veRL's fsdp_size=-1 shards over all ranks.
         ranks=min(ranks, sharing) if sharing > 0 else ranks,
         strategy="shard_grad_op"
@@ -168,10 +167,6 @@ def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -
         accumulates=bool(lookup(cfg, f"{FSDP_SECTION}.use_no_sync_for_gradient_accumulation"))
         and settings.micro_batches_per_step > 1,
     )
-
-
-def _bytes(cfg: Mapping[str, Any], key: str, *, default: int) -> int:
-    return BYTES_OF_TYPE.get(str(lookup(cfg, key)), default)
 
 
 def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:

@@ -6,27 +6,124 @@ its default. Our own keys (`vla`, `env`, `async`) and the fates of veRL's are ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.core.config_keys import dotted, lookup, nearest
-from rlinf_async.hosts.kit.keys import Key, Table, counterparts, rows, shortened
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Listed, Names, Real, Text, Whole
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.entry_points import MODELS_GROUP
+from rlinf_async.hosts.kit.keys import Key, Table, rows
+from rlinf_async.hosts.kit.kinds import (
+    COUNT_KIND,
+    INTERVAL_KIND,
+    NOT_NEGATIVE,
+    POSITIVE_NUMBER,
+    SEED_KIND,
+    SHARE_KIND,
+    Anything,
+    Block,
+    Flag,
+    Listed,
+    Names,
+    Real,
+    Text,
+    Whole,
+)
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
-from rlinf_async.hosts.verl.refusals import CORRECTION_REASON, NO_OFFLOAD_REASON, OFFLOAD_KEYS, REFUSED_KEYS
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION
-from rlinf_async.hosts.verl.values import changes, defaults, kind_of_default
 
-COUNT_KIND, INTERVAL_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Whole(-1), Real(least=0), Real(above=0)
-SHARE_KIND = Real(least=0, most=1)
-SEED_KIND = Whole(0, 2**32 - 1)
-"""The seeds that numpy's generators take."""
 DTYPE_KIND = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
 
 
+def _use(name: str, use: str, why: str, **more: Any) -> Key:
+    return Key(name=name, fate="refused", remedy=f"use {use}: {why}", override=f"{name}={use}", **more)
+
+
+def _false(name: str, why: str) -> Key:
+    return _use(name, "false", why, kind=Flag())
+
+
+def _null(name: str, why: str) -> Key:
+    return _use(name, "null", why)
+
+
+NO_TOKENS_REASON = "samples are decisions, not sequences of tokens"
+ONE_MODEL_REASON = "a run has one model, the policy"
+CORRECTION_REASON = "async.train.correction takes its place"
+
+REFUSED_KEYS = (
+    _use(
+        "trainer.use_v1",
+        "true",
+        "only the V1 trainers come from a registry",
+        kind=Flag(),
+        serves=lambda value: value is True,
+    ),
+    _use(
+        f"{ACTOR_SECTION}.strategy",
+        "fsdp2",
+        "policies are wrapped by FSDP2",
+        serves=lambda value: value == "fsdp2",
+    ),
+    _false(f"{ACTOR_SECTION}.use_dynamic_bsz", NO_TOKENS_REASON),
+    _null(f"{ACTOR_SECTION}.ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu takes its place"),
+    _null(
+        f"{ROLLOUT_SECTION}.log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu takes its place"
+    ),
+    _false(f"{MODEL_SECTION}.use_remove_padding", NO_TOKENS_REASON),
+    _false(f"{MODEL_SECTION}.use_fused_kernels", NO_TOKENS_REASON),
+    _use(
+        f"{ACTOR_SECTION}.ulysses_sequence_parallel_size",
+        "1",
+        NO_TOKENS_REASON,
+        kind=Whole(1),
+        serves=lambda value: value in (None, 1),
+    ),
+    _false(f"{ACTOR_SECTION}.calculate_sum_pi_squared", NO_TOKENS_REASON),
+    _use(
+        f"{ACTOR_SECTION}.fsdp_config.ulysses_sequence_parallel_size",
+        "1",
+        NO_TOKENS_REASON,
+        kind=Whole(1),
+        serves=lambda value: value in (None, 1),
+    ),
+    _false(f"{ACTOR_SECTION}.fsdp_config.forward_only", "the learner trains"),
+    _false(f"{ACTOR_SECTION}.qat.enable", "inference acts by the weights that are trained"),
+    _false(f"{ACTOR_SECTION}.use_kl_loss", f"{ONE_MODEL_REASON}, and no reference"),
+    _false("algorithm.use_kl_in_reward", f"{ONE_MODEL_REASON}, and no reference"),
+    _false("distillation.enabled", f"{ONE_MODEL_REASON}, and no teacher"),
+    _false("reward.reward_model.enable", "rewards come from the environments"),
+    _use(
+        "critic.enable",
+        "false",
+        "values come from the policy's value_head (vla.model.add_value_head=true)",
+        kind=Flag(),
+        serves=lambda value: value is False,
+    ),
+    _use("trainer.critic_warmup", "0", "policy and value_head take their steps together", kind=Whole(0)),
+    _use(
+        f"{MODEL_SECTION}.lora.rank",
+        "0",
+        f"FSDP2 has adapters by {MODEL_SECTION}.lora_rank",
+        kind=Whole(),
+        serves=lambda value: value is None or value <= 0,
+    ),
+    _null(f"{MODEL_SECTION}.lora_adapter_path", "adapters begin fresh; a checkpoint goes on with its own"),
+    _null("algorithm.rollout_correction.rollout_is", CORRECTION_REASON),
+    _null("algorithm.rollout_correction.rollout_rs", CORRECTION_REASON),
+    _false("algorithm.rollout_correction.bypass_mode", CORRECTION_REASON),
+    _false("algorithm.filter_groups.enable", "every group is trained"),
+    _false("algorithm.use_pf_ppo", "every trajectory is trained as often as any other"),
+    _use(
+        f"{ACTOR_SECTION}.policy_loss.loss_mode",
+        "vanilla",
+        CORRECTION_REASON,
+        serves=lambda value: value != "bypass_mode",
+    ),
+    _false(f"{ACTOR_SECTION}.checkpoint.async_save", "a checkpoint is there when its step ends"),
+    _false("trainer.val_only", "a run trains; total_training_steps=1 with val_before_train evaluates first"),
+    _null("global_profiler.steps", "rlinf-async trace takes its place"),
+    _false("env.train.video_cfg.save_video", "no video is recorded"),
+    _false("env.eval.video_cfg.save_video", "no video is recorded"),
+)
 NUMBER_KEYS = (
     *rows(
         COUNT_KIND,
@@ -160,7 +257,7 @@ CHOICE_KEYS = (
     ),
     *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
     *rows(Text(f"an estimator, such as {ESTIMATOR_NAMES[0]}"), "algorithm.adv_estimator", required=True),
-    *rows(Text("an entry point of rlinf_async.models"), "vla.model.model_type", required=True),
+    *rows(Text(f"an entry point of {MODELS_GROUP}"), "vla.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "trainer.logger"),
     *rows(
         Listed(Text("the name of a layer")),
@@ -183,7 +280,13 @@ CHOICE_KEYS = (
     ),
 )
 CHANGED_KEYS = tuple(
-    Key(name=name, kind=Flag(), fate="changed", why=NO_OFFLOAD_REASON) for name in OFFLOAD_KEYS
+    Key(
+        name=f"{ACTOR_SECTION}.fsdp_config.{name}",
+        kind=Flag(),
+        fate="changed",
+        why="the learner works while rollouts go on, and its weights stay where they are",
+    )
+    for name in ("param_offload", "optimizer_offload", "offload_policy")
 )
 OPEN_KEYS = tuple(
     rows(
@@ -219,7 +322,6 @@ STALENESS_REASON = "async.train takes the place of samplers, and async.train.max
 POLICY_REASON = "vla.model says what the policy is, vla.ckpt_path what it starts from"
 REWARDS_REASON = "rewards come from the environments"
 TRACE_REASON = "rlinf-async trace takes its place"
-NO_TOKENS_REASON = "policies score their actions by themselves, and samples are not sequences of tokens"
 INEFFECTIVE_KEYS = tuple(
     Key(name=name, fate="without effect", why=why, serves=lambda value: value == "vla")
     for name, why in {
@@ -267,7 +369,7 @@ INEFFECTIVE_KEYS = tuple(
         "algorithm.kl_penalty": NO_REFERENCE_REASON,
         f"{ACTOR_SECTION}.kl_loss_coef": NO_REFERENCE_REASON,
         f"{ACTOR_SECTION}.kl_loss_type": NO_REFERENCE_REASON,
-        f"{ACTOR_SECTION}.ppo_max_token_len_per_gpu": "samples are decisions, not sequences of tokens",
+        f"{ACTOR_SECTION}.ppo_max_token_len_per_gpu": NO_TOKENS_REASON,
         "data.*": NO_DATA_REASON,
         "critic.*": ONE_OPTIMIZER_REASON,
         f"{ROLLOUT_SECTION}.*": SAMPLING_REASON,
@@ -294,103 +396,3 @@ TABLE = Table(
     )
 )
 """Every key that is ours, or that has a fate here."""
-
-ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
-"""The beginnings of keys that veRL's engine may read."""
-CLASS_SUFFIX = "_target_"
-"""The end of Hydra's keys that name a class, or anything else that can be called."""
-OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
-"""Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
-
-
-def without_effect(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key that veRL acts on and that has no effect here, if it is not the default."""
-    for key, value in changes(cfg):
-        row = TABLE.find(key)
-        if row is not None and row.fate == "without effect" and not row.allows(value):
-            yield f"{key}={shortened(value)} has no effect: {row.why}"
-
-
-def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key by which another framework says something else than a key here."""
-    for key, value in dotted(cfg).items():
-        names = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
-        row = TABLE.find(key)
-        if value is None or not names or (row is not None and row.name == key):
-            continue
-        if (counting := lookup(cfg, names[0])) != value:
-            yield (
-                f"{key}={shortened(value)} is read by the environment alone: "
-                f"{names[0]}={shortened(counting)} counts"
-            )
-
-
-def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key of veRL's that is undecided here, if it is not veRL's default."""
-    for key, value in changes(cfg):
-        if TABLE.find(key) is None and _is_known(key, defaults()):
-            yield (
-                f"{key}={shortened(value)}: nobody has looked at what becomes of this key under "
-                "trainer_mode vla_async"
-            )
-
-
-def is_open(key: str) -> bool:
-    """Return True if the table does not say of which kind the value of a key is."""
-    row = TABLE.find(key)
-    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE_KEYS)
-
-
-def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys of veRL's engine without a kind here whose values are not of their default's kind."""
-    for key, value in changes(cfg):
-        if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
-            # veRL's check calls whatever it names, and so would `explain`.
-            yield Reason(
-                f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
-            )
-            continue
-        kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
-        if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
-            yield reason
-
-
-def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
-    verl_keys = defaults()
-    # Without veRL its keys are not known, and every one of them would seem to be a mistake.
-    if not verl_keys:
-        return
-    names = [*dotted(verl_keys), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
-    for key, value in TABLE.unknown(cfg).items():
-        section = key.partition(".")[0]
-        if _is_known(key, verl_keys) or section not in {*verl_keys, "vla", "env"}:
-            continue
-        near = next((one for one in counterparts(key) if TABLE.find(one)), None) or nearest(
-            key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8
-        )
-        hint = f"; did you mean {near}?" if near else "; remove it"
-        yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
-
-
-def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note for each section that no code reads."""
-    # A package that prepares runs reads a section of the name of its entry point.
-    sections = {*defaults(), *OUR_SECTIONS, *entry_points(group="rlinf_async.preparations").names}
-    for section in cfg:
-        if defaults() and section not in sections:
-            near = nearest(section, sections)
-            yield f"nobody reads the section {section}" + (f"; did you mean {near}?" if near else "")
-
-
-def _is_known(key: str, tree: Mapping[str, Any]) -> bool:
-    """Return True if a tree has a key, or says of a section around it only that it may hold anything."""
-    *sections, name = key.split(".")
-    for section in sections:
-        if section not in tree:
-            return False
-        inner = tree[section]
-        if not isinstance(inner, Mapping) or not inner:
-            return True  # null, an empty block, or a pointer to another section
-        tree = inner
-    return name in tree

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -17,10 +16,10 @@ from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
-from rlinf_async.core.host_memory import wait_for
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.scoring import scoring_inputs
+from rlinf_async.hosts.kit.sharded import ShardedWeights
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import MODEL_TYPE, PolicyEngine, PolicyModelConfig
 from rlinf_async.hosts.verl.placement import resource_of
@@ -29,7 +28,7 @@ from rlinf_async.hosts.verl.training import engine_learner
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.publication.weights import WeightCopy, WeightSender, WeightSnapshot
+from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
 class LearnerWorker(LearnerRank, TrainingWorker):
@@ -45,8 +44,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         # Before veRL's constructor, which joins a group only where this process is in none.
         join_group()
         super().__init__(config=config)
-        self._actor = actor
-        self._algorithm = algorithm
+        self.actor, self.algorithm = actor, algorithm
         # CUDA has a current device for each thread: the learner's thread begins with device 0 otherwise.
         self.start_learning(
             rank=self.rank, initializer=get_torch_device().set_device, initargs=(get_device_id(),)
@@ -54,9 +52,7 @@ class LearnerWorker(LearnerRank, TrainingWorker):
 
     def make_learner(self, settings: VerlSettings, busy: BusyMeter) -> StreamingLearner:
         self.engine.skipped_steps = self.skipped
-        return engine_learner(
-            self, settings, actor=self._actor, algorithm=self._algorithm, busy=busy, spans=self.spans
-        )
+        return engine_learner(self, settings, busy)
 
     def scoring_inputs(self, payload: Any) -> Tree:
         return scoring_inputs(payload)
@@ -65,68 +61,19 @@ class LearnerWorker(LearnerRank, TrainingWorker):
         return settings.estimator in VALUE_ESTIMATORS
 
     def make_sender(self) -> WeightSender:
-        return WeightSender(EngineWeights(self.engine, sends=self.rank == 0))
+        return WeightSender(ShardedWeights(self.engine.module, sends=self.rank == 0))
 
 
 def join_group() -> None:
     """On the CPU, join the learner ranks' process group: veRL would name the device's backend twice."""
     if get_device_name() == "cpu" and not dist.is_initialized():
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        dist.init_process_group("cpu:gloo", rank=rank, world_size=ranks)
+        # By the variables of veRL's own call.
+        address = os.environ.get("DIST_INIT_METHOD")
+        dist.init_process_group("cpu:gloo", init_method=address, rank=rank, world_size=ranks)
 
 
-class EngineWeights(WeightCopy):
-    """Copies a policy's weights to memory that inference maps.
-
-    One tensor at a time is gathered from its shards, so that no second copy of the model is made on the
-    device.
-    """
-
-    def __init__(self, engine: PolicyEngine, *, sends: bool) -> None:
-        super().__init__()
-        self._engine = engine
-        self._sends = sends
-
-    def take(self) -> WeightSnapshot | None:
-        self._engine.reshard()
-        module = self._engine.module
-        state = module.state_dict()
-        # Frozen parameters go out with the first version alone; buffers may change, and go with every one.
-        frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-        names = self.choose(state, changing=state.keys() - frozen)
-        places = self.places({name: state[name] for name in names}) if self._sends else {}
-        # The same names on every rank, senders or not: each tensor is gathered by all of them.
-        parameters, _ = self._engine.get_per_tensor_param(names=set(names))
-        for name, tensor in parameters:  # every rank takes part
-            if places:
-                self.write(places[name], tensor)
-                wait_for(tensor)  # before the gathered tensor is freed
-        return self.snapshot()
-
-
-@dataclass(frozen=True)
-class LearnerGroup:
-    """The learner ranks, and the places that veRL holds for them until they are given back."""
-
-    group: RayWorkerGroup
-    pool: RayResourcePool
-
-    @property
-    def workers(self) -> list[Any]:
-        """Ray's handles, by rank."""
-        workers: list[Any] = self.group.workers
-        return workers
-
-    def give_back(self) -> None:
-        """Let others have the places, with which ranks that still run would end.
-
-        veRL itself never does: for a process that starts one run it is the same.
-        """
-        for placement in self.pool.pgs or ():
-            remove_placement_group(placement)
-
-
-def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
+def start_learners(config: DictConfig, settings: VerlSettings) -> RayWorkerGroup:
     """Ranks on `trainer.n_gpus_per_node` devices of each of `trainer.nnodes` nodes, their engines built."""
     trainer = config.trainer
     pool = RayResourcePool(
@@ -146,7 +93,16 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> LearnerGroup:
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=start, device_name=trainer.device)
     # veRL's worker builds its engine here, and not in its constructor.
     group.reset()
-    return LearnerGroup(group, pool)
+    return group
+
+
+def give_back(learners: RayWorkerGroup) -> None:
+    """Let others have the places of the learner ranks, with which ranks that still run would end.
+
+    veRL itself never does: for a process that starts one run it is the same.
+    """
+    for placement in learners.resource_pool.pgs or ():
+        remove_placement_group(placement)
 
 
 def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:

@@ -29,7 +29,7 @@ class CpuModule(CpuDevice, ModuleType):
         return 0, 0
 
 
-class CpuPlatform(PlatformBase):
+class CpuPlatform(CpuDevice, PlatformBase):
     """Training on CPU cores; ranks talk through gloo."""
 
     _module = CpuModule("rlinf_async_cpu_device")
@@ -46,9 +46,6 @@ class CpuPlatform(PlatformBase):
     def device_module(self) -> ModuleType:
         return self._module
 
-    def is_available(self) -> bool:
-        return True
-
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
         """Asked when veRL looks for a platform itself, which must not find this one."""
         return False
@@ -57,26 +54,8 @@ class CpuPlatform(PlatformBase):
         """The device that tensors are moved to: not a number, which would be a CUDA device."""
         return "cpu"
 
-    def device_count(self) -> int:
-        return 1
-
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Everything is done when a call returns."""
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
     def set_allocator_settings(self, settings: str) -> None:
         """The allocator has none."""
-
-    def empty_cache(self) -> None:
-        """Do nothing: no memory is cached."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None

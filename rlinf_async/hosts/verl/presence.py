@@ -12,13 +12,13 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.presence import (
     absent_files,
@@ -33,9 +33,8 @@ from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.keys import is_open
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
-from rlinf_async.hosts.verl.values import changes, is_switch
+from rlinf_async.hosts.verl.values import changes, is_open, is_switch
 
 LOGGER_NAMES = (
     "clearml",
@@ -71,9 +70,9 @@ JUDGED_PREFIXES = (
 def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
     yield from unknown_env_classes(cfg)
-    models = sorted(entry_points(group="rlinf_async.models").names)
+    models = names_of(MODELS_GROUP)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
-        yield unknown("vla.model.model_type", name, models, "an entry point of rlinf_async.models")
+        yield unknown("vla.model.model_type", name, models, f"an entry point of {MODELS_GROUP}")
     if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in ESTIMATOR_NAMES:
         registry = _algorithms_of_verl().ADV_ESTIMATOR_REGISTRY
         names = sorted(str(getattr(each, "value", each)) for each in registry)

@@ -7,9 +7,8 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.kit.keys import Key, shortened
-from rlinf_async.hosts.kit.kinds import Flag, Whole
-from rlinf_async.hosts.reasons import Change, Reason
+from rlinf_async.hosts.kit.keys import shortened
+from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.algorithms import (
     COMPARING_ESTIMATORS,
@@ -18,11 +17,10 @@ from rlinf_async.hosts.verl.algorithms import (
     override_for,
     streams,
 )
+from rlinf_async.hosts.verl.keys import REFUSED_KEYS
 from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
 from rlinf_async.hosts.verl.settings import (
     ACTOR_SECTION,
-    MODEL_SECTION,
-    ROLLOUT_SECTION,
     VerlSettings,
     evaluates,
     group_size,
@@ -31,118 +29,12 @@ from rlinf_async.hosts.verl.settings import (
 )
 
 
-def _use(name: str, use: str, why: str, **more: Any) -> Key:
-    return Key(name=name, fate="refused", remedy=f"use {use}: {why}", override=f"{name}={use}", **more)
-
-
-def _false(name: str, why: str) -> Key:
-    return _use(name, "false", why, kind=Flag())
-
-
-def _null(name: str, why: str) -> Key:
-    return _use(name, "null", why)
-
-
-NO_TOKENS_REASON = "samples are decisions, not sequences of tokens"
-ONE_MODEL_REASON = "a run has one model, the policy"
-CORRECTION_REASON = "async.train.correction takes its place"
-
-OFFLOAD_KEYS = tuple(
-    f"{ACTOR_SECTION}.fsdp_config.{name}" for name in ("param_offload", "optimizer_offload", "offload_policy")
-)
-NO_OFFLOAD_REASON = "the learner works while rollouts go on, and its weights stay where they are"
-
-REFUSED_KEYS = (
-    _use(
-        "trainer.use_v1",
-        "true",
-        "only the V1 trainers come from a registry",
-        kind=Flag(),
-        serves=lambda value: value is True,
-    ),
-    _use(
-        f"{ACTOR_SECTION}.strategy",
-        "fsdp2",
-        "policies are wrapped by FSDP2",
-        serves=lambda value: value == "fsdp2",
-    ),
-    _false(f"{ACTOR_SECTION}.use_dynamic_bsz", NO_TOKENS_REASON),
-    _null(f"{ACTOR_SECTION}.ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu takes its place"),
-    _null(
-        f"{ROLLOUT_SECTION}.log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu takes its place"
-    ),
-    _false(f"{MODEL_SECTION}.use_remove_padding", NO_TOKENS_REASON),
-    _false(f"{MODEL_SECTION}.use_fused_kernels", NO_TOKENS_REASON),
-    _use(
-        f"{ACTOR_SECTION}.ulysses_sequence_parallel_size",
-        "1",
-        NO_TOKENS_REASON,
-        kind=Whole(1),
-        serves=lambda value: value in (None, 1),
-    ),
-    _false(f"{ACTOR_SECTION}.calculate_sum_pi_squared", NO_TOKENS_REASON),
-    _use(
-        f"{ACTOR_SECTION}.fsdp_config.ulysses_sequence_parallel_size",
-        "1",
-        NO_TOKENS_REASON,
-        kind=Whole(1),
-        serves=lambda value: value in (None, 1),
-    ),
-    _false(f"{ACTOR_SECTION}.fsdp_config.forward_only", "the learner trains"),
-    _false(f"{ACTOR_SECTION}.qat.enable", "inference acts by the weights that are trained"),
-    _false(f"{ACTOR_SECTION}.use_kl_loss", f"{ONE_MODEL_REASON}, and no reference"),
-    _false("algorithm.use_kl_in_reward", f"{ONE_MODEL_REASON}, and no reference"),
-    _false("distillation.enabled", f"{ONE_MODEL_REASON}, and no teacher"),
-    _false("reward.reward_model.enable", "rewards come from the environments"),
-    _use(
-        "critic.enable",
-        "false",
-        "values come from the policy's value_head (vla.model.add_value_head=true)",
-        kind=Flag(),
-        serves=lambda value: value is False,
-    ),
-    _use("trainer.critic_warmup", "0", "policy and value_head take their steps together", kind=Whole(0)),
-    _use(
-        f"{MODEL_SECTION}.lora.rank",
-        "0",
-        f"FSDP2 has adapters by {MODEL_SECTION}.lora_rank",
-        kind=Whole(),
-        serves=lambda value: value is None or value <= 0,
-    ),
-    _null(f"{MODEL_SECTION}.lora_adapter_path", "adapters begin fresh; a checkpoint goes on with its own"),
-    _null("algorithm.rollout_correction.rollout_is", CORRECTION_REASON),
-    _null("algorithm.rollout_correction.rollout_rs", CORRECTION_REASON),
-    _false("algorithm.rollout_correction.bypass_mode", CORRECTION_REASON),
-    _false("algorithm.filter_groups.enable", "every group is trained"),
-    _false("algorithm.use_pf_ppo", "every trajectory is trained as often as any other"),
-    _use(
-        f"{ACTOR_SECTION}.policy_loss.loss_mode",
-        "vanilla",
-        CORRECTION_REASON,
-        serves=lambda value: value != "bypass_mode",
-    ),
-    _false(f"{ACTOR_SECTION}.checkpoint.async_save", "a checkpoint is there when its step ends"),
-    _false("trainer.val_only", "a run trains; total_training_steps=1 with val_before_train evaluates first"),
-    _null("global_profiler.steps", "rlinf-async trace takes its place"),
-    _false("env.train.video_cfg.save_video", "no video is recorded"),
-    _false("env.eval.video_cfg.save_video", "no video is recorded"),
-)
-
-
 def refusals(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for every key of a plain config that is not served."""
     for key in REFUSED_KEYS:
-        value = lookup(cfg, key.name)
-        if not key.allows(value):
+        if not key.allows(value := lookup(cfg, key.name)):
             setting = f"{key.name}={shortened(value)}"
             yield Reason(f"trainer_mode vla_async does not support {setting}; {key.remedy}", key.override)
-
-
-def changes_of(cfg: Mapping[str, Any]) -> Iterator[Change]:
-    """Yield every setting of a plain config that gives way to the run."""
-    for key in OFFLOAD_KEYS:
-        if lookup(cfg, key):
-            yield Change(key, False, NO_OFFLOAD_REASON)
 
 
 def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

@@ -13,6 +13,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
+from rlinf_async.hosts.kit.keys import Key
+from rlinf_async.hosts.kit.kinds import COUNT_KIND
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.simulators import Evaluation, divide, split_requests
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -43,14 +45,11 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     Raises:
         ValueError: the value is no such number.
     """
-    value = lookup(cfg, key)
+    value: Any = lookup(cfg, key)
     value = default if value is None else value
-    if value is None:
-        raise ValueError(f"{key} is missing; set it to a whole number of at least 1")
-    # A bool is an int to Python, and `true` would count as 1.
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}={value!r} must be a whole number of at least 1; nearest: 1")
-    return value
+    if wrong := Key(name=key, kind=COUNT_KIND, required=True).wrong(key, value):
+        raise ValueError(wrong.text)
+    return int(value)
 
 
 def group_size(cfg: Mapping[str, Any]) -> int:

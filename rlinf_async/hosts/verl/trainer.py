@@ -35,12 +35,13 @@ class NoAgentLoop:
         return cls()
 
 
-class LastingTracking:
+class LastingTracking(MetricsOutlet[Any]):
     """Stands for the `Tracking` that `make` gives; what veRL does with a trainer's logger is `finish`."""
 
     def __init__(self, make: Callable[[], Any], *, say: Callable[[str], None]) -> None:
-        self._outlet = MetricsOutlet(
+        super().__init__(
             make,
+            # veRL counts batches from 1.
             write=lambda tracking, batch, metrics: tracking.log(data=dict(metrics), step=batch + 1),
             close=lambda tracking, exit_code: tracking.finish(exit_code=exit_code),
             # veRL's Tracking finishes once: done here, nothing is left for `__del__` to raise.
@@ -48,13 +49,9 @@ class LastingTracking:
             say=say,
         )
 
-    def log(self, batch: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a batch, which veRL counts from 1."""
-        self._outlet.log(batch, metrics)
-
     def finish(self, exit_code: int = 0) -> None:
         """Close the loggers, of a run that has failed with another code than 0; twice is once."""
-        self._outlet.close(exit_code=exit_code)
+        self.close(exit_code=exit_code)
 
 
 @register_trainer(TRAINER_MODE)
@@ -76,7 +73,7 @@ class VLAAsyncTrainer(PPOTrainer):
     def _setup(self) -> None:
         """Check the config, and start every process."""
         # Imported here: veRL imports this module while it is being imported itself.
-        from rlinf_async.hosts.verl.learner_worker import start_learners
+        from rlinf_async.hosts.verl.learner_worker import give_back, start_learners
         from rlinf_async.hosts.verl.processes import (
             check_places,
             start_channels,
@@ -103,10 +100,11 @@ class VLAAsyncTrainer(PPOTrainer):
             "env": start_env_workers(config, self.settings),
             "inference": start_inference_ranks(config, self.settings, on_gpu=on_gpu),
         }
-        self._learners = start_learners(config, self.settings)
+        learners = start_learners(config, self.settings)
+        self._give_back = partial(give_back, learners)
         run = LaunchedRun(
             settings=self.settings,
-            workers={**workers, "learner": self._learners.workers},
+            workers={**workers, "learner": learners.workers},
             requests=requests,
             coordinator=coordinator,
             hooks=self,
@@ -197,7 +195,7 @@ class VLAAsyncTrainer(PPOTrainer):
 
     def finished(self) -> None:
         """Give back the places of the learner ranks; veRL closes its loggers. See `RunHooks`."""
-        self._learners.give_back()
+        self._give_back()
 
     def _initialise(self, fleet: Fleet) -> None:
         # All are asked before any is waited for: environments and policies are built side by side.

@@ -16,16 +16,17 @@ from verl.workers.config import ActorConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat, samples_of
+from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat
+from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
-from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
@@ -33,34 +34,27 @@ REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
 
 
 class TrainsMiniBatches(Protocol):
-    """The parts of veRL's `TrainingWorker` that train a complete batch."""
+    """A learner rank, and the parts of veRL's `TrainingWorker` that train a complete batch."""
 
     engine: PolicyEngine
+    actor: ActorConfig
+    """veRL's `actor_rollout_ref.actor`."""
+    algorithm: AlgoConfig
+    """veRL's section of that name."""
     premise: Premise | None
+    spans: SpanLog
 
     def set_loss_fn(self, loss_fn: object) -> None: ...
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict: ...
 
 
-def engine_learner(
-    worker: TrainsMiniBatches,
-    settings: VerlSettings,
-    *,
-    actor: ActorConfig,
-    algorithm: AlgoConfig,
-    busy: BusyMeter,
-    spans: SpanLog = UNRECORDED,
-) -> StreamingLearner:
-    """The learner of one rank, which from now on is trained by `worker`.
-
-    Args:
-        actor: veRL's `actor_rollout_ref.actor`; `algorithm` its section of that name.
-    """
+def engine_learner(worker: TrainsMiniBatches, settings: VerlSettings, busy: BusyMeter) -> StreamingLearner:
+    """The learner of one rank, which from now on is trained by `worker`."""
     return StreamingLearner(
-        EngineTraining(worker, settings, actor=actor, algorithm=algorithm, spans=spans),
+        EngineTraining(worker, settings),
         settings,
-        parameters=worker.engine.trained_shards,
+        parameters=TrainedShards(worker.engine.module),
         busy=busy,
         rank=worker.engine.get_data_parallel_rank(),
         probe_size=settings.probe_size,
@@ -75,25 +69,14 @@ class EngineTraining(ScoringTraining):
     divide by the valid tokens of each: their gradients are sums instead, divided when the step is complete.
     """
 
-    def __init__(
-        self,
-        worker: TrainsMiniBatches,
-        settings: VerlSettings,
-        *,
-        actor: ActorConfig,
-        algorithm: AlgoConfig,
-        spans: SpanLog = UNRECORDED,
-    ) -> None:
+    def __init__(self, worker: TrainsMiniBatches, settings: VerlSettings) -> None:
         critic, model = settings.estimator in VALUE_ESTIMATORS, worker.engine.model_name
         super().__init__(worker, settings, critic=critic, model=model)
         self._worker = worker
         self._engine = worker.engine
         self._group = worker.engine.get_data_parallel_group()
         self._settings: VerlSettings = settings
-        self._actor = actor
-        self._algorithm = algorithm
-        self._spans = spans
-        whole = PolicyLoss(actor=actor, settings=settings)
+        whole = PolicyLoss(actor=worker.actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
         # veRL's own loop divides by the tokens of a mini-batch: it gets the loss that does not stream.
         worker.set_loss_fn(whole)
@@ -136,7 +119,7 @@ class EngineTraining(ScoringTraining):
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         tensors: Tensors = rollout  # type: ignore[assignment]
-        advantages, returns = estimate_pieces(tensors, self._settings, self._algorithm)
+        advantages, returns = estimate_pieces(tensors, self._settings, self._worker.algorithm)
         return self._complete(tensors, advantages, returns)
 
     def _complete(self, rollout: Tensors, advantages: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
@@ -147,12 +130,10 @@ class EngineTraining(ScoringTraining):
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
-        behaviour = self._ratios(rollout, "prev_logprobs")
+        behaviour = self.ratios(rollout, "prev_logprobs")
         columns: Tree = {
             "forward_inputs": flat(rollout["forward_inputs"]),
-            "old_log_probs": self._ratios(rollout, PROXIMAL_FIELD)
-            if PROXIMAL_FIELD in rollout
-            else behaviour,
+            "old_log_probs": self.ratios(rollout, PROXIMAL_FIELD) if PROXIMAL_FIELD in rollout else behaviour,
         }
         if self._settings.asynchrony.weighting:
             columns["behaviour_log_probs"] = behaviour
@@ -166,13 +147,10 @@ class EngineTraining(ScoringTraining):
             columns["values"] = _spread(leaf(rollout, "prev_values")[:-1], behaviour)
         return map_tensors(lambda tensor: tensor[order], columns)
 
-    def _ratios(self, rollout: Tree, name: str) -> torch.Tensor:
-        return at_level(leaf(rollout, name).float().flatten(0, 1), self._settings)
-
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         # One forward pass each: the cut was made before, by counts that are the same on every rank.
         data = self.batch_of(samples, micro_batch_size=size_of(samples))
-        with self._spans.span("micro-batch"):
+        with self._worker.spans.span("micro-batch"):
             output = self._engine.forward_backward_batch(data, self._loss, forward_only=False)
         # veRL has added this up over the ranks.
         self._count += float(data["batch_num_tokens"])
@@ -182,7 +160,7 @@ class EngineTraining(ScoringTraining):
 
     def _step(self) -> None:
         divisor = self._count if self._loss.divides_later else 1.0
-        with self._spans.span("optimizer step"):
+        with self._worker.spans.span("optimizer step"):
             # Before the step, which clips the norm: the norm of a sum would be clipped at another place.
             self._engine.divide_gradients(divisor)
             norm = self._engine.optimizer_step()
@@ -196,7 +174,7 @@ class EngineTraining(ScoringTraining):
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": micro_batch_size,
             "global_batch_size": self._settings.global_batch_size,
-            "calculate_entropy": self._actor.entropy_coeff != 0.0,
+            "calculate_entropy": self._worker.actor.entropy_coeff != 0.0,
         }
         tensors = _tensor_dict(samples)
         for name, value in options.items():
@@ -206,7 +184,7 @@ class EngineTraining(ScoringTraining):
     def train_whole(self, rollout: Tree) -> dict[str, float]:
         """veRL's own training, over all epochs."""
         tensors: Tensors = rollout  # type: ignore[assignment]
-        self._complete(tensors, *estimate_batch(tensors, self._settings, self._algorithm, self._group))
+        self._complete(tensors, *estimate_batch(tensors, self._settings, self._worker.algorithm, self._group))
         data = self.batch_of(
             self.samples(rollout, _by_trajectory(tensors["rewards"])),
             micro_batch_size=self._settings.micro_batch_size,
@@ -216,8 +194,8 @@ class EngineTraining(ScoringTraining):
             # veRL divides it by the number of ranks.
             mini_batch_size=self._settings.global_batch_size,
             epochs=self._settings.update_epoch,
-            seed=self._actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": self._actor.shuffle},
+            seed=self._worker.actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": self._worker.actor.shuffle},
         )
         output = self._worker.train_mini_batch(data)
         return self._metrics(of_verl(tu.get(output, "metrics")))
@@ -244,18 +222,11 @@ class EngineTraining(ScoringTraining):
             training = {**training, **silent}
         return prefixed("rollout", rollouts) | prefixed("train", {**training, **self._examined})
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        behaviour = self._ratios(rollout, "prev_logprobs")
-        pair = (self._ratios(rollout, PROXIMAL_FIELD), behaviour) if PROXIMAL_FIELD in rollout else None
-        return {**samples_of(rollout), "behaviour": behaviour}, leaf(rollout, "staleness").flatten(), pair
-
-    def score(self, inputs: Tree) -> Pair:
-        # Taken to its end: `passes` switches training on again behind the last part.
-        (output,) = self.passes([inputs], values=False)
-        return at_level(output["logprobs"].float(), self._settings), leaf(inputs, "behaviour")
-
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return sum_over_ranks(sums, self._group)
+
+    def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
+        return at_level(logprobs, self._settings)
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:

@@ -1,25 +1,38 @@
-"""The values of a config beside veRL's defaults, which tell what keys there are and of which kind each is."""
+"""The values of a config beside veRL's defaults, which tell what keys there are and of which kind each is.
+
+What the table of keys says of them, and what stands in neither.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rlinf_async.core.config_keys import dotted, lookup
+from rlinf_async.core.config_keys import dotted, lookup, nearest
 from rlinf_async.hosts.async_block import MISSING_VALUE
+from rlinf_async.hosts.kit.keys import Key, counterparts, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
 """A default of veRL's that points to another key, with the value that it has where that key is absent."""
 PART_POINTER = re.compile(r"\$\{[\w.]+\}")
 """A pointer within a longer text."""
+ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
+"""The beginnings of keys that veRL's engine may read."""
+CLASS_SUFFIX = "_target_"
+"""The end of Hydra's keys that name a class, or anything else that can be called."""
+OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
+"""Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
 
 
 @cache
@@ -91,3 +104,88 @@ def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> A
     if fallback and "${" in fallback:
         return _resolve(fallback, cfg, place)
     return yaml.load(fallback, Loader=FAST_YAML_LOADER) if fallback else None
+
+
+def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each key by which another framework says something else than a key here."""
+    for key, value in dotted(cfg).items():
+        names = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
+        row = TABLE.find(key)
+        if value is None or not names or (row is not None and row.name == key):
+            continue
+        if (counting := lookup(cfg, names[0])) != value:
+            yield (
+                f"{key}={shortened(value)} is read by the environment alone: "
+                f"{names[0]}={shortened(counting)} counts"
+            )
+
+
+def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each key of veRL's that is undecided here, if it is not veRL's default."""
+    for key, value in changes(cfg):
+        if TABLE.find(key) is None and _is_known(key, defaults()):
+            yield (
+                f"{key}={shortened(value)}: nobody has looked at what becomes of this key under "
+                "trainer_mode vla_async"
+            )
+
+
+def is_open(key: str) -> bool:
+    """Return True if the table does not say of which kind the value of a key is."""
+    row = TABLE.find(key)
+    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE_KEYS)
+
+
+def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the keys of veRL's engine without a kind here whose values are not of their default's kind."""
+    for key, value in changes(cfg):
+        if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
+            # veRL's check calls whatever it names, and so would `explain`.
+            yield Reason(
+                f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
+            )
+            continue
+        kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
+        if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
+            yield reason
+
+
+def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
+    verl_keys = defaults()
+    # Without veRL its keys are not known, and every one of them would seem to be a mistake.
+    if not verl_keys:
+        return
+    names = [*dotted(verl_keys), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
+    for key, value in TABLE.unknown(cfg).items():
+        section = key.partition(".")[0]
+        if _is_known(key, verl_keys) or section not in {*verl_keys, "vla", "env"}:
+            continue
+        near = next((one for one in counterparts(key) if TABLE.find(one)), None) or nearest(
+            key, [name for name in names if name.startswith(f"{section}.")], cutoff=0.8
+        )
+        hint = f"; did you mean {near}?" if near else "; remove it"
+        yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
+
+
+def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each section that no code reads."""
+    # A package that prepares runs reads a section of the name of its entry point.
+    sections = {*defaults(), *OUR_SECTIONS, *entry_points(group="rlinf_async.preparations").names}
+    for section in cfg:
+        if defaults() and section not in sections:
+            near = nearest(section, sections)
+            yield f"nobody reads the section {section}" + (f"; did you mean {near}?" if near else "")
+
+
+def _is_known(key: str, tree: Mapping[str, Any]) -> bool:
+    """Return True if a tree has a key, or says of a section around it only that it may hold anything."""
+    *sections, name = key.split(".")
+    for section in sections:
+        if section not in tree:
+            return False
+        inner = tree[section]
+        if not isinstance(inner, Mapping) or not inner:
+            return True  # null, an empty block, or a pointer to another section
+        tree = inner
+    return name in tree

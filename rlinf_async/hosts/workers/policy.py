@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.kit.models import MODELS_GROUP
+from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.workers.settings import Adapters
 
 VALUE_HEAD = "value_head"
