@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
-from rlinf_async.hosts.verl.refusals import REFUSED_KEYS as REFUSED_KEYS_OF_VERL
+from rlinf_async.hosts.verl.keys import REFUSED_KEYS as REFUSED_KEYS_OF_VERL
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

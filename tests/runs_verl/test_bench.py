@@ -6,7 +6,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 
 from tests.runs.quick_bench import check_a_run_is_measured
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 
 @pytest.mark.nightly  # what is measured of a run: tests/lab/bench

@@ -18,7 +18,7 @@ from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import Run, timeless
 from tests.runs_verl.conftest import VerlRunner
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 STEPS = 6
 SETTINGS = (

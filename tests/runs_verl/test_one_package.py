@@ -10,7 +10,7 @@ pytest.importorskip("hatchling", reason="the page builds with it")
 
 from tests.extending_page import PLAY, installed, python, written
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 COMMAND = ("-m", "rlinf_async.cli")
 
 USE = """
@@ -18,13 +18,14 @@ import torch
 from omegaconf import OmegaConf
 from rlinf_async.compose import compose_config
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.verl.config import environment_section
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.settings import section as section_of
 from rlinf_async.hosts.workers.env_actor import EnvActor
 from pathlib import Path
 
 assert issubclass(load_class("rlinf_async.verl_workers", "env"), EnvActor)
 cfg = compose_config("points_verl", [], Path("."))
-section = environment_section(cfg, "train")
+section = OmegaConf.create(section_of(plain(cfg), "train"))
 env = load_class("rlinf_async.envs", section.env_class)(section, 8, 0, 2, None)
 policy = load_class("rlinf_async.models", cfg.vla.model.model_type)(cfg.vla.model, torch.float32)
 """

@@ -10,7 +10,7 @@ pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 from tests.runs_verl.conftest import ACTOR, GROUPS, VerlRunner, check_books
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 LEVELS = {
     "train": ("async.mode=train",),

@@ -15,7 +15,7 @@ from tests.listening import beyond_loopback
 from tests.runs.conftest import Run
 from tests.runs_verl.conftest import VerlRunner
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 STEPS = 8
 

@@ -15,8 +15,6 @@ from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.verl.verl_vla import env as adapter
 from rlinf_async.hosts.verl.verl_vla.sections import wrong
 
-pytestmark = pytest.mark.verl
-
 SECTION = {"simulator_type": "libero", "max_episode_steps": 5, "seed": 3, "auto_reset": False}
 LENGTH = 5
 

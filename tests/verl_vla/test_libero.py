@@ -10,7 +10,7 @@ if why := without_libero():
 import numpy as np
 import torch
 
-pytestmark = [pytest.mark.verl, pytest.mark.libero, pytest.mark.render, pytest.mark.usefixtures("libero")]
+pytestmark = [pytest.mark.libero, pytest.mark.render, pytest.mark.usefixtures("libero")]
 
 SECTION = {
     "simulator_type": "libero",

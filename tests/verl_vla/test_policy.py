@@ -18,8 +18,6 @@ from verl_vla.models.gaussian_actor.modeling import TanhMultivariateNormalDiag
 from rlinf_async.hosts.contract import decided
 from rlinf_async.hosts.verl.verl_vla.policy import build
 
-pytestmark = pytest.mark.verl
-
 SECTION = {
     "model_type": "verl_vla",
     "action_dim": 7,

@@ -13,7 +13,7 @@ from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE
 from tests.runs.conftest import COMMAND, Run
 from tests.runs_verl.conftest import ACTOR, VerlRunner, check_books
 
-pytestmark = [pytest.mark.verl, pytest.mark.ray, pytest.mark.libero, pytest.mark.render]
+pytestmark = [pytest.mark.ray, pytest.mark.libero, pytest.mark.render]
 
 SMALL = (
     "env.train.total_num_envs=4",

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from rlinf_async.compose import compose_config
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.rlinf import keys as module
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
@@ -53,11 +54,12 @@ def test_a_key_that_nobody_has_decided_on_has_no_fate():
 
 def test_a_key_without_effect_is_named_with_the_reason_if_it_is_set():
     keys = {"algorithm.on_policy_min_ratio": 0.5, "algorithm.rollout_store_size_per_rank": 2}
-    said = list(TABLE.without_effect(config({**keys, "runner.overlap_env_bootstrap": False})))
+    unset = {"runner.overlap_env_bootstrap": False}
+    said = list(TABLE.without_effect(dotted(config({**keys, **unset})).items()))
     assert [line.partition(" ")[0] for line in said] == [f"{key}={value}" for key, value in keys.items()]
     assert "max_staleness" in said[0]
     assert "each trained once" in said[1]
-    assert not list(TABLE.without_effect(config()))
+    assert not list(TABLE.without_effect(dotted(config()).items()))
 
 
 def sources(tree):

@@ -11,12 +11,13 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.verl.learner_worker import LearnerWorker, actor_config, join_group, worker_config
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import EngineTraining, engine_learner
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.verl.configs import overridden
-from tests.making import piece, ticket
+from tests.making import accept, piece, ticket
 
 OBSERVATION, CHUNKS, ACTION = 5, 2, 3
 STEPS, ENVS = 4, 8
@@ -90,7 +91,8 @@ def settings(**changes):
 def join(rank=0, ranks=1, port=None):
     """Be rank `rank` of a worker group, as its environment variables say."""
     port = free_port() if port is None else port
-    found = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    found = {"RANK": rank, "WORLD_SIZE": ranks, "DIST_INIT_METHOD": f"tcp://127.0.0.1:{port}"}
+    found |= {"MASTER_ADDR": "nowhere", "MASTER_PORT": port}  # veRL's workers ask for them
     os.environ.update({name: str(value) for name, value in found.items()})
     join_group()
 
@@ -110,13 +112,12 @@ def learner(of, *overrides, cls=LearnerWorker):
     more = {"actor": actor, "algorithm": cfg.algorithm} if issubclass(cls, LearnerWorker) else {}
     worker = cls(config=worker_config(cfg, of, actor), **more)
     worker.reset()
-    worker.actor, worker.algorithm = actor, cfg.algorithm
     return worker
 
 
 def training_of(worker, of, *, examined=False):
     """Training by a learner rank; unless `examined`, what is made up passes for what the policy thought."""
-    training = EngineTraining(worker, of, actor=worker.actor, algorithm=worker.algorithm)
+    training = EngineTraining(worker, of)
     if not examined:
         training.premise = Premise()
     return training
@@ -124,7 +125,7 @@ def training_of(worker, of, *, examined=False):
 
 def learner_of(worker, of, *, examined=False):
     """The learner of a rank, likewise."""
-    made = engine_learner(worker, of, actor=worker.actor, algorithm=worker.algorithm, busy=BusyMeter())
+    made = engine_learner(worker, of, BusyMeter())
     if not examined:
         made.training.premise = Premise()
     return made
@@ -132,7 +133,9 @@ def learner_of(worker, of, *, examined=False):
 
 def weights(worker):
     """All tensors of the policy, gathered, by name."""
-    return {name: tensor.detach().clone() for name, tensor in worker.engine.get_per_tensor_param()[0]}
+    return {
+        name: whole(tensor).detach().clone() for name, tensor in worker.engine.module.state_dict().items()
+    }
 
 
 def rollout(of, *, seed=0, ends=True):
@@ -172,3 +175,28 @@ def pieces(of, fields, *, batch=0, rank=0):
                 of_batch = ticket(shard=shard, batch=batch, version=batch)
                 made.append(piece(of_batch, part=part, rank=rank, size=plan.piece_size, payload=payload))
     return made
+
+
+def train(worker, of, batches, *, first=0, rank=0):
+    """Metrics of each batch of fields, its pieces handed over one by one."""
+    arriving = [pieces(of, fields, batch=batch, rank=rank) for batch, fields in enumerate(batches, first)]
+    return train_pieces(learner_of(worker, of), arriving, first=first)
+
+
+def train_pieces(trained, batches, *, first=0):
+    """As `train`, of batches of pieces, by any host's learner."""
+    found = []
+    for batch, arriving in enumerate(batches, first):
+        trained.begin(batch)
+        for one in arriving:
+            accept(trained, [one])
+        found.append(trained.finish())
+    return found
+
+
+def same(ones, others):
+    return ones.keys() == others.keys() and all(torch.equal(one, others[name]) for name, one in ones.items())
+
+
+def farthest(ones, others):
+    return max((one - others[name]).abs().max().item() for name, one in ones.items())

@@ -1,9 +1,6 @@
 """Adapters in the place of a policy's weights: veRL's keys, the learner's engine, and inference beside it."""
 
 import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import torch
 
 from rlinf_async.hosts.verl.config import read
@@ -13,10 +10,7 @@ from rlinf_async.hosts.workers.policy import add_adapters, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
 from tests.hosts.verl.configs import composed
-from tests.hosts.verl.engines import config, learner, learner_of, pieces, rollout, settings, weights
-from tests.making import accept
-
-pytestmark = pytest.mark.verl
+from tests.hosts.verl.engines import config, learner, rollout, settings, train, weights
 
 SECTION = {
     "model_type": "gaussian_mlp",
@@ -75,10 +69,7 @@ def test_training_changes_adapters_and_value_head_alone_and_inference_scores_by_
     of = settings(adapters=ADAPTERS)
     worker = learner(of)
     before = weights(worker)
-    trained = learner_of(worker, of)
-    trained.begin(0)
-    accept(trained, pieces(of, rollout(of)))
-    trained.finish()
+    train(worker, of, [rollout(of)])
     after = weights(worker)
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     assert changed

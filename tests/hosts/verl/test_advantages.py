@@ -1,10 +1,7 @@
 """Advantages by veRL's estimators, and by ours where veRL has none."""
 
-import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import numpy as np
+import pytest
 import torch
 
 from rlinf_async.core.objectives import gae
@@ -14,8 +11,6 @@ from rlinf_async.hosts.verl.algorithms import COMPARING_ESTIMATORS, GROUP_ESTIMA
 from tests.hosts.verl.engines import config, pieces, rollout, settings
 
 from verl.trainer.ppo import core_algos  # isort: skip
-
-pytestmark = pytest.mark.verl
 
 ALGORITHM = config().algorithm
 

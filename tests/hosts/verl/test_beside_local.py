@@ -1,11 +1,8 @@
 """The same trajectories, trained by veRL's engine and by the local host's learner."""
 
-import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 from dataclasses import replace
 
+import pytest
 import torch
 
 from rlinf_async.hosts.local import LocalSettings
@@ -22,10 +19,9 @@ from tests.hosts.verl.engines import (
     pieces,
     rollout,
     settings,
+    train_pieces,
     weights,
 )
-
-pytestmark = pytest.mark.verl
 
 AS_LOCAL = (
     "actor_rollout_ref.actor.optim.weight_decay=0",
@@ -78,15 +74,6 @@ def empty_step(optimizer):
     optimizer.zero_grad()
 
 
-def train(trained, batches):
-    for batch, arriving in enumerate(batches):
-        trained.begin(batch)
-        for one in arriving:
-            trained.accept([one])
-        metrics = trained.finish()
-    return metrics
-
-
 CASES = {
     "everything off": {"asynchrony": {"mode": "off"}, "global_batch_size": 32},
     "streamed": {"asynchrony": {"mode": "streamer"}},
@@ -122,8 +109,8 @@ def test_both_hosts_make_the_same_of_the_same_trajectories(name):
             fields["versions"][:, ::2] -= 1
     batches = [pieces(of, fields, batch=batch) for batch, fields in enumerate(made)]
 
-    ours = train(learner_of(worker, of), batches)
-    theirs = train(local, [[as_local(one) for one in arriving] for arriving in batches])
+    ours = train_pieces(learner_of(worker, of), batches)[-1]
+    theirs = train_pieces(local, [[as_local(one) for one in arriving] for arriving in batches])[-1]
 
     after, expected = weights(worker), model.state_dict()
     assert max((after[name] - before[name]).abs().max() for name in before) > 1e-3

@@ -1,18 +1,15 @@
 """What each key of veRL's config means to a run, and what is written back."""
 
 import pytest
-
-pytest.importorskip("verl", reason="veRL is not installed")
-
 from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.compose import packaged_names
-from rlinf_async.hosts.verl.config import environment_section, read, write_back
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.config import read, write_back
+from rlinf_async.hosts.verl.settings import section
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart
 from tests.hosts.verl.configs import composed
-
-pytestmark = pytest.mark.verl
 
 NAMES = [name for name in packaged_names() if name.startswith("verl_")]
 ACTOR = "actor_rollout_ref.actor"
@@ -100,9 +97,9 @@ def test_an_environment_is_told_what_other_keys_say_of_it():
     with open_dict(config):
         for part in ("eval", "train"):
             del config.env[part].seed, config.env[part].group_size
-    section = environment_section(config, "train")
-    assert (section.seed, section.group_size) == (1234, 8)
-    assert environment_section(config, "eval").group_size == 1
+    train, evaluation = (section(plain(config), mode) for mode in ("train", "eval"))
+    assert (train["seed"], train["group_size"]) == (1234, 8)
+    assert evaluation["group_size"] == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

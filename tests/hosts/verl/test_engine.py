@@ -1,36 +1,20 @@
 """veRL's engine around a policy: its units, learning rates, weights and checkpoints."""
 
-import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import json
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
+from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.engine import PolicyEngine, dress
 from rlinf_async.lab.demo.policies.mlp import build_gaussian_mlp
-from tests.hosts.verl.engines import learner, learner_of, pieces, rollout, settings, weights
-from tests.making import accept
-
-pytestmark = pytest.mark.verl
+from tests.hosts.verl.engines import learner, rollout, same, settings, train, weights
 
 SECTION = {"model_type": "gaussian_mlp", "obs_dim": 5, "num_action_chunks": 2, "action_dim": 3}
 WRAP = "actor_rollout_ref.actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"
 COSINE = "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine"
-
-
-def train(worker, of, batch):
-    trained = learner_of(worker, of)
-    trained.begin(batch)
-    accept(trained, pieces(of, rollout(of, seed=batch), batch=batch))
-    trained.finish()
-
-
-def same(ones, others):
-    return ones.keys() == others.keys() and all(torch.equal(one, others[name]) for name, one in ones.items())
 
 
 def test_the_engine_holds_the_policy_of_the_entry_point_with_the_weights_of_the_seed():
@@ -39,13 +23,6 @@ def test_the_engine_holds_the_policy_of_the_entry_point_with_the_weights_of_the_
     assert same(found, build_gaussian_mlp(SECTION, None).state_dict())
     assert same(found, weights(learner(settings())))
     assert not same(found, weights(learner(settings(seed=1))))
-
-
-def test_only_the_tensors_that_are_asked_for_are_gathered():
-    engine = learner(settings()).engine
-    parameters, adapter = engine.get_per_tensor_param(names={"actor_logstd"})
-    assert [name for name, _ in parameters] == ["actor_logstd"]
-    assert adapter is None
 
 
 def test_the_value_head_has_a_learning_rate_of_its_own():
@@ -69,15 +46,15 @@ def test_training_starts_from_the_state_dict_that_is_given(tmp_path):
 def test_a_resumed_learner_is_the_one_that_was_saved_to_the_last_bit(tmp_path):
     of = settings()
     worker = learner(of, COSINE)
-    train(worker, of, 0)
+    train(worker, of, [rollout(of)])
     worker.save_checkpoint(str(tmp_path / "actor"), None, 1, None)
     drawn = torch.rand(4)
-    train(worker, of, 1)
+    train(worker, of, [rollout(of, seed=1)], first=1)
 
     resumed = learner(of, COSINE)
     resumed.load_checkpoint(str(tmp_path / "actor"))
     assert torch.equal(torch.rand(4), drawn)
-    train(resumed, of, 1)
+    train(resumed, of, [rollout(of, seed=1)], first=1)
 
     assert same(weights(resumed), weights(worker))
     states = [one.engine.optimizer.state_dict()["state"] for one in (worker, resumed)]
@@ -111,7 +88,7 @@ def test_weights_that_were_written_to_shards_are_those_that_the_next_pass_sees()
     inputs = {"states": torch.ones(2, 5), "action": torch.zeros(2, 6)}
     with torch.no_grad():
         before = engine.scores(inputs, values=True)["values"].clone()
-        for shard in engine.trained_shards():
+        for shard in TrainedShards(engine.module)():
             shard.mul_(0.0)
         after = engine.scores(inputs, values=True)["values"]
     assert before.abs().max() > 0
@@ -123,7 +100,6 @@ def test_actions_are_scored_without_dropout_and_training_has_it():
     engine = SimpleNamespace(
         module=dropout.train(),
         scores=lambda inputs, values: {"logprobs": dropout(inputs["states"])},
-        reshard=lambda: None,
     )
     part = {"states": torch.ones(4, 8)}
     first, second = PolicyEngine.passes(engine, [{"forward_inputs": part}] * 2, values=False)

@@ -3,9 +3,6 @@
 from dataclasses import itertools
 
 import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import torch
 from tensordict import NonTensorData, TensorDict
 
@@ -17,8 +14,6 @@ from rlinf_async.hosts.verl.losses import PolicyLoss
 from tests.hosts.verl.engines import ACTION, CHUNKS, config, settings
 
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY  # isort: skip
-
-pytestmark = pytest.mark.verl
 
 ACTOR = "actor_rollout_ref.actor"
 

@@ -1,11 +1,8 @@
-"""The nodes of each kind of process, by resources of Ray's."""
+"""Places for the processes of a run, and the nodes of each kind, by resources of Ray's."""
 
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import ray
 from ray.cluster_utils import Cluster
 
@@ -15,8 +12,6 @@ from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.placement import RESOURCE_SHARE, too_small
 from tests.hosts.verl.configs import composed
 from tests.hosts.verl.engines import settings
-
-pytestmark = pytest.mark.verl
 
 SIM = ("+vla.placement.env=sim", "+ray_kwargs.ray_init.resources.sim=1")
 
@@ -72,6 +67,29 @@ def test_named_nodes_that_are_too_small_for_all_that_is_to_be_there_are_named(no
 def test_named_nodes_that_are_large_enough_are_enough():
     cfg = {"vla": {"placement": {"env": "sim"}}}
     assert not list(too_small(cfg, settings().plan, [node(CPU=1, sim=1.0)], on_gpu=True))
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "on_gpu", "words"),
+    [
+        ({"CPU": 2}, {"CPU": 2}, False, "set ray_kwargs.ray_init.num_cpus to at least 3,"),
+        ({"CPU": 2}, {"CPU": 4}, False, "set ray_kwargs.ray_init.num_cpus to at least 5,"),
+        ({"CPU": 3, "GPU": 1}, {"CPU": 3, "GPU": 1}, True, "use fewer trainer.n_gpus_per_node"),
+    ],
+)
+def test_too_few_places_are_refused_before_anything_waits(monkeypatch, free, total, on_gpu, words):
+    monkeypatch.setattr(ray, "available_resources", lambda: free)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: total)
+    monkeypatch.setattr(ray, "nodes", list)
+    with pytest.raises(ValueError, match=words):
+        processes.check_places({}, settings(), on_gpu=on_gpu)
+
+
+def test_enough_places_are_enough(monkeypatch):
+    for name in ("available_resources", "cluster_resources"):
+        monkeypatch.setattr(ray, name, lambda: {"CPU": 3, "GPU": 2})
+    monkeypatch.setattr(ray, "nodes", list)
+    processes.check_places({}, settings(), on_gpu=True)
 
 
 def test_learners_are_placed_by_verls_own_means(monkeypatch):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
-
-pytest.importorskip("verl", reason="veRL is not installed")
-
 import ray
 from typer.testing import CliRunner
 
@@ -15,7 +12,6 @@ from rlinf_async import cli
 from rlinf_async.hosts.verl.host import VerlHost
 from rlinf_async.hosts.verl.settings import section
 
-pytestmark = pytest.mark.verl
 MISTAKES = {
     "async.rolout.shards=2": "did you mean async.rollout?",
     "async.train.max_staleness=two": "must be a whole number of at least 0",

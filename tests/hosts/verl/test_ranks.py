@@ -1,16 +1,11 @@
 """Two learner ranks: FSDP2 over gloo, each with half of a batch, against one rank with all of it."""
 
 import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import torch
 import torch.multiprocessing
 
-from rlinf_async.hosts.verl.learner_worker import EngineWeights
-from tests.hosts.verl.engines import free_port, join, learner, learner_of, pieces, rollout, settings, weights
-
-pytestmark = pytest.mark.verl
+from rlinf_async.hosts.kit.sharded import ShardedWeights
+from tests.hosts.verl.engines import free_port, join, learner, rollout, same, settings, train, weights
 
 PLAIN = ("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.3")
 """A step as long as its gradient, so that weights show how far two gradients are apart."""
@@ -27,27 +22,23 @@ CASES = {
 """One optimizer step each epoch, so that the order of samples, which is a rank's own, does not matter."""
 
 
-def train(name, ranks, rank):
+def trained(name, ranks, rank):
     """(Weights and metrics after one batch, weights that leave) of one of `ranks` learner ranks."""
     case = CASES[name]
     of = settings(**{**case, "global_batch_size": 32, "plan": {"learner_ranks": ranks}})
     worker = learner(of, *PLAIN, f"algorithm.adv_estimator={of.estimator}")
-    trained = learner_of(worker, of)
     fields = rollout(of, seed=1)
     if of.asynchrony.off_policy:
         fields["versions"][:, ::2] -= 1
-    trained.begin(0)
-    for one in pieces(of, fields, rank=rank):
-        trained.accept([one])
-    metrics = trained.finish()
-    taken = EngineWeights(worker.engine, sends=rank == 0).take()
+    (metrics,) = train(worker, of, [fields], rank=rank)
+    taken = ShardedWeights(worker.engine.module, sends=rank == 0).take()
     return {"weights": weights(worker), "metrics": metrics, "sent": taken and dict(taken.tensors)}
 
 
 def work(rank, port, directory):
     torch.set_num_threads(1)
     join(rank, 2, port)
-    torch.save({name: train(name, 2, rank) for name in CASES}, f"{directory}/{rank}.pt")
+    torch.save({name: trained(name, 2, rank) for name in CASES}, f"{directory}/{rank}.pt")
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +60,7 @@ def of_two(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_make_of_a_batch_what_one_makes_of_it(of_two, name):
-    alone = train(name, 1, 0)
+    alone = trained(name, 1, 0)
     for found in (ranks[name] for ranks in of_two):
         for tensor, expected in alone["weights"].items():
             torch.testing.assert_close(found["weights"][tensor], expected, atol=2e-6, rtol=1e-5)
@@ -80,7 +71,5 @@ def test_two_ranks_make_of_a_batch_what_one_makes_of_it(of_two, name):
 def test_one_rank_sends_the_weights_of_both(of_two):
     first, second = ({name: ranks[name]["sent"] for name in CASES} for ranks in of_two)
     for name in CASES:
-        sent, expected = first[name], of_two[1][name]["weights"]
-        assert sent.keys() == expected.keys()
-        assert all(torch.equal(tensor, expected[tensor_name]) for tensor_name, tensor in sent.items())
+        assert same(first[name], of_two[1][name]["weights"])
         assert second[name] is None

@@ -1,17 +1,12 @@
 """What trainer mode vla_async does not serve is named, all at once, with what to do."""
 
 import pytest
-
-pytest.importorskip("verl", reason="veRL is not installed")
-
 from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.hosts.reasons import RefusedError
 from rlinf_async.hosts.verl.config import read
-from rlinf_async.hosts.verl.refusals import REFUSED_KEYS
+from rlinf_async.hosts.verl.keys import REFUSED_KEYS
 from tests.hosts.verl.configs import composed
-
-pytestmark = pytest.mark.verl
 
 ACTOR = "actor_rollout_ref.actor"
 NOT_SERVED = {"false": True, "true": False, "null": "something", "0": 3, "1": 2, "fsdp2": "fsdp"}

@@ -5,45 +5,33 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("verl", reason="needs veRL")
-
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
 from rlinf_async.core.tensors import size_of, slice_samples
+from rlinf_async.hosts.verl.learner_worker import actor_config
 from rlinf_async.hosts.verl.losses import PolicyLoss
 from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from tests.hosts.verl.engines import (
     STEPS,
     config,
+    farthest,
     learner,
     learner_of,
     pieces,
     rollout,
+    same,
     settings,
+    train,
+    train_pieces,
     training_of,
     weights,
 )
 from tests.making import accept
 
-pytestmark = pytest.mark.verl
-
 PLAIN = ("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.3")
 """A step as long as its gradient, so that weights show how far two gradients are apart."""
-
-
-def train(worker, of, batches, *, together=1):
-    """Metrics of each batch, its pieces handed over one by one or more at a time."""
-    trained, found = learner_of(worker, of), []
-    for batch, fields in enumerate(batches):
-        arriving = pieces(of, fields, batch=batch)
-        trained.begin(batch)
-        for start in range(0, len(arriving), together):
-            accept(trained, arriving[start : start + together])
-        found.append(trained.finish())
-    return found
 
 
 def samples_of(training, of, *, seed=0):
@@ -52,10 +40,6 @@ def samples_of(training, of, *, seed=0):
     training.estimate(fields)
     size = of.samples_per_batch
     return training.samples(fields, torch.randperm(size, generator=torch.Generator().manual_seed(seed)))
-
-
-def farthest(ones, others):
-    return max((one - others[name]).abs().max().item() for name, one in ones.items())
 
 
 @pytest.mark.parametrize(
@@ -109,12 +93,11 @@ def test_a_complete_batch_is_trained_as_by_a_plain_training_worker_to_the_last_b
 
     train(ours, of, [fields])
 
-    plain.set_loss_fn(PolicyLoss(actor=plain.actor, settings=of))
+    plain.set_loss_fn(PolicyLoss(actor=actor_config(config(*overrides), of), settings=of))
     data = training_of(ours, of).batch_of(by_hand(of, fields), micro_batch_size=4)
     tu.assign_non_tensor(data, mini_batch_size=16, epochs=2, seed=5, dataloader_kwargs={"shuffle": True})
     plain.train_mini_batch(data)
-    expected = weights(plain)
-    assert all(torch.equal(found, expected[name]) for name, found in weights(ours).items())
+    assert same(weights(ours), weights(plain))
 
 
 def by_hand(of, fields):
@@ -165,15 +148,10 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
         asynchrony=asynchrony, estimator="grpo", normalizes=False, group_size=4, global_batch_size=16
     )
     worker = learner(of, "algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.optim.lr=0.1")
-    trained = learner_of(worker, of)
-    arriving = pieces(of, rollout(of))
-    seen = []
+    trained, seen = learner_of(worker, of), []
     score = trained.training.anchor
     trained.training.anchor = lambda fields: (score(fields), seen.append(fields["proximal_logprobs"].clone()))
-    trained.begin(0)
-    for one in arriving:
-        trained.accept([one])
-    trained.finish()
+    train_pieces(trained, [pieces(of, rollout(of))])
 
     fresh = learner(of, "algorithm.adv_estimator=grpo")
     once = training_of(fresh, of)
@@ -215,8 +193,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
         for batch in range(3):
             arriving = pieces(of, rollout(of, seed=batch), batch=batch)
             trained.begin(batch)
-            taken = scored_by_inference(worker, of, arriving) if scorer == "inference" else arriving
-            accept(trained, taken)
+            accept(trained, scored_by_inference(worker, of, arriving) if scorer == "inference" else arriving)
             trained.finish()
         found.append(weights(worker))
     assert farthest(*found) < 1e-5

@@ -3,15 +3,10 @@
 import shlex
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("verl", reason="veRL is not installed")
-
 from rlinf_async.hosts.verl.explain import explain
 from tests.hosts.verl.configs import composed
 from tests.test_docs import blocks
 
-pytestmark = pytest.mark.verl
 PAGE = Path(__file__).parents[3] / "docs" / "verl.md"
 
 

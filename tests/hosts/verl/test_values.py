@@ -1,16 +1,11 @@
 """What a config changes of veRL's defaults, of which some point to other keys."""
 
 import pytest
-
-pytest.importorskip("verl", reason="veRL is not installed")
-
 from omegaconf import OmegaConf
 
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.values import changes, defaults, resolved_defaults
-
-pytestmark = pytest.mark.verl
 
 ACTOR = "actor_rollout_ref.actor"
 

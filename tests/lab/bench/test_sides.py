@@ -39,7 +39,6 @@ def settings(scenario: Scenario, mode: str):
     return read(compose_config(side.config(scenario), overrides))
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 @pytest.mark.parametrize("scenario", EMULATED, ids=lambda scenario: scenario.name)
 def test_a_run_under_verl_has_the_batch_that_its_scenario_says(scenario):
@@ -53,7 +52,6 @@ def test_a_run_under_verl_has_the_batch_that_its_scenario_says(scenario):
     assert (run.batches, run.seed) == (9, 1001)
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 @pytest.mark.parametrize(
     ("mode", "levels", "shards", "staleness"),
@@ -75,7 +73,6 @@ def test_a_mode_under_verl_is_the_schedule_that_it_is_named_after(mode, levels, 
     assert run.asynchrony.deterministic == (mode == "one-step-off")
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_peers_under_verl_reset_beside_the_update_and_levels_where_a_rollout_begins():
     from rlinf_async.compose import compose_config
@@ -86,7 +83,6 @@ def test_peers_under_verl_reset_beside_the_update_and_levels_where_a_rollout_beg
         assert env.train.resets_ahead == (mode.kind != "plugin"), name
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 @pytest.mark.parametrize("mode", ["off", "train", "rollout", "streamer", "full", "full-exact"])
 def test_a_mode_under_verl_is_measured_by_the_balance_that_its_run_has(mode):
@@ -95,20 +91,17 @@ def test_a_mode_under_verl_is_measured_by_the_balance_that_its_run_has(mode):
         assert UNDER_VERL.modes[mode].balance_in(scenario) == ("tasks" if takes else "exact")
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_idle_inference_ranks_share_the_anchor_under_verl():
     assert settings(SCENARIOS_BY_NAME["balanced"], "full").scored_by_inference
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_the_stages_of_a_run_under_verl_take_turns_and_each_is_answered_by_itself():
     plan = settings(SCENARIOS_BY_NAME["balanced"], "verl-stages").plan
     assert [plan.queue(shard) for shard in range(plan.shards)] == [(0, 0), (0, 1)]
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_everything_emulated_is_compared_under_verl_by_default():
     cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=1, host="verl")
@@ -117,7 +110,6 @@ def test_everything_emulated_is_compared_under_verl_by_default():
     assert {cell.host for cell in cells} == {"verl"}
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 @pytest.mark.parametrize(
     ("wrong", "message"),

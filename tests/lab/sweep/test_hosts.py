@@ -77,14 +77,12 @@ def test_keys_of_a_run_in_one_process_are_the_local_hosts(tmp_path, override, wo
         ("critic.enable=true", "the setting off cannot run: .*critic.enable"),
     ],
 )
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_keys_of_a_run_under_verl_are_verls(tmp_path, override, words):
     with pytest.raises(ValueError, match=words):
         under_verl(tmp_path, override)
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_runs_under_verl_have_a_directory_and_a_seed_of_their_own_and_begin_at_the_beginning(tmp_path):
     sweep = under_verl(tmp_path, "trainer.default_local_dir=shared", modes="train", seeds=2)
@@ -97,7 +95,6 @@ def test_runs_under_verl_have_a_directory_and_a_seed_of_their_own_and_begin_at_t
     assert "veRL has no loop of its own" in sweep.off
 
 
-@pytest.mark.verl
 @pytest.mark.usefixtures("verl")
 def test_a_checkpoint_that_is_named_is_what_all_runs_under_verl_begin_with(tmp_path):
     named = tmp_path / "global_step_2"

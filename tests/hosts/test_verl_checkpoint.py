@@ -46,10 +46,13 @@ def test_one_that_is_not_whole_is_named_and_the_one_before_is_taken(tmp_path):
 
 def test_one_that_verl_has_written_by_itself_counts_where_it_is_the_latest(tmp_path):
     cfg = config(tmp_path)
+    assert resume_point(cfg) == (None, 0)
     save(cfg, 2)
-    (step_folder(cfg, 6) / "actor").mkdir(parents=True)
+    for step in (6, 8):  # that of step 8 was interrupted
+        (step_folder(cfg, step) / "actor").mkdir(parents=True)
     note_latest(cfg, 6)
     assert resume_point(cfg) == (step_folder(cfg, 6), 6)
+    assert resume_point(config(tmp_path, resume_mode="disable")) == (None, 0)
 
 
 @pytest.mark.timeout(20)
@@ -78,6 +81,13 @@ def test_one_that_is_named_must_be_whole(tmp_path):
     (folder / "actor" / "weights").unlink()
     with pytest.raises(ValueError, match="no whole checkpoint: actor/weights is missing"):
         resume_point(cfg)
+    (step_folder(cfg, 7) / "actor").mkdir(parents=True)  # as veRL's trainers write it, without a list
+    cfg.trainer.resume_from_path = str(step_folder(cfg, 7))
+    assert resume_point(cfg) == (step_folder(cfg, 7), 7)
+    for wrong in (tmp_path, step_folder(cfg, 8)):
+        cfg.trainer.resume_from_path = str(wrong)
+        with pytest.raises(ValueError, match="must be a folder global_step_N with a folder actor"):
+            resume_point(cfg)
 
 
 def test_a_run_that_saves_nothing_claims_no_place_for_it(tmp_path):
