@@ -74,6 +74,7 @@ def lines(page):
 
 def speed():
     """Of throughput."""
+    page = MEASUREMENTS
     measured, earlier, today = rows("results"), rows("earlier"), rows("by_default")
     full, stock = (measured["maniskill-real", mode] for mode in ("full", "stock-sync-1"))
     factor, spread = full["ratio_stock_sync"], full["range"]["ratio_stock_sync"]
@@ -91,38 +92,26 @@ def speed():
     worst, best = min(shares, key=shares.get), max(shares, key=shares.get)
     gain = f"{min(ratios):.2f} to {max(ratios):.1f} times the best of RLinf's modes"
     yield "README.md", gain
-    yield (
-        MEASUREMENTS,
-        f"{factor:.1f} times the throughput of RLinf's synchronous loop on ManiSkill's PickCube",
-    )
-    yield (
-        MEASUREMENTS,
-        f"({spread[0]:.1f} to {spread[1]:.1f}, {COUNTS[full['repetitions']]} runs each)",
-    )
-    yield (
-        MEASUREMENTS,
-        f"`full` trained {gains[least]:.2f} (`{least}`) to {gains[most]:.1f} (`{most}`) times as many",
-    )
-    yield (
-        MEASUREMENTS,
-        f"{shares[worst]:.2f} (`{worst}`) to {shares[best]:.2f} (`{best}`) of what the service",
-    )
+    yield page, f"{factor:.1f} times the throughput of RLinf's synchronous loop on ManiSkill's PickCube"
+    yield page, f"({spread[0]:.1f} to {spread[1]:.1f}, {COUNTS[full['repetitions']]} runs each)"
+    yield page, f"`full` trained {gains[least]:.2f} (`{least}`) to {gains[most]:.1f} (`{most}`) times as many"
+    yield page, f"{shares[worst]:.2f} (`{worst}`) to {shares[best]:.2f} (`{best}`) of what the service"
     for scenario in ("train-bound", "balanced"):
         helped = measured[scenario, "full-scorer"]
         share, gain_over = helped["overlap_efficiency"], helped["ratio_best_stock"]
-        yield MEASUREMENTS, f"{gain_over:.2f} and {share:.2f} in `{scenario}`"
-    yield MEASUREMENTS, f"it was {earlier['metaworld', 'full']['ratio_best_stock']:.1f} times,"
+        yield page, f"{gain_over:.2f} and {share:.2f} in `{scenario}`"
+    yield page, f"it was {earlier['metaworld', 'full']['ratio_best_stock']:.1f} times,"
     yield "docs/index.md", gain
     cpu = COUNTS[round(stock["cpu_ms"] / full["cpu_ms"])]
-    yield MEASUREMENTS, f"RLinf's own processes take {cpu} times the CPU there"
+    yield page, f"RLinf's own processes take {cpu} times the CPU there"
     third = measured["maniskill-real", "stock-async"]["cpu_ms"]
-    yield MEASUREMENTS, f"costs {stock['cpu_ms']:.0f} ms of CPU time in RLinf's synchronous loop"
-    yield MEASUREMENTS, f"{third:.0f} in its asynchronous PPO"
-    yield MEASUREMENTS, f"and {full['cpu_ms']:.0f} in `full`"
+    yield page, f"costs {stock['cpu_ms']:.0f} ms of CPU time in RLinf's synchronous loop"
+    yield page, f"{third:.0f} in its asynchronous PPO"
+    yield page, f"and {full['cpu_ms']:.0f} in `full`"
     full, tasks = json.loads((SCHEDULES / "tasks.json").read_text())["rows"]
     (low, high), (least, most) = (row["range"]["fresh_steps_per_s"] for row in (tasks, full))
     yield (
-        MEASUREMENTS,
+        page,
         f"{tasks['fresh_steps_per_s']:,.0f} fresh steps/s ({low:,.0f} to {high:,.0f}) over "
         f"{full['fresh_steps_per_s']:,.0f} ({least:,.0f} to {most:,.0f}), which is "
         f"{tasks['fresh_steps_per_s'] / full['fresh_steps_per_s']:.2f}",
@@ -153,27 +142,25 @@ def page_of_speed():
 
 def sixteen_cores():
     """Of throughput where no process waits for a core."""
+    page = MEASUREMENTS
     four, twelve = map(rows, SIXTEEN_CORES)
 
     def shares(scenario, mode):
         return [f"{measured[scenario, mode]['overlap_efficiency']:.2f}" for measured in (four, twelve)]
 
     few, many = shares("libero", "full")
-    yield (
-        MEASUREMENTS,
-        f"`libero` had {few} of what the service times allow over four steps and {many} over twelve",
-    )
-    yield MEASUREMENTS, f"`libero` has {many} of the bound in the place of {few}"
+    yield page, f"`libero` had {few} of what the service times allow over four steps and {many} over twelve"
+    yield page, f"`libero` has {many} of the bound in the place of {few}"
     few, many = shares("resets", "full-scorer")
-    yield MEASUREMENTS, f"`resets`, scored by inference, {few} and {many}"
-    yield MEASUREMENTS, f"`resets` {many} in the place of {few}"
+    yield page, f"`resets`, scored by inference, {few} and {many}"
+    yield page, f"`resets` {many} in the place of {few}"
     few, many = shares("long-tail", "full")
-    yield MEASUREMENTS, f"`long-tail` {many} in the place of {few}"
+    yield page, f"`long-tail` {many} in the place of {few}"
     for measured in (four, twelve):
         tasks, full = (measured["libero", mode]["fresh_steps_per_s"] for mode in ("full-tasks", "full"))
         assert f"{tasks / full:.2f}" == "1.27"
-    yield MEASUREMENTS, "`libero` was 1.27 times as fast there"
-    yield MEASUREMENTS, "`full-tasks` was 1.27 times `full`"
+    yield page, "`libero` was 1.27 times as fast there"
+    yield page, "`full-tasks` was 1.27 times `full`"
 
 
 def newcomer():
@@ -193,7 +180,7 @@ def newcomer():
 
 def learning():
     """Of learning."""
-    measurements, page = "benchmarks/learning/measurements.md", "docs/learning.md"
+    measurements, page = MEASUREMENTS_OF_LEARNING, "docs/learning.md"
     by_group = {}
     for name, row in gains().items():
         by_group.setdefault(row["group"], {})[name] = row
@@ -204,7 +191,7 @@ def learning():
         for side in ("sync-", "")
     ]
     yield (
-        "benchmarks/learning/measurements.md",
+        measurements,
         f"{taken_off[0]} of five synchronous runs came beyond a return of 0.5 in 30 batches, "
         f"and {taken_off[1]} of five of `full`",
     )
@@ -242,20 +229,17 @@ def learning():
     equivalent, seeds = [row for row in ppo if row["equivalent"]], {row["seeds"] for row in ppo}
     (other,) = {row["task"].removesuffix("-v3") for row in ppo if not row["equivalent"]}
     yield (
-        "benchmarks/learning/measurements.md",
+        measurements,
         f"on {COUNTS[len(equivalent)]} of {COUNTS[len(ppo)]} Meta-World tasks with PPO "
         f"({COUNTS[seeds.pop()]} seeds; on {other} less was learned)",
     )
     under_verl = read("verl")
     smaller = -100 * under_verl["tests"]["area"]["difference"]
     yield (
-        "benchmarks/learning/measurements.md",
+        measurements,
         f"`full` against this package's own loop on the demo ({COUNTS[len(under_verl['seeds'])]}",
     )
-    yield (
-        "benchmarks/learning/measurements.md",
-        f"{under_verl['verdict']} within 10 %, the area {smaller:.1f} % smaller",
-    )
+    yield measurements, f"{under_verl['verdict']} within 10 %, the area {smaller:.1f} % smaller"
 
 
 def causes():
@@ -285,7 +269,7 @@ def uncorrected():
     """Of what a correction is for: what is lost without one, over what the delay alone costs."""
     none = by_lag()["1", "none"]
     times = COUNTS[int(float(none[4]) / float(none[6]))]
-    for page in ("benchmarks/learning/measurements.md", "docs/choosing.md"):
+    for page in (MEASUREMENTS_OF_LEARNING, "docs/choosing.md"):
         yield page, f"{times} times the delay"
 
 
@@ -397,11 +381,7 @@ def test_a_page_states_what_was_measured(page, claim):
 
 def test_the_table_of_lags_is_that_of_its_runs():
     known = by_lag()
-    said = [
-        row
-        for row in lines("benchmarks/learning/measurements.md")
-        if len(row) == 5 and (row[0], "none") in known
-    ]
+    said = [row for row in lines(MEASUREMENTS_OF_LEARNING) if len(row) == 5 and (row[0], "none") in known]
     assert [row[0] for row in said] == [lag for lag, correction in known if correction == "none"]
     for lag, *figures in said:
         differences = [known[lag, correction][4] for correction in ("none", "decoupled", "tis")]
@@ -417,7 +397,7 @@ def test_the_table_of_anchors_is_that_of_the_preregistered_runs():
         )
     }
     compared = 0
-    for place, *said in lines("benchmarks/learning/measurements.md"):
+    for place, *said in lines(MEASUREMENTS_OF_LEARNING):
         name, comma, _ = place.partition(", ")
         for anchor, figures in zip(("loglinear",), said, strict=False):
             pairs, area = known.get((f"{name}-{anchor}", name), ("0", []))
@@ -461,7 +441,7 @@ def test_the_table_of_equivalence_is_that_of_its_runs():
     known = {(row["task"], row["algorithm"]): row for row in read("equivalence") if row["host"] == "both"}
     said = [
         row
-        for row in lines("benchmarks/learning/measurements.md")
+        for row in lines(MEASUREMENTS_OF_LEARNING)
         if len(row) == 5 and row[0].endswith((", PPO", ", GRPO"))
     ]
     assert len(said) == len(known)
