@@ -13,7 +13,14 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from rlinf_async.core.config_keys import did_you_mean, nearest
 from rlinf_async.hosts.kit.keys import counterparts
 from rlinf_async.observe.files import read_named
-from rlinf_async.observe.plain_data import FAST_YAML_LOADER, MAX_YAML_BYTES
+from rlinf_async.observe.plain_data import (
+    FAST_YAML_LOADER,
+    MAX_YAML_BYTES,
+    SelfContainedError,
+    has_more_nodes,
+    inner_nodes,
+    yaml_depths,
+)
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
 GROUP_PATTERN = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
@@ -202,15 +209,10 @@ def _parse(path: Path, text: str) -> yaml.Node | None:
 
 def _is_shallow(text: str) -> bool:
     """Return True if a text is YAML whose values nest at most `MAX_FAST_DEPTH` deep."""
-    depth = 0
     try:
-        for event in yaml.parse(text, Loader=FAST_YAML_LOADER):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_FAST_DEPTH:
-                return False
+        return all(depth <= MAX_FAST_DEPTH for depth in yaml_depths(text))
     except yaml.YAMLError:
         return False
-    return True
 
 
 def unreadable_yaml(error: yaml.YAMLError, path: Path | None = None) -> str:
@@ -265,35 +267,19 @@ def _nodes(tree: yaml.Node) -> Iterator[yaml.Node]:
         if id(node) not in visited_ids:
             visited_ids.add(id(node))
             yield node
-            waiting += _inside(node)
-
-
-def _inside(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+            waiting += inner_nodes(node)
 
 
 def _check_size(path: Path, tree: yaml.Node) -> None:
-    """Count values with aliases written out, without writing them out."""
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
-
-    def size(node: yaml.Node) -> int:
-        if id(node) in open_nodes:
-            raise ValueError(f"{path}, line {_line(node)}: an alias stands inside of what it stands for")
-        if id(node) not in sizes:
-            open_nodes.add(id(node))
-            sizes[id(node)] = 1 + sum(size(part) for part in _inside(node))
-            open_nodes.remove(id(node))
-        return sizes[id(node)]
-
     try:
-        values = size(tree)
+        too_large = has_more_nodes(tree, MAX_VALUES)
+    except SelfContainedError as error:
+        raise ValueError(
+            f"{path}, line {_line(error.node)}: an alias stands inside of what it stands for"
+        ) from error
     except RecursionError as error:
         raise ValueError(f"{path} nests its values too deeply to be read") from error
-    if values > MAX_VALUES:
+    if too_large:
         raise ValueError(
-            f"{path} has {values} values with its aliases written out, where at most {MAX_VALUES} are read; "
-            "write fewer aliases"
+            f"{path} has more than {MAX_VALUES} values with its aliases written out; write fewer aliases"
         )

@@ -66,8 +66,7 @@ MAX_NOTE_BYTES = 1000
 
 def noted_cluster(environ: Mapping[str, str]) -> str | None:
     """The address that the last `ray start` left for `address="auto"`, if any."""
-    temp = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
-    note = Path(temp, "ray", "ray_current_cluster")
+    note = Path(folder_of_ray(environ)[0], "ray", "ray_current_cluster")
     try:
         return read_regular(note, limit=MAX_NOTE_BYTES).decode(errors="replace").strip()
     except OSError:  # the folder may be of another account, and what has the name may be no file
@@ -109,8 +108,7 @@ def folders(environ: Mapping[str, str]) -> dict[str, Path]:
     """Return the folders into which a run writes: Ray's, and run directories, which by default are made
     where it is started.
     """
-    temporary = environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp"
-    return {"Ray's files": Path(temporary), "run directories": Path.cwd()}
+    return {"Ray's files": Path(folder_of_ray(environ)[0]), "run directories": Path.cwd()}
 
 
 def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:

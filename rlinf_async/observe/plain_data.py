@@ -70,12 +70,15 @@ def read_yaml(text: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _check_size(node)
+            if has_more_nodes(node, MAX_YAML_NODES):
+                raise DamagedError(f"has more than {MAX_YAML_NODES:,} values, by its aliases")
             return _with_text_names(loader.construct_document(node))
         finally:
             loader.dispose()
     except DamagedError:
         raise
+    except SelfContainedError as error:
+        raise DamagedError(str(error)) from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError, AttributeError):
         # PyYAML raises the latter ones of values such as the date 2001-99-99, and of keys that are none.
         raise DamagedError("is cut off or damaged") from None
@@ -109,41 +112,57 @@ def _measurable(tree: Any, depth: int = 0) -> Any:
 
 def _check_events(text: str) -> None:
     """Without recursion, and before anything is built."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=FAST_YAML_LOADER)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    for count, depth in enumerate(yaml_depths(text)):
         if depth > MAX_DEPTH:
             raise DamagedError("nests too deeply")
         if count > MAX_YAML_NODES:
             raise DamagedError(f"has more than {MAX_YAML_NODES:,} values")
 
 
-def _check_size(root: yaml.Node) -> None:
-    """Check the size of a document: the nodes of an alias count each time, and are visited once."""
+def yaml_depths(text: str) -> Iterator[int]:
+    """How deep the values of a text of YAML nest, from event to event; nothing is built of it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=FAST_YAML_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        yield depth
+
+
+class SelfContainedError(ValueError):
+    """An alias stands inside of what it stands for, which begins with `node`."""
+
+    def __init__(self, node: yaml.Node) -> None:
+        super().__init__("holds something that contains itself")
+        self.node = node
+
+
+def has_more_nodes(root: yaml.Node, most: int) -> bool:
+    """True if a document with its aliases written out has more nodes than `most`: those of an alias count
+    each time, and are visited once.
+
+    Raises:
+        SelfContainedError: there is no end to them.
+    """
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
     def size(node: yaml.Node) -> int:
         if id(node) in open_nodes:
-            raise DamagedError("holds something that contains itself")
+            raise SelfContainedError(node)
         if id(node) not in sizes:
             open_nodes.add(id(node))
-            sizes[id(node)] = 1 + sum(size(each) for each in _inner(node))
-            open_nodes.discard(id(node))
-            if sizes[id(node)] > MAX_YAML_NODES:
-                raise DamagedError(f"has more than {MAX_YAML_NODES:,} values, by its aliases")
+            # Aliases of aliases double the number with every line: from `most` on it does not matter.
+            sizes[id(node)] = min(1 + sum(size(each) for each in inner_nodes(node)), most + 1)
+            open_nodes.remove(id(node))
         return sizes[id(node)]
 
-    size(root)
+    return size(root) > most
 
 
-def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+def inner_nodes(node: yaml.Node) -> list[yaml.Node]:
+    """The names and values of a mapping, or the items of a sequence."""
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            yield name
-            yield value
-    elif isinstance(node, yaml.SequenceNode):
-        yield from node.value
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _with_text_names(tree: Any, depth: int = 0) -> Any:
