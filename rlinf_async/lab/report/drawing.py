@@ -171,28 +171,6 @@ def stacked(parts: Iterable[tuple[float, str, str, str, str]]) -> str:
     )
 
 
-def heat(
-    names: Sequence[str],
-    heads: Sequence[str],
-    values: Sequence[Sequence[float | None]],
-    texts: Sequence[Sequence[str]],
-) -> str:
-    """A map of cells with their numbers in them, the darker the larger; None is an empty cell."""
-    numbers = [value for line in values for value in line if value is not None]
-    least, most = min(numbers, default=0.0), max(numbers, default=0.0)
-
-    def cell(value: float | None, text: str) -> str:
-        strength = 0.0 if value is None else 0.15 + 0.7 * ((value - least) / (most - least or 1.0))
-        return f'<td style="background:rgba(217,72,15,{strength:.2f})">{escape(text)}</td>'
-
-    head = "".join(f"<th>{escape(each)}</th>" for each in ("", *heads))
-    body = "".join(
-        f"<tr><th>{escape(name)}</th>{''.join(map(cell, line, tooltips))}</tr>"
-        for name, line, tooltips in zip(names, values, texts, strict=True)
-    )
-    return f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-
-
 def _svg(behind: str, marks: Iterable[str]) -> str:
     box = f'viewBox="0 0 {DRAWING_UNITS} {DRAWING_UNITS}" preserveAspectRatio="none"'
     return f'<svg {box} aria-hidden="true">{behind}{"".join(marks)}</svg>'

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlinf_async.extras import pip_install
 from rlinf_async.lab.report import redact
-from rlinf_async.lab.report.content import Section
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, share
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import Subject, subjects
@@ -22,10 +21,8 @@ STOCK_SENTENCE = "RLinf's own script has run here, and has left nothing that say
 TEMPLATE_FOLDER = Path(__file__).parent / "template"
 
 
-def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = None) -> Path:
+def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write a page about one run, or about several side by side, and return where it is.
-
-    `first` is a section of the caller's, which comes before those of the runs.
 
     Raises:
         ValueError: a path that is no run directory, a place that cannot be written, or a package that is
@@ -36,7 +33,7 @@ def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = Non
     absent = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if absent:
         raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
-    html = render([redact.run(RunFiles.read(run)) for run in runs], first=first)
+    html = render([redact.run(RunFiles.read(run)) for run in runs])
     try:
         if out.is_dir():
             raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
@@ -47,12 +44,12 @@ def write_report(runs: Sequence[Path], out: Path, *, first: Section | None = Non
     return out
 
 
-def render(runs: Sequence[RunFiles], *, first: Section | None = None) -> str:
+def render(runs: Sequence[RunFiles]) -> str:
     """The page about runs from which everything private has been taken out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     views = subjects(runs)
-    every = [*([first] if first is not None else []), *sections(views)]
+    every = sections(views)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE_FOLDER),
         autoescape=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -12,8 +11,6 @@ from rich.status import Status
 
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_output
-from rlinf_async.lab.report.content import Section
-from rlinf_async.lab.sweep.axes import axes_section
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.plan import Sweep, plan
 from rlinf_async.lab.sweep.table import (
@@ -86,7 +83,7 @@ def run(sweep: Sweep, console: Console) -> bool:
             raise
         table = _write(sweep)
         _show(table, sweep, console)
-        _write_page(sweep, table, console)
+        _write_page(sweep, console)
     return all(cell.done for cell in sweep.cells)
 
 
@@ -138,20 +135,16 @@ def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
         console.print(paragraph, style="dim", markup=False)
 
 
-def _write_page(sweep: Sweep, table: Sequence[Row], console: Console) -> None:
+def _write_page(sweep: Sweep, console: Console) -> None:
     """The report; without it a sweep has still succeeded."""
     folder = sweep.directory.path
     names = ["table.md", "table.csv", "table.tex"]
     if directories := [cell.directory for cell in sweep.cells if cell.done]:
+        from rlinf_async.lab.report.page import write_report
+
         try:
-            _write_report(directories, axes_section(table), folder / "report.html")
+            write_report(directories, folder / "report.html")
             names.append("report.html")
         except ValueError as error:
             console.print(f"no report.html: {error}", markup=False)
     console.print(f"{', '.join(names)} are in {folder}", markup=False, soft_wrap=True)
-
-
-def _write_report(runs: Sequence[Path], first: Section | None, out: Path) -> Path:
-    from rlinf_async.lab.report.page import write_report
-
-    return write_report(runs, out, first=first)

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from rlinf_async.lab.process import run_command
 from rlinf_async.lab.sweep import command
-from rlinf_async.lab.sweep.axes import axes_section
 from rlinf_async.lab.sweep.command import Watch
 from rlinf_async.lab.sweep.plan import plan
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, Setting, parse_axis, parse_settings, varied
@@ -112,21 +111,6 @@ def test_what_is_varied_has_columns_of_its_own():
     assert max(len(line.rstrip()) for line in console.export_text().splitlines()) <= 80
 
 
-def test_one_key_is_drawn_as_lines_and_two_as_a_map():
-    one = rows({each: Outcomes({0: run(100.0)}) for each in varied([OFF, FULL], [STALENESS])})
-    section = axes_section(one)
-    assert section is not None
-    assert section.title == "What async.train.max_staleness changes"
-    drawn = section.figures[0].drawing
-    assert "full: 100 at 1 max_staleness" in drawn
-    assert "off: 100 at 0 max_staleness" in drawn  # wherever it is, off is the same
-    two = axes_section(rows({each: Outcomes({0: run(100.0)}) for each in varied([FULL], [STALENESS, ENVS])}))
-    assert two is not None
-    assert two.figures[0].drawing.count("<td") == 4
-    assert axes_section(rows({FULL: Outcomes({0: run(1.0)})})) is None
-    assert axes_section(rows({each: Outcomes({}) for each in varied([FULL], [STALENESS])})) is None
-
-
 def test_a_sweep_over_a_key_keeps_runs_apart_and_writes_every_table(tmp_path, monkeypatch):
     training = FakeTraining(tmp_path / "fake", monkeypatch)
     planned = sweep(tmp_path / "sweep", "train,full", vary=("async.train.max_staleness=0,1",))
@@ -138,7 +122,6 @@ def test_a_sweep_over_a_key_keeps_runs_apart_and_writes_every_table(tmp_path, mo
     ]
     for name in ("table.md", "table.csv", "table.tex", "report.html"):
         assert (tmp_path / "sweep" / name).stat().st_size
-    assert "What async.train.max_staleness changes" in (tmp_path / "sweep" / "report.html").read_text()
     assert "; 0:" in console.export_text()  # the time left, once a run is done
 
 
