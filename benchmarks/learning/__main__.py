@@ -26,7 +26,7 @@ def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) 
     """Does `full` learn what the synchronous loop learns? On both hosts."""
     failed = _run(data.equivalence("local", seeds_local), jobs)
     failed += _run(data.equivalence("rlinf", seeds_rlinf), 1)
-    _report("equivalence", "hosts")
+    _report("equivalence")
     _end(failed)
 
 
@@ -35,14 +35,6 @@ def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
     """What does a fixed lag cost, and which correction pays it back?"""
     failed = _run(data.staleness(seeds), jobs)
     _report("staleness")
-    _end(failed)
-
-
-@app.command()
-def levels(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
-    """What does each level do to learning by itself?"""
-    failed = _run(data.levels(seeds), jobs)
-    _report("levels")
     _end(failed)
 
 
@@ -118,7 +110,7 @@ def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")]
 @app.command()
 def report() -> None:
     """Write every table and picture of the earlier experiments from their results; nothing is run."""
-    _report("equivalence", "staleness", "levels", "hosts")
+    _report("equivalence", "staleness")
 
 
 def _run(cells: Sequence[Cell], jobs: int) -> list[Cell]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -27,22 +27,11 @@ BATCHES = 30
 STALENESS = (0, 1, 2, 4, 8)
 CORRECTIONS = ("none", "decoupled", "tis")
 
-LEVELS: dict[str, dict[str, Any]] = {
-    "off": {"mode": "off"},
-    "train": {"mode": "train"},
-    "rollout": {"mode": "rollout"},
-    "streamer": {"mode": "streamer"},
-    "streamer-running": {"mode": "streamer", "advanced": {"normalization": "running"}},
-    "full": {"mode": "full"},
-    "full-running": {"mode": "full", "advanced": {"normalization": "running"}},
-}
-"""PPO streams only where it is told to: with eight epochs, `auto` waits for the batch."""
-
 
 def equivalence(host: Literal["local", "rlinf"], seeds: int) -> list[Cell]:
     """Synchronous and `full`, seed by seed, so that pairs share their starts and run side by side."""
     return [
-        _cell(host, task, algorithm, label, LEVELS[label], BATCHES, seed)
+        _cell(host, task, algorithm, label, {"mode": label}, seed)
         for seed in range(seeds)
         for task, algorithm in SETTINGS
         for label in ("off", "full")
@@ -52,20 +41,9 @@ def equivalence(host: Literal["local", "rlinf"], seeds: int) -> list[Cell]:
 def staleness(seeds: int) -> list[Cell]:
     """A fixed lag, reproducibly, by correction; with a lag of 0 there is nothing to correct."""
     return [
-        _cell("local", PRESS, "ppo", label, block, BATCHES, seed)
+        _cell("local", PRESS, "ppo", label, block, seed)
         for seed in range(seeds)
         for label, block in _lags().items()
-    ]
-
-
-def levels(seeds: int) -> list[Cell]:
-    """Each level by itself, with PPO and with GRPO."""
-    return [
-        _cell("local", PRESS, algorithm, label, block, BATCHES, seed)
-        for seed in range(seeds)
-        for algorithm in ("ppo", "grpo")
-        for label, block in LEVELS.items()
-        if algorithm == "ppo" or not label.endswith("running")
     ]
 
 
@@ -89,7 +67,6 @@ def _cell(
     algorithm: Literal["ppo", "grpo"],
     label: str,
     block: dict[str, Any],
-    batches: int,
     seed: int,
 ) -> Cell:
     return Cell(
@@ -98,7 +75,7 @@ def _cell(
         algorithm=algorithm,
         label=label,
         asynchrony=block,
-        batches=batches,
+        batches=BATCHES,
         seed=seed,
     )
 
@@ -124,13 +101,13 @@ class Results:
 
     runs: tuple[tuple[Cell, Curve], ...]
 
-    def curves(self, *, host: str, task: str, algorithm: str, label: str, batches: int) -> dict[int, Curve]:
+    def curves(self, *, host: str, task: str, algorithm: str, label: str) -> dict[int, Curve]:
         """Curves by seed, in order of seeds."""
-        wanted = (host, task, algorithm, label, batches)
+        wanted = (host, task, algorithm, label)
         curves = {
             cell.seed: curve
             for cell, curve in self.runs
-            if (cell.host, cell.task, cell.algorithm, cell.label, cell.batches) == wanted
+            if (cell.host, cell.task, cell.algorithm, cell.label) == wanted
         }
         return dict(sorted(curves.items()))
 
@@ -141,16 +118,13 @@ def load() -> Results:
     return Results(tuple((Cell(**one["cell"]), Curve(**one["curve"])) for one in stored))
 
 
-def missing(
-    experiment: Callable[[int], list[Cell]], results: Results, asks: Callable[[Cell], bool] = lambda _: True
-) -> list[str]:
+def missing(experiment: Callable[[int], list[Cell]], results: Results) -> list[str]:
     """Names of the runs that an experiment lacks, up to the highest seed that has any.
 
-    `asks` says which runs count for that; an experiment that borrows runs from another leaves them out.
     With no run at all, what is missing is one seed.
     """
     stored = {cell.name for cell, _ in results.runs}
-    seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in stored and asks(cell)]
+    seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in stored]
     return [cell.name for cell in experiment(max(seeds, default=0) + 1) if cell.name not in stored]
 
 
@@ -213,18 +187,18 @@ def compared(*groups: dict[int, tuple[Curve, Curve]], task: str, algorithm: str,
     )
 
 
-def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: int) -> list[Comparison]:
+def comparisons(results: Results) -> list[Comparison]:
     """Synchronous with full, for each setting and host that has a pair, and for both hosts together.
 
     In "both" each pair is of one host. A seed names the same start on either host, so that its two pairs
     count as one, by their mean.
     """
     rows: list[Comparison] = []
-    for task, algorithm in settings:
+    for task, algorithm in SETTINGS:
         hosts: dict[str, tuple[dict[int, tuple[Curve, Curve]], ...]] = {}
         for host in ("local", "rlinf"):
             sync, full = (
-                results.curves(host=host, task=task, algorithm=algorithm, label=label, batches=batches)
+                results.curves(host=host, task=task, algorithm=algorithm, label=label)
                 for label in ("off", "full")
             )
             if pairs := paired(sync, full):
@@ -235,20 +209,6 @@ def comparisons(results: Results, settings: Iterable[tuple[str, str]], batches: 
     return rows
 
 
-def on_press(results: Results, algorithm: str, label: str) -> dict[int, Curve]:
-    """Curves by seed of the experiments that take one level or one lag by itself."""
-    return results.curves(host="local", task=PRESS, algorithm=algorithm, label=label, batches=BATCHES)
-
-
-def host_pairs(results: Results) -> list[tuple[Comparison, str]]:
-    """Local with RLinf, for each setting and label that both have a seed of."""
-    pairs_of_hosts: list[tuple[Comparison, str]] = []
-    for task, algorithm in SETTINGS:
-        for label in ("off", "full"):
-            local, rlinf = (
-                results.curves(host=host, task=task, algorithm=algorithm, label=label, batches=BATCHES)
-                for host in ("local", "rlinf")
-            )
-            if pairs := paired(local, rlinf):
-                pairs_of_hosts.append((compared(pairs, task=task, algorithm=algorithm, host="both"), label))
-    return pairs_of_hosts
+def on_press(results: Results, label: str) -> dict[int, Curve]:
+    """Curves by seed of the experiment that takes one lag by itself."""
+    return results.curves(host="local", task=PRESS, algorithm="ppo", label=label)

@@ -23,13 +23,8 @@ from benchmarks.learning.cells import Curve
 from benchmarks.learning.data import (
     HOST_NAMES,
     LEVEL,
-    MARGIN,
-    Comparison,
     Results,
-    compared,
-    host_pairs,
     on_press,
-    paired,
 )
 from benchmarks.learning.peers import LABELS, PeerCurve
 from benchmarks.learning.statistics import WINDOW, area_under_curve, delayed, final_success, moving_mean
@@ -40,7 +35,6 @@ SIDES = {"off": ("synchronous", BLUE), "full": ("full", ORANGE)}
 STYLES = {"local": "-", "rlinf": (0, (4, 1.5))}
 CORRECTIONS = {"none": (ORANGE, "s"), "decoupled": (BLUE, "o"), "tis": (GREEN, "^")}
 LOOPS = {"synchronous": GREY, "async-ppo": BLUE, "asynchronous": ORANGE}
-MARKERS = ("o", "s", "^", "D")
 
 plt.rcParams.update(
     {
@@ -64,9 +58,7 @@ def equivalence(results: Results) -> Path | None:
         counts: dict[str, list[int]] = {}
         for host in STYLES:
             for label in SIDES:
-                curves = results.curves(
-                    host=host, task=task, algorithm=algorithm, label=label, batches=data.BATCHES
-                )
+                curves = results.curves(host=host, task=task, algorithm=algorithm, label=label)
                 counts.setdefault(host, []).append(len(curves))
                 if curves:
                     _curves(panel, list(curves.values()), SIDES[label][1], STYLES[host])
@@ -120,7 +112,7 @@ def staleness(results: Results) -> Path | None:
         for place, (correction, (color, marker)) in enumerate(CORRECTIONS.items()):
             means = {}
             for lag in data.STALENESS:
-                curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off").values()
+                curves = on_press(results, f"lag{lag}-{correction}" if lag else "off").values()
                 values = [measure(curve) for curve in curves]
                 if values:
                     # Beside each other, so that no correction hides another.
@@ -133,10 +125,7 @@ def staleness(results: Results) -> Path | None:
             )
             drawn = drawn or bool(means)
         late = [
-            np.mean(
-                [measure(delayed(curve, lag)) for curve in on_press(results, "ppo", "off").values()]
-                or [np.nan]
-            )
+            np.mean([measure(delayed(curve, lag)) for curve in on_press(results, "off").values()] or [np.nan])
             for lag in data.STALENESS
         ]
         panel.plot(data.STALENESS, late, color=GREY, ls=":", lw=1.5, label="no loss but delay")
@@ -147,66 +136,6 @@ def staleness(results: Results) -> Path | None:
     axes[0].legend(title="correction", loc="lower left")
     figure.suptitle(f"Learning with a fixed lag ({data.PRESS}, PPO): lines are means, small points are seeds")
     return _save(figure, "staleness.png", drawn)
-
-
-def levels(results: Results) -> Path | None:
-    """Paired differences of each level to the synchronous loop, with the margin as a band."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.9), sharex=True, sharey=True, layout="constrained")
-    labels = [label for label in data.LEVELS if label != "off"]
-    drawn = False
-    for panel, algorithm in zip(axes, ("ppo", "grpo"), strict=True):
-        base = on_press(results, algorithm, "off")
-        if base:
-            margin = MARGIN * float(np.mean([area_under_curve(curve) for curve in base.values()]))
-            panel.axvspan(-margin, margin, color=GREY, alpha=0.12, lw=0)
-        for place, label in enumerate(labels):
-            pairs = paired(base, on_press(results, algorithm, label))
-            if pairs:
-                _difference(panel, compared(pairs, task="", algorithm=algorithm, host="local"), place)
-                drawn = True
-        panel.axvline(0, color=GREY, lw=0.8)
-        panel.set_title(f"{algorithm.upper()}, {data.PRESS}")
-        panel.set_xlabel("difference of AUC to off")
-        panel.locator_params(axis="x", nbins=6)
-    axes[0].set_yticks(range(len(labels)), labels)
-    axes[0].set_ylim(len(labels) - 0.5, -0.5)
-    figure.suptitle(
-        "Each level against the synchronous loop: dots are seeds, bars 90 % intervals of their mean,\n"
-        f"the grey band is the margin of {MARGIN:.0%} of off"
-    )
-    return _save(figure, "levels.png", drawn)
-
-
-def _difference(panel: Axes, comparison: Comparison, place: int) -> None:
-    tost = comparison.tost
-    each = [area_under_curve(other) - area_under_curve(base) for base, other in comparison.pairs]
-    panel.plot(each, [place + 0.2] * len(each), "o", color=BLUE, ms=3.5, alpha=0.45, mew=0)
-    if tost.ci_low is not None and tost.ci_high is not None:
-        panel.plot([tost.ci_low, tost.ci_high], [place, place], color=BLUE, lw=2)
-    panel.plot(tost.difference, place, "D", color=BLUE, ms=6)
-
-
-def hosts(results: Results) -> Path | None:
-    """AUC on RLinf over AUC on the local host, a point for each seed."""
-    figure, panel = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    comparisons = host_pairs(results)
-    values: list[float] = []
-    for one, label in comparisons:
-        local, rlinf = ([area_under_curve(pair[side]) for pair in one.pairs] for side in (0, 1))
-        marker = MARKERS[data.SETTINGS.index((one.task, one.algorithm))]
-        name = f"{one.task}, {one.algorithm.upper()}, {SIDES[label][0]}"
-        panel.plot(local, rlinf, marker, color=SIDES[label][1], ms=6, alpha=0.7, mew=0, label=name)
-        values += local + rlinf
-    if values:
-        ends = (min(values) - 0.04, max(values) + 0.04)
-        panel.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
-        panel.set(xlim=ends, ylim=ends)
-        panel.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
-    panel.set_aspect("equal")
-    panel.set_xlabel("AUC on the local host")
-    panel.set_ylabel("AUC on RLinf")
-    panel.set_title("The same cells on both hosts: a point is a seed")
-    return _save(figure, "hosts.png", bool(values))
 
 
 def success_over_seconds(
@@ -268,8 +197,6 @@ def _fresh_line(curve: PeerCurve) -> tuple[list[float], list[float]]:
 PLOTS: dict[str, Callable[[Results], Path | None]] = {
     "equivalence": equivalence,
     "staleness": staleness,
-    "levels": levels,
-    "hosts": hosts,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.learning import data, tables
-from benchmarks.learning.cells import Cell, Curve
+from benchmarks.learning.cells import Curve
 from benchmarks.learning.data import (
     HOST_NAMES,
     LEVEL,
@@ -19,7 +19,6 @@ from benchmarks.learning.data import (
     Results,
     compared,
     comparisons,
-    host_pairs,
     missing,
     on_press,
     paired,
@@ -40,7 +39,7 @@ PAIRS = f"Intervals are of 90 %, of paired differences; the margin is {MARGIN:.0
 
 def equivalence(results: Results) -> list[Path]:
     """Synchronous training against `full`: JSON for programs, markdown for people."""
-    found = comparisons(results, data.SETTINGS, data.BATCHES)
+    found = comparisons(results)
     rows = [comparison.as_row() for comparison in found]
     gaps = [name for host in ("local", "rlinf") for name in missing(partial(data.equivalence, host), results)]
     return [
@@ -136,15 +135,15 @@ def _in_words(found: list[Comparison]) -> str:
 
 def staleness(results: Results) -> list[Path]:
     """Lag by correction, each compared with no lag."""
-    base = on_press(results, "ppo", "off")
+    base = on_press(results, "off")
     rows = []
     for lag in data.STALENESS:
         for correction in data.CORRECTIONS if lag else (tables.NOTHING,):
-            curves = on_press(results, "ppo", f"lag{lag}-{correction}" if lag else "off")
+            curves = on_press(results, f"lag{lag}-{correction}" if lag else "off")
             if curves:
                 size, area, final, stale = _figures(curves)
                 worst = tables.percent(min(map(final_success, curves.values())))
-                against = [*_difference(base, curves)[:2], _of_delay(base, curves, lag)]
+                against = [*_difference(base, curves), _of_delay(base, curves, lag)]
                 comparison = against if lag else [tables.NOTHING] * 3
                 rows.append([str(lag), correction, size, area, *comparison, final, worst, stale])
     head = (
@@ -167,71 +166,9 @@ def staleness(results: Results) -> list[Path]:
     ]
 
 
-def levels(results: Results) -> list[Path]:
-    """Each level against the synchronous loop."""
-    rows = []
-    for algorithm in ("ppo", "grpo"):
-        base = on_press(results, algorithm, "off")
-        for label in data.LEVELS:
-            curves = on_press(results, algorithm, label)
-            if curves:
-                size, area, final, stale = _figures(curves)
-                comparison = _difference(base, curves) if label != "off" else [tables.NOTHING] * 3
-                rows.append([algorithm, label, size, area, *comparison, final, stale])
-    head = "algorithm|level|seeds|AUC ± sd|to off|90 % interval|verdict|final success|mean staleness"
-    gaps = missing(data.levels, results, _of_levels_alone)
-    return [
-        tables.write(
-            "levels.md",
-            "# Each level by itself\n",
-            f"{data.PRESS}, {data.BATCHES} batches, local host. {AUC} {PAIRS} The runs of "
-            "`off` and `full` are those of the equivalence experiment.\n",
-            tables.markdown(head.split("|"), rows),
-            _picture("Differences to the synchronous loop", "levels.png", rows),
-            tables.listing("Runs that are missing", gaps),
-        )
-    ]
-
-
-def hosts(results: Results) -> list[Path]:
-    """Whether the local host learns what RLinf learns."""
-    rows = []
-    for one, label in host_pairs(results):
-        tost = one.tost
-        finals = one.reduced(final_success, np.mean)
-        rows.append(
-            [
-                one.task,
-                one.algorithm,
-                label,
-                str(tost.pairs),
-                tables.number(tost.sync_mean),
-                tables.number(tost.full_mean),
-                tables.signed(tost.difference),
-                tables.interval(tost),
-                *map(tables.percent, finals),
-            ]
-        )
-    head = (
-        "task|algorithm|label|seeds|local AUC|RLinf AUC|RLinf − local|90 % interval|final local|final RLinf"
-    )
-    return [
-        tables.write(
-            "hosts.md",
-            "# The two hosts\n",
-            f"The same cells on the local host and on RLinf, over the seeds that both have. {AUC} A pair "
-            "shares its seed, and with it the cloned start. Intervals are of 90 %.\n",
-            tables.markdown(head.split("|"), rows),
-            _picture("AUC on RLinf over AUC on the local host", "hosts.png", rows),
-        )
-    ]
-
-
 REPORTS: dict[str, Callable[[Results], list[Path]]] = {
     "equivalence": equivalence,
     "staleness": staleness,
-    "levels": levels,
-    "hosts": hosts,
 }
 
 
@@ -255,10 +192,6 @@ def _of_delay(base: Mapping[int, Curve], curves: Mapping[int, Curve], lag: int) 
     return tables.signed(float(np.mean(losses))) if losses else tables.NOTHING
 
 
-def _of_levels_alone(cell: Cell) -> bool:
-    return cell.label not in ("off", "full")
-
-
 def _staleness(curve: Curve) -> float:
     return float(np.mean(curve.staleness))
 
@@ -268,12 +201,12 @@ def _setting(one: Comparison) -> list[str]:
 
 
 def _difference(base: dict[int, Curve], curves: dict[int, Curve]) -> list[str]:
-    """Difference to the base, its interval and the verdict, over the seeds that both have."""
+    """Difference to the base and its interval, over the seeds that both have."""
     pairs = paired(base, curves)
     if not pairs:
-        return [tables.NOTHING] * 3
+        return [tables.NOTHING] * 2
     tost = compared(pairs, task="", algorithm="", host="local").tost
-    return [tables.signed(tost.difference), tables.interval(tost), tost.verdict]
+    return [tables.signed(tost.difference), tables.interval(tost)]
 
 
 def _picture(shown: str, name: str, rows: Sequence[object]) -> str:

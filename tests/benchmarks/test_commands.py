@@ -71,7 +71,6 @@ COMMANDS = (
     _stored("schedules.held_out", "--scenario libero"),
     _stored("learning equivalence", nightly=True),
     _stored("learning staleness", nightly=True),
-    _stored("learning levels", nightly=True),
     _stored("learning preregistered", "--report"),
     _stored("learning corrections", "--report"),
     _stored("learning peers", "--report"),

@@ -27,7 +27,6 @@ EXPERIMENTS = {
     "equivalence-local": lambda seeds: data.equivalence("local", seeds),
     "equivalence-rlinf": lambda seeds: data.equivalence("rlinf", seeds),
     "staleness": data.staleness,
-    "levels": data.levels,
 }
 
 
@@ -177,13 +176,8 @@ def test_a_lag_is_fixed_and_its_correction_is_in_force():
         assert cell.label == f"lag{config.max_staleness}-{config.correction}"
 
 
-def test_levels_borrow_the_runs_of_the_equivalence_experiment():
-    borrowed = {cell.name for cell in data.levels(1) if cell.label in ("off", "full")}
-    assert borrowed <= {cell.name for cell in data.equivalence("local", 1)}
-
-
 def test_a_written_run_is_read_back(results):
-    cell = data.levels(1)[0]
+    cell = data.staleness(1)[0]
     cells.write(cell, curve([0.25, 0.5]), {"trajectories": "some"})
     (cell.path.parent / "unfinished.draft").write_text("{")
     assert data.load().runs == ((cell, curve([0.25, 0.5])),)
@@ -223,11 +217,11 @@ def test_reports_say_that_there_is_nothing_yet(name, results):
     assert ".png" not in written[-1].read_text()
 
 
-def test_missing_counts_up_to_the_highest_seed_and_not_by_borrowed_runs(results):
+def test_missing_counts_up_to_the_highest_seed(results):
+    store([cell for cell in data.staleness(2) if (cell.seed, cell.label) != (0, "lag8-tis")][:-1])
+    gaps = data.missing(data.staleness, data.load())
+    assert [name.rpartition("30-")[2] for name in gaps] == ["lag8-tis-seed0", "lag8-tis-seed1"]
     store(data.equivalence("local", 3))
-    gaps = data.missing(data.levels, data.load(), lambda cell: cell.label not in ("off", "full"))
-    assert gaps
-    assert all(name.endswith("seed0") for name in gaps)
     assert data.missing(EXPERIMENTS["equivalence-local"], data.load()) == []
 
 
@@ -242,23 +236,14 @@ def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
     )
 
 
-def test_hosts_are_compared_over_the_seeds_that_both_have(results):
-    store(data.equivalence("local", 3) + data.equivalence("rlinf", 2))
-    found = data.host_pairs(data.load())
-    assert len(found) == 8
-    assert {one.tost.pairs for one, _ in found} == {2}
-
-
 def test_pictures_are_small_repeat_themselves_and_go_with_their_data(results):
     plots = pytest.importorskip("benchmarks.learning.plots")
-    store(
-        data.equivalence("local", 2) + data.equivalence("rlinf", 1) + data.staleness(2)[:-4] + data.levels(2)
-    )
+    store(data.equivalence("local", 2) + data.equivalence("rlinf", 1) + data.staleness(2)[:-4])
     drawn = [plot(data.load()) for plot in plots.PLOTS.values()]
     before = [path.read_bytes() for path in drawn]
     assert max(map(len, before)) < 150_000
     assert [plot(data.load()).read_bytes() for plot in plots.PLOTS.values()] == before
-    assert [plot(data.Results(())) for plot in plots.PLOTS.values()] == [None] * 4
+    assert [plot(data.Results(())) for plot in plots.PLOTS.values()] == [None] * 2
     assert not list(results.glob("*.png"))
 
 
