@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from benchmarks.learning import pi0, singles
+from benchmarks.learning.campaign import complete, rows_of
 from benchmarks.schedules import hosts
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.report.advice.bounds import LOGLINEAR_PRICE
@@ -298,7 +299,7 @@ def front_page():
 
 def flow():
     """Of RLinf's pi0 class at tiny sizes: the README's picture, and what was learned."""
-    found = pi0.pairs()
+    found = pi0.pairs(rows_of(pi0.RAW, pi0.Run))
     seconds = {
         mode: median(pi0.seconds_to_level(curves[mode]) or math.inf for curves in found.values())
         for mode in pi0.SIDES
@@ -327,8 +328,8 @@ def flow():
 
 def single_tasks():
     """Of single tasks of real physics: how late runs were, and where they learned the same beyond that."""
-    rows_ = singles.stored()
-    seeds = singles.complete(rows_)
+    rows_ = rows_of(singles.RAW, singles.Run)
+    seeds = complete(rows_, singles.runs())
     page = "docs/learning.md"
     yield page, f"{len(seeds)} of its {len(singles.SEEDS)} seeds are there"
     by_default, exact = (singles.claims(rows_, mode, seeds) for mode in ("tasks", "full"))

@@ -33,11 +33,11 @@ import typer
 
 from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.victims import simulators_of
+from benchmarks.learning import tables
 from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
 from benchmarks.learning.data import PRESS
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
-from benchmarks.learning.statistics import Tost, tost_paired
-from benchmarks.learning.verdicts import area, final
+from benchmarks.learning.statistics import MEASURES, Tost, area, compared, final
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
@@ -111,13 +111,8 @@ def tests(results: Mapping[str, Any], side: str) -> dict[str, Tost]:
         for seed in range(SEEDS)
         if name_of(ALONE, seed) in results and name_of(side, seed) in results
     ]
-    found = {}
-    for measure, of in {"area": area, "final": lambda curve: final(curve, FINAL_SHARE)}.items():
-        alone, killed = ([of(pair[place]["success"]) for pair in pairs] for place in (0, 1))
-        if pairs:
-            mean = sum(alone) / len(alone)
-            found[measure] = tost_paired([v / mean for v in alone], [v / mean for v in killed], MARGIN)
-    return found
+    alone, killed = ([pair[place]["success"] for pair in pairs] for place in (0, 1))
+    return compared(alone, killed, margin=MARGIN, final_share=FINAL_SHARE)
 
 
 def passed(results: Mapping[str, Any], side: str) -> bool:
@@ -144,7 +139,7 @@ def table(results: Mapping[str, Any]) -> str:
                 *(_sum(runs, name) for name in ("killed", "restarts", "unaccounted")),
                 _mean([area(one["success"]) for one in runs]),
                 _mean([final(one["success"], FINAL_SHARE) for one in runs]),
-                *(_interval(against.get(name)) for name in ("area", "final")),
+                *(tables.share(against.get(name)) for name in MEASURES),
                 "–" if side == ALONE else "yes" if passed(results, side) else "no",
             ]
         )
@@ -158,12 +153,6 @@ def _sum(runs: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.3f}" if values else "–"
-
-
-def _interval(test: Tost | None) -> str:
-    if test is None or test.ci_low is None or test.ci_high is None:
-        return "–"
-    return f"{test.difference:+.1%} [{test.ci_low:+.1%}, {test.ci_high:+.1%}]"
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

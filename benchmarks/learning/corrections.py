@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,7 @@ import numpy as np
 
 from benchmarks.learning import tables
 from benchmarks.learning.preregistration import Preregistration, Setting
-from benchmarks.learning.statistics import Tost, tost_paired
-from benchmarks.learning.verdicts import area, one_batch
+from benchmarks.learning.statistics import Tost, area, one_batch, tost_paired
 
 DEFAULT = "decoupled"
 """What the others are compared with: the weight and the recomputed anchor that runs have by default."""
@@ -45,7 +43,7 @@ def _setting(stated: Preregistration, prefix: str, lag: int, name: str) -> Setti
     policy = _of_policies(stated).get(prefix, {})
     like = policy["like"] if policy else stated.anchors["recipes"][prefix]
     return replace(
-        next(setting for setting in stated.settings if setting.name == like),
+        stated.setting(like),
         **{key: policy[key] for key in ("task", "recipe") if key in policy},
         name=f"{prefix}-lag{lag}-{name}",
         lag=lag,
@@ -157,14 +155,13 @@ def _pooled(stated: Preregistration, name: str, among: Sequence[str]) -> list[fl
 
 def _areas(setting: Setting) -> dict[int, float]:
     """By seed."""
-    paths = {seed: setting.path("asynchronous", seed) for seed in setting.seeds}
-    return {seed: area(_success(path)) for seed, path in paths.items() if path.exists()}
+    curves = setting.success("asynchronous", setting.seeds)
+    return {seed: area(curve) for seed, curve in curves.items()}
 
 
-def _curves(setting: Setting) -> list[Any]:
+def _curves(setting: Setting) -> list[list[float]]:
     """Of the synchronous runs."""
-    paths = [setting.path("synchronous", seed) for seed in setting.seeds]
-    return [_success(path) for path in paths if path.exists()]
+    return list(setting.success("synchronous", setting.seeds).values())
 
 
 def _synchronous(setting: Setting) -> str:
@@ -189,7 +186,3 @@ def _numbers(areas: Mapping[int, float], against: list[float]) -> list[str]:
         return [area_and_sd, *[tables.NOTHING] * 2]
     test = tost_paired([0.0] * len(against), against, 1.0)
     return [area_and_sd, tables.signed(test.difference), tables.interval(test)]
-
-
-def _success(path: Path) -> Any:
-    return json.loads(path.read_text())["success"]

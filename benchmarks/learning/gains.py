@@ -96,10 +96,7 @@ def gains(stated: Preregistration) -> list[Gain]:
 
 
 def _tests(row: Row, margin: float) -> tuple[Tost, Tost]:
-    curves, others = (
-        [json.loads(row.setting.path(side, seed).read_text())["success"] for seed in row.seeds]
-        for side in SIDES
-    )
+    curves, others = (list(row.setting.success(side, row.seeds).values()) for side in SIDES)
     later = [moved(curve, row.setting.lag) for curve in curves]
     sync, delayed, other = learned(curves, later, others)
     return tost_paired(sync, other, margin), tost_paired(delayed, other, margin)

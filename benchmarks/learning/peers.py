@@ -200,5 +200,4 @@ def _differences(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def _setting(stated: Preregistration) -> Setting:
-    (setting,) = (one for one in stated.settings if one.name == stated.peers["like"])
-    return setting
+    return stated.setting(stated.peers["like"])

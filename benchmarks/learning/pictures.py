@@ -22,7 +22,6 @@ that part of level 3, the first optimizer step, or the lag and the order of samp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ import numpy as np
 
 from benchmarks.learning import cells, on_ray, tables
 from benchmarks.learning.campaign import by_seed
-from benchmarks.learning.preregistration import Setting, load
+from benchmarks.learning.preregistration import Setting, Side, load
 
 RAW = cells.RESULTS / "pictures.jsonl"
 SETTING = "rlinf-press-vla-slow"
@@ -62,7 +61,7 @@ def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
 
 def setting() -> Setting:
     """The setting of which they are."""
-    return next(one for one in load().settings if one.name == SETTING)
+    return load().setting(SETTING)
 
 
 def trained(run: Run) -> dict[str, Any]:
@@ -72,14 +71,9 @@ def trained(run: Run) -> dict[str, Any]:
     return {**vars(run), **{name: curves[name] for name in ("success", "gradient_norm", "mean_lag")}}
 
 
-def stored() -> dict[Run, dict[str, Any]]:
-    """Runs that have been made."""
-    return {Run(row["seed"], row.get("arm", "now")): row for row in cells.rows(RAW)}
-
-
-def before(side: str) -> list[dict[str, Any]]:
+def before(side: Side) -> list[dict[str, Any]]:
     """The runs that the question is about."""
-    return [json.loads(setting().path(side, seed).read_text()) for seed in SEEDS]  # type: ignore[arg-type]
+    return [setting().result(side, seed) or {} for seed in SEEDS]
 
 
 def large(found: Sequence[Mapping[str, Any]]) -> int:
@@ -118,17 +112,5 @@ def verdict(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    """Run what is missing, and write the table."""
-    by_seed(
-        RAW,
-        SEEDS,
-        runs=runs,
-        stored=stored,
-        trained=trained,
-        report=report,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)

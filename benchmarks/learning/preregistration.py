@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -96,6 +97,16 @@ class Setting:
         name = self.name if side == "asynchronous" else self.synchronous
         return cells.RESULTS / "preregistered" / f"{name}-seed{seed}.json"
 
+    def result(self, side: Side, seed: int) -> dict[str, Any] | None:
+        """What a run has left; None if it has not been made."""
+        path = self.path(side, seed)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def success(self, side: Side, seeds: Iterable[int]) -> dict[int, list[float]]:
+        """The success curves of the runs that have been made, by seed."""
+        results = {seed: self.result(side, seed) for seed in seeds}
+        return {seed: result["success"] for seed, result in results.items() if result is not None}
+
 
 class Run(NamedTuple):
     """One run of a setting."""
@@ -147,6 +158,10 @@ class Preregistration:
     anchors: Mapping[str, Any]
     peers: Mapping[str, Any]
     verl: Mapping[str, Any]
+
+    def setting(self, name: str) -> Setting:
+        """The setting of that name."""
+        return next(setting for setting in self.settings if setting.name == name)
 
     @property
     def prefixes(self) -> list[str]:

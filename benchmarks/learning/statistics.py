@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy import stats
@@ -142,6 +143,47 @@ def tost_paired(sync: Sequence[float], full: Sequence[float], margin: float, alp
         p_value=p_value,
         p_difference=p_difference,
     )
+
+
+def area(success: Sequence[float]) -> float:
+    """Success averaged over batches of one size."""
+    return float(np.mean(success))
+
+
+def final(success: Sequence[float], share: float) -> float:
+    """Success averaged over the last `share` of the batches."""
+    return float(np.mean(success[-max(1, round(len(success) * share)) :]))
+
+
+def one_batch(success: Sequence[float]) -> float:
+    """What a curve's area loses if everything is learned one batch later, as a share of it."""
+    return float((success[-1] - success[0]) / np.sum(success)) if np.sum(success) else 0.0
+
+
+MEASURES = ("area", "final")
+
+
+def compared(
+    before: Sequence[Sequence[float]],
+    after: Sequence[Sequence[float]],
+    *,
+    margin: float,
+    final_share: float,
+    unit: Sequence[Sequence[float]] | None = None,
+    alpha: float = ALPHA,
+) -> dict[str, Tost]:
+    """Tests of the area and the final success of pairs of success curves, by measure.
+
+    Values are shares of the mean of `unit`, curves of other runs, or else of `before`. Of no pair, or where
+    nothing was learned that they could be shares of, there is no test.
+    """
+    found = {}
+    for name, measure in zip(MEASURES, (area, partial(final, share=final_share)), strict=True):
+        mean = sum(map(measure, before if unit is None else unit)) / max(1, len(before))
+        if mean > 0:
+            shares = ([measure(curve) / mean for curve in side] for side in (before, after))
+            found[name] = tost_paired(*shares, margin, alpha)
+    return found if len(found) == len(MEASURES) else {}
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:

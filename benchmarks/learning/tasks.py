@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning import cells
+from benchmarks.learning import cells, statistics
 from benchmarks.learning.preregistered_run import run
 from benchmarks.learning.preregistration import Setting, Side, load
-from benchmarks.learning.statistics import tost_paired
+from benchmarks.learning.statistics import Tost
 
 BASES = ("ppo-1-lag1", "grpo-1-lag1", "world-ppo-1-lag1-spread", "world-ppo-4-lag1")
 RESULT = cells.RESULTS / "tasks.json"
@@ -43,47 +43,37 @@ class TakingOn(Setting):
 
 def setting_of(base: str) -> tuple[Setting, Setting]:
     """A preregistered setting of the local host, and the same with `balance: tasks`."""
-    exact = next(one for one in load().settings if one.name == base)
+    exact = load().setting(base)
     own = {item.name: getattr(exact, item.name) for item in fields(Setting)}
     return exact, TakingOn(**{**own, "name": f"{base}-tasks", "balance": "tasks"})
-
-
-def measures(curve: Sequence[float]) -> dict[str, float]:
-    """Area and final success of a run."""
-    last = round(len(curve) * load().statistic["final_share"])
-    return {"area": float(np.mean(curve)), "final": float(np.mean(curve[-last:]))}
-
-
-def _stored(setting: Setting, side: Side, seed: int) -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads(setting.path(side, seed).read_text())
-    return stored
 
 
 def compared(base: str, seeds: Sequence[int]) -> dict[str, Any]:
     """What the runs of `seeds` say, all of which have results."""
     exact, tasks = setting_of(base)
-    sync = [measures(_stored(exact, "synchronous", seed)["success"]) for seed in seeds]
-    runs = {one.balance: [_stored(one, "asynchronous", seed) for seed in seeds] for one in (exact, tasks)}
-    found = {name: [measures(one["success"]) for one in each] for name, each in runs.items()}
-    row: dict[str, Any] = {"setting": base, "seeds": list(seeds)}
-    for measure in ("area", "final"):
-        unit = float(np.mean([one[measure] for one in sync]))
-        row[measure] = {
-            f"tasks - {other}": _test(unit, base_values, [one[measure] for one in found["tasks"]])
-            for other, base_values in (
-                ("exact", [one[measure] for one in found["exact"]]),
-                ("sync", [one[measure] for one in sync]),
-            )
-        }
-    for fact in ("mean_lag", "virtual_seconds"):
-        row[fact] = {name: round(_mean(each, fact), 3) for name, each in runs.items()}
-    return row
+    measured = {name: load().statistic[name] for name in ("margin", "final_share")}
+    sync = list(exact.success("synchronous", seeds).values())
+    runs = {one.balance: [one.result("asynchronous", seed) or {} for seed in seeds] for one in (exact, tasks)}
+    curves = {"sync": sync, **{name: [one["success"] for one in each] for name, each in runs.items()}}
+    tests = {
+        other: statistics.compared(curves[other], curves["tasks"], unit=sync, **measured)
+        for other in ("exact", "sync")
+    }
+    return {
+        "setting": base,
+        "seeds": list(seeds),
+        **{
+            measure: {f"tasks - {other}": _words(found[measure]) for other, found in tests.items()}
+            for measure in statistics.MEASURES
+        },
+        **{
+            fact: {name: round(_mean(each, fact), 3) for name, each in runs.items()}
+            for fact in ("mean_lag", "virtual_seconds")
+        },
+    }
 
 
-def _test(unit: float, before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
-    test = tost_paired(
-        [one / unit for one in before], [one / unit for one in after], margin=load().statistic["margin"]
-    )
+def _words(test: Tost) -> dict[str, Any]:
     interval = [None if bound is None else round(bound, 4) for bound in (test.ci_low, test.ci_high)]
     return {"difference": round(test.difference, 4), "interval": interval, "verdict": test.verdict}
 

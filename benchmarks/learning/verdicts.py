@@ -11,9 +11,7 @@ import numpy as np
 
 from benchmarks.learning import cells
 from benchmarks.learning.preregistration import SIDES, Preregistration, Setting, Side
-from benchmarks.learning.statistics import Tost, tost_paired
-
-MEASURES = ("area", "final")
+from benchmarks.learning.statistics import MEASURES, Tost, compared, one_batch
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,12 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
         setting=setting,
         seeds=tuple(pairs),
         uncounted=tuple(uncounted),
-        tests=_tests(stated, list(pairs.values())),
+        tests=compared(
+            *([pair[side]["success"] for pair in pairs.values()] for side in (0, 1)),
+            margin=stated.statistic["margin"],
+            final_share=stated.statistic["final_share"],
+            alpha=stated.statistic["alpha"],
+        ),
         mean_lag=_mean([np.mean(run["mean_lag"]) for run in counted]),
         streamed_share=_mean([np.mean(run["streamed_share"]) for run in counted]),
         one_batch=_mean([one_batch(pair[0]["success"]) for pair in pairs.values()]),
@@ -109,51 +112,15 @@ def shortfall(stated: Preregistration, setting: Setting, run: Mapping[str, Any])
     )
 
 
-def area(success: Sequence[float]) -> float:
-    """Success averaged over batches of one size."""
-    return float(np.mean(success))
-
-
-def final(success: Sequence[float], share: float) -> float:
-    """Success averaged over the last `share` of the batches."""
-    return float(np.mean(success[-max(1, round(len(success) * share)) :]))
-
-
-def one_batch(success: Sequence[float]) -> float:
-    """What a curve's area loses if everything is learned one batch later, as a share of it."""
-    return float((success[-1] - success[0]) / np.sum(success)) if np.sum(success) else 0.0
-
-
-def _tests(stated: Preregistration, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Tost]:
-    if not pairs:
-        return {}
-    share, margin = stated.statistic["final_share"], stated.statistic["margin"]
-    tests = {}
-    for measure in MEASURES:
-        values = np.array(
-            [
-                [area(run["success"]) if measure == "area" else final(run["success"], share) for run in pair]
-                for pair in pairs
-            ]
-        )
-        mean = values[:, 0].mean()
-        if mean > 0:  # nothing learned is no figure to take a share of
-            synchronous, asynchronous = (values / mean).T
-            tests[measure] = tost_paired(synchronous, asynchronous, margin, stated.statistic["alpha"])
-    return tests if len(tests) == len(MEASURES) else {}
-
-
 def _read(stated: Preregistration, setting: Setting, side: Side, seed: int) -> dict[str, Any] | None:
     """A result, if there is one.
 
     Raises:
         ValueError: it is of another setting than the file states now.
     """
-    path = setting.path(side, seed)
-    if not path.exists():
-        return None
-    stored: dict[str, Any] = json.loads(path.read_text())
-    if stored["run"] != json.loads(json.dumps(stated.record(setting, side, seed))):
+    stored = setting.result(side, seed)
+    if stored is not None and stored["run"] != json.loads(json.dumps(stated.record(setting, side, seed))):
+        path = setting.path(side, seed)
         raise ValueError(f"{path.name} was run with other settings than preregistration.yaml states")
     return stored
 

@@ -2,7 +2,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.learning.campaign import run_all
+from benchmarks.learning.campaign import complete, rows_of, run_all
 
 
 @dataclass(frozen=True)
@@ -24,3 +24,26 @@ def test_a_run_that_fails_is_told_of_and_leaves_the_others_alone(tmp_path, capsy
     assert [cell.path.read_text() for cell in (good, other)] == ["local"] * 2
     printed = capsys.readouterr().out
     assert printed.index("failed  bad") < printed.index("FileNotFoundError") < printed.index("done  good")
+
+
+@dataclass(frozen=True)
+class Run:
+    seed: int
+    arm: str = "now"
+
+
+def test_a_row_is_known_by_the_run_that_has_made_it(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert rows_of(path, Run) == {}
+    path.write_text('{"seed": 1, "success": 0.5}\n{"arm": "before", "seed": 1}\n')
+    assert rows_of(path, Run) == {
+        Run(1): {"seed": 1, "success": 0.5},
+        Run(1, "before"): {"arm": "before", "seed": 1},
+    }
+
+
+def test_a_seed_is_complete_when_all_its_planned_runs_are_there():
+    planned = [Run(seed, arm) for seed in (3, 1, 2) for arm in ("now", "before")]
+    assert complete(planned, planned) == [3, 1, 2]
+    assert complete(planned[1:-1], planned) == [1]
+    assert complete([], planned) == []

@@ -1,9 +1,6 @@
 """What is said of pairs of runs of RLinf's pi0 class, from curves that are made up."""
 
-import json
 import math
-
-import pytest
 
 from benchmarks.learning import pi0
 
@@ -17,25 +14,17 @@ def rising(start, first, *, batches=20):
     return [start] * first + [0.9] * (batches - first)
 
 
-@pytest.fixture
-def results(tmp_path, monkeypatch):
-    raw = tmp_path / "pi0.jsonl"
-    monkeypatch.setattr(pi0, "RAW", raw)
-
-    def store(*rows):
-        lines = [{"seed": seed, "mode": mode, "staleness": 0.0, **made} for seed, mode, made in rows]
-        raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    return store
+def test_the_modes_of_a_pair_take_turns_at_being_first_and_the_peer_comes_last():
+    planned = [(run.seed, run.mode) for run in pi0.runs()]
+    assert planned[:4] == [(10, "full"), (10, "off"), (11, "off"), (11, "full")]
+    assert planned[2 * len(pi0.SEEDS) :] == [(seed, pi0.PEER) for seed in pi0.PEER_SEEDS]
 
 
-def test_what_is_missing_is_made_by_turns(results):
-    assert pi0.missing()[:4] == [(10, "full"), (10, "off"), (11, "off"), (11, "full")]
-    results((10, "full", curve([0.5])), (11, "off", curve([0.5])))
-    assert pi0.missing()[:2] == [(10, "off"), (11, "full")]
-    assert pi0.pairs() == {}
-    results(*((seed, mode, curve([0.5])) for seed in pi0.SEEDS for mode in pi0.SIDES))
-    assert pi0.missing() == [(seed, pi0.PEER) for seed in pi0.PEER_SEEDS]
+def test_a_seed_is_a_pair_once_both_modes_are_there():
+    rows = {pi0.Run(10, "full"): curve([0.5]), pi0.Run(11, "off"): curve([0.5])}
+    assert pi0.pairs(rows) == {}
+    rows[pi0.Run(10, "off")] = curve([0.5])
+    assert list(pi0.pairs(rows)) == [10]
 
 
 def test_seconds_count_to_the_end_of_four_batches_at_the_level():

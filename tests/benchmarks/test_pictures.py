@@ -1,7 +1,8 @@
 """What is said of gradients of runs with pictures follows from the runs, by the rule that was set before."""
 
 from benchmarks.learning import cells, pictures
-from benchmarks.learning.pictures import LARGE_NORM, SEEDS, Run, large, report, stored, verdict
+from benchmarks.learning.campaign import rows_of
+from benchmarks.learning.pictures import LARGE_NORM, SEEDS, Run, large, report, verdict
 
 
 def found(large_ones, seeds=5):
@@ -26,5 +27,6 @@ def test_nothing_is_said_before_all_seeds_are_there():
 
 
 def test_the_page_is_what_the_stored_runs_give():
-    assert {Run(seed) for seed in SEEDS} <= set(stored())
-    assert (cells.RESULTS / "pictures.md").read_text() == report(stored())
+    stored = rows_of(pictures.RAW, Run)
+    assert {Run(seed) for seed in SEEDS} <= set(stored)
+    assert (cells.RESULTS / "pictures.md").read_text() == report(stored)

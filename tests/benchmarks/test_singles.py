@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
 from benchmarks.learning import cells, singles
+from benchmarks.learning.campaign import rows_of
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.singles import (
     SEEDS,
@@ -17,7 +18,6 @@ from benchmarks.learning.singles import (
     compared,
     report,
     runs,
-    stored,
     task_of,
 )
 from rlinf_async.config import AsyncConfig
@@ -107,4 +107,4 @@ def test_of_few_seeds_nothing_is_said():
 
 
 def test_the_stored_report_is_that_of_the_stored_runs():
-    assert (cells.RESULTS / "singles.md").read_text() == report(stored())
+    assert (cells.RESULTS / "singles.md").read_text() == report(rows_of(singles.RAW, Run))
