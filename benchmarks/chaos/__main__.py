@@ -20,8 +20,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.runs import DEMOS, Kept, Outcome, demo
+from benchmarks.chaos.runs import DEMOS, Outcome, training
 from benchmarks.chaos.victims import Killer
+from benchmarks.kept import Kept
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 
@@ -40,7 +41,7 @@ def run(
     directory: Path, *, host: str, steps: int, every_s: float | None, seed: int, deadline_s: float
 ) -> Outcome:
     """Train, and kill somebody every `every_s` if that is given."""
-    command = demo(directory, steps=steps, overrides=BUDGETS, host=host)
+    command = training(directory, [*DEMOS[host].settings, *BUDGETS], steps=steps, host=host)
     killer = Killer(
         directory,
         every_s=every_s or deadline_s,
@@ -88,10 +89,6 @@ def words(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     steps: Annotated[int, typer.Option(help="Of a run.")] = 150,
     every: Annotated[float, typer.Option(help="Seconds between two kills.")] = 20.0,
@@ -113,4 +110,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -23,10 +23,8 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,10 +32,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.runs import Kept, Outcome
+from benchmarks.chaos.runs import ONE_OF_EACH, Outcome, restarting, training, under_way
 from benchmarks.chaos.victims import processes
 from benchmarks.chaos.watch import family
-from rlinf_async.lab.process import OWN_CLUSTER
+from benchmarks.kept import Kept
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
@@ -121,30 +119,15 @@ def newest_of(run_dir: Path) -> int:
 
 def run(directory: Path, *, kills: int, steps: int, seed: int) -> dict[str, Any]:
     """Train, and kill somebody so many times."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     log = directory.with_suffix(".log")
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", "-n", "metaworld_ppo_mlp"]
-    command += [f"runner.max_epochs={steps}", f"runner.save_interval={SAVE_EVERY}"]
-    command += [
-        f"runner.logger.log_path={directory}",
-        "--restarts",
-        str(kills + SPARE),
-        "--restart-wait",
-        "1",
-    ]
+    settings = [*ONE_OF_EACH, f"runner.save_interval={SAVE_EVERY}", *restarting(kills + SPARE)]
+    command = training(directory, settings, steps=steps)
     draw, began = random.Random(seed), time.monotonic()
     deaths: list[dict[str, Any]] = []
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
-        )
-        try:
-            while len(deaths) < kills and (death := kill_after_a_step(process, directory, draw)):
-                deaths.append(death)
-            status = process.wait(steps * DEADLINE_S)
-        finally:
-            process.terminate()
+    with under_way(command, log) as process:
+        while len(deaths) < kills and (death := kill_after_a_step(process, directory, draw)):
+            deaths.append(death)
+        status = process.wait(steps * DEADLINE_S)
     resumed = [int(found or 0) for found in RESTART.findall(log.read_text())]
     seconds = time.monotonic() - began
     return result(directory, status, deaths, resumed, seconds, steps)
@@ -196,10 +179,6 @@ def table(results: dict[str, Any]) -> str:
     return markdown([*heads, "unaccounted", "passed"], rows)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     kills: Annotated[int, typer.Option(help="In all runs together.")] = 20,
     steps: Annotated[int, typer.Option(help="Of a run.")] = 24,
@@ -216,4 +195,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

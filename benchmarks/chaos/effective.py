@@ -22,11 +22,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +33,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.chaos.driver import newest_of, pid_of
-from benchmarks.chaos.runs import Kept
-from rlinf_async.lab.process import OWN_CLUSTER
+from benchmarks.chaos.runs import ONE_OF_EACH, restarting, training, under_way
+from benchmarks.kept import Kept
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 
@@ -92,30 +90,21 @@ def kill(process: subprocess.Popen[bytes], run_dir: Path) -> None:
 
 def run(directory: Path, *, faults: int, every_s: float) -> dict[str, Any]:
     """Train, and kill the learner so many times."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", "-n", "metaworld_ppo_mlp"]
-    command += ["runner.max_epochs=1000000", f"runner.save_interval={SAVE_EVERY}"]
-    command += [f"runner.logger.log_path={directory}", "--restarts", str(2 * faults), "--restart-wait", "1"]
-    with directory.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
-        )
-        try:
-            while not steps_in_order(directory):
-                if process.poll() is not None:
-                    raise RuntimeError(f"the run has ended with status {process.returncode}")
-                time.sleep(LOOK_S)
-            time.sleep(FIRST_S)
-            began, before = time.monotonic(), steps_in_order(directory)
-            for number in range(faults):
-                kill(process, directory)
-                time.sleep(max(0.0, began + (number + 1) * every_s - time.monotonic()))
-            seconds, reported = time.monotonic() - began, steps_in_order(directory)
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(DEADLINE_S)
-        finally:
-            process.terminate()
+    settings = [*ONE_OF_EACH, f"runner.save_interval={SAVE_EVERY}", *restarting(2 * faults)]
+    command = training(directory, settings, steps=1_000_000)
+    with under_way(command, directory.with_suffix(".log")) as process:
+        while not steps_in_order(directory):
+            if process.poll() is not None:
+                raise RuntimeError(f"the run has ended with status {process.returncode}")
+            time.sleep(LOOK_S)
+        time.sleep(FIRST_S)
+        began, before = time.monotonic(), steps_in_order(directory)
+        for number in range(faults):
+            kill(process, directory)
+            time.sleep(max(0.0, began + (number + 1) * every_s - time.monotonic()))
+        seconds, reported = time.monotonic() - began, steps_in_order(directory)
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(DEADLINE_S)
     return result(directory, status, faults, seconds, before, reported[len(before) :])
 
 
@@ -159,10 +148,6 @@ def table(results: dict[str, Any]) -> str:
     return markdown([*heads, "as steps took", "passed"], rows)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     faults: Annotated[int, typer.Option(help="Deaths of the learner.")] = 4,
     every: Annotated[float, typer.Option(help="Seconds between two of them.")] = 300.0,
@@ -175,4 +160,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

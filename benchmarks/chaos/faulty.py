@@ -30,7 +30,7 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.chaos.runs import Kept
+from benchmarks.kept import Kept
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory, Outcome
@@ -185,10 +185,6 @@ def _words(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
     """Run what is missing, and print the table."""
     kept = Kept(RESULTS)
@@ -199,4 +195,4 @@ def main(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] 
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -31,8 +31,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.victims import simulators_of
+from benchmarks.kept import Kept
 from benchmarks.learning import tables
 from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
 from benchmarks.learning.data import PRESS
@@ -155,10 +155,6 @@ def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.3f}" if values else "–"
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
 ) -> None:
@@ -171,4 +167,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

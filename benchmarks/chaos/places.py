@@ -27,8 +27,8 @@ from typing import Any
 import typer
 
 from benchmarks.chaos import saving
-from benchmarks.chaos.runs import Kept
 from benchmarks.chaos.soak import SETTINGS
+from benchmarks.kept import Kept
 from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
@@ -168,10 +168,6 @@ def table(results: dict[str, Any]) -> str:
     return markdown(["case", "last words", "the checkpoint before", "passed"], rows)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main() -> None:
     """Try what has not been tried, and print the table."""
     kept = Kept(RESULTS)
@@ -185,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -1,16 +1,20 @@
-"""The run that is disturbed, what it came to, and the results of an experiment, kept as they come."""
+"""The run that is disturbed, and what it came to."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.lab.process import OVERDUE_STATUS
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
+from rlinf_async.lab.process import OVERDUE_STATUS, OWN_CLUSTER
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.run_dir import RunDir
 
@@ -21,9 +25,6 @@ class Demo:
 
     settings: Sequence[str]
     """The config and its overrides."""
-    steps: str
-    """The key of the number of steps."""
-    run_dir: str
     kinds: Sequence[str]
     """Who is killed, in the words of `VICTIM_KINDS`."""
 
@@ -36,27 +37,41 @@ DEMOS = {
             "cluster.component_placement.rollout.placement=0:0-1",
             "env.train.processes=1",
         ),
-        steps="runner.max_epochs",
-        run_dir="runner.logger.log_path",
         kinds=("simulator", "env", "inference"),
     ),
     # Its simulators live in the env workers.
     "verl": Demo(
         settings=("verl_metaworld_ppo_mlp", "env.workers=2", "vla.inference.ranks=2"),
-        steps="trainer.total_training_steps",
-        run_dir="vla.run_dir",
         kinds=("env", "inference"),
     ),
 }
+ONE_OF_EACH = ("metaworld_ppo_mlp",)
+"""The demo on RLinf with one process of each kind."""
 
 
-def demo(directory: Path, *, steps: int, overrides: Sequence[str], host: str = "rlinf") -> list[str]:
-    """The command that trains it in `directory`, which is emptied."""
+def training(directory: Path, settings: Sequence[str], *, steps: int, host: str = "rlinf") -> list[str]:
+    """The command that trains `settings` in `directory`, which is emptied."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    given = DEMOS[host]
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", *given.settings]
-    return [*command, f"{given.steps}={steps}", f"{given.run_dir}={directory}", *overrides]
+    own = SIDES_BY_HOST[host].run(directory=directory, steps=steps)
+    return [sys.executable, "-m", "rlinf_async.cli", "train", *settings, *own]
+
+
+def restarting(times: int) -> list[str]:
+    """The options of a run that is started again so many times, at once."""
+    return ["--restarts", str(times), "--restart-wait", "1"]
+
+
+@contextmanager
+def under_way(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command with its output in `log`, which is asked to end with the block."""
+    with log.open("wb") as output:
+        environment = {**os.environ, **OWN_CLUSTER}
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 WARM_UP = 3
@@ -116,19 +131,3 @@ def _unaccounted(books: Mapping[str, Any]) -> int | None:
     if not books:
         return None
     return int(books["produced"] - books["trained"] - books["in_flight"] - sum(books["refused"].values()))
-
-
-class Kept:
-    """What each run has come to, by its name; whoever is interrupted goes on where there is no result yet."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def add(self, name: str, result: Any) -> None:
-        """Keep a result, a line of the file; one of this name is replaced."""
-        self.results[name] = result
-        draft = self._path.with_suffix(".draft")
-        lines = [f"{json.dumps(name)}: {json.dumps(kept)}" for name, kept in self.results.items()]
-        draft.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        draft.replace(self._path)

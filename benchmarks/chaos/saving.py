@@ -32,7 +32,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from benchmarks.chaos.runs import Kept
+from benchmarks.kept import Kept
 from rlinf_async.lab.table import markdown
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,

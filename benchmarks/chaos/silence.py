@@ -21,8 +21,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.runs import Kept, Outcome, demo
+from benchmarks.chaos.runs import DEMOS, Outcome, training
 from benchmarks.chaos.victims import processes, step_of, victims
+from benchmarks.kept import Kept
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
@@ -74,7 +75,7 @@ def pid_of(run_dir: Path, target: str) -> int | None:
 def stop_one(target: str) -> dict[str, Any]:
     """Train, and stop `target`; what the run did about it."""
     directory = RUNS / target.replace(" ", "-")
-    command = demo(directory, steps=STEPS, overrides=[])
+    command = training(directory, DEMOS["rlinf"].settings, steps=STEPS)
     stopper = Stopper(directory, target)
     stopper.start()
     try:
@@ -124,10 +125,6 @@ def table(results: dict[str, Any]) -> str:
     return markdown(["stopped", "found after", "as", "what was done", "back after", "status", "passed"], rows)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(again: Annotated[list[str] | None, typer.Argument(help="Who is stopped again.")] = None) -> None:
     """Run what is missing or named, and print the table."""
     kept = Kept(RESULTS)
@@ -138,4 +135,4 @@ def main(again: Annotated[list[str] | None, typer.Argument(help="Who is stopped 
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -23,9 +23,7 @@ TensorBoard's files may grow by as much as the metrics.
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,9 +33,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.runs import Kept
+from benchmarks.chaos.runs import under_way
 from benchmarks.chaos.watch import Sample, Watch
-from rlinf_async.lab.process import OWN_CLUSTER
+from benchmarks.kept import Kept
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.spans import MAX_FILE_BYTES
 
@@ -116,14 +115,11 @@ def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
     directory.mkdir(parents=True)
     where = {
         "local": [f"run_dir={directory}", f"settings.batches={steps}"],
-        "rlinf": [f"runner.logger.log_path={directory}", f"runner.max_epochs={steps}"],
+        "rlinf": SIDES_BY_HOST["rlinf"].run(directory=directory, steps=steps),
     }
     command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS[host], *where[host]]
     samples = []
-    with directory.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **OWN_CLUSTER}
-        )
+    with under_way(command, directory.with_suffix(".log")) as process:
         watch = Watch(process.pid, directory)
         while process.poll() is None:
             samples.append(watch.look())
@@ -238,10 +234,6 @@ def _save(figure: Any) -> None:
     figure.savefig(FIGURE, dpi=110, metadata={"Software": None})
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     steps: Annotated[int, typer.Option(help="Of the run.")] = 10_000,
     host: Annotated[str, typer.Option(help="local or rlinf.")] = "local",
@@ -264,4 +256,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -12,7 +12,6 @@ is a rehearsal on any machine, with a model of a few layers, whose numbers mean 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import kept
 from benchmarks.gpu.openpi_files import write_checkpoint, write_tokenizer
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import STOCK_LEARNER, STOCK_ROLLOUT, WARM_UP, read_scalars
@@ -266,9 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             rows.append(row)
             if not asked.tiny:
-                with ROWS.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                PAGE.write_text(page([json.loads(line) for line in ROWS.read_text().splitlines()]))
+                kept.add_row(ROWS, row)
+                PAGE.write_text(page(kept.rows(ROWS)))
 
         by_turns(ways, asked.minutes, once)
     print(page(rows))

@@ -88,14 +88,3 @@ def store(path: Path, result: Mapping[str, Any]) -> None:
 
 def read(cell: Cell) -> Curve:
     return Curve(**json.loads(cell.path.read_text())["curve"])
-
-
-def add_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a result to those in `path`, one a line."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The results in `path`, one a line; none where it is not there."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

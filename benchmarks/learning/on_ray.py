@@ -14,22 +14,15 @@ import torch
 
 from benchmarks.learning.cells import ENV_STEPS_PER_BATCH, Cell, Curve, store, write
 from benchmarks.learning.preregistration import STEPS, Setting, Side, load
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.observe.run_dir import RunDir
 
 RUNS = Path("runs")
 DEADLINE_S = 4 * 3600.0
-HOSTS = {
-    "rlinf": ("metaworld_{}_mlp", "runner.max_epochs", "runner.logger.log_path", "actor.seed"),
-    "verl": (
-        "verl_metaworld_{}_mlp",
-        "trainer.total_training_steps",
-        "vla.run_dir",
-        "actor_rollout_ref.actor.data_loader_seed",
-    ),
-}
-"""The config of each host by algorithm, and its keys of the steps, the run directory and the seed."""
+CONFIGS = {"rlinf": "metaworld_{}_mlp", "verl": "verl_metaworld_{}_mlp"}
+"""The config of each host, by algorithm."""
 
 
 def run_cell(cell: Cell) -> None:
@@ -38,17 +31,14 @@ def run_cell(cell: Cell) -> None:
     Raises:
         RuntimeError: the run failed; the end of its output.
     """
-    config, steps, run_dir, seed = HOSTS[cell.host]
     directory = RUNS / cell.name
     overrides = [
         f"env.train.task_name={cell.task}",
-        f"{steps}={cell.batches}",
-        f"{run_dir}={directory}",
-        f"{seed}={cell.seed}",
+        *SIDES_BY_HOST[cell.host].run(directory=directory, steps=cell.batches, seed=cell.seed),
         f"warm_start.seed={cell.seed}",
         *flat("async", cell.asynchrony),
     ]
-    train(directory, ["-n", config.format(cell.algorithm), *overrides])
+    train(directory, ["-n", CONFIGS[cell.host].format(cell.algorithm), *overrides])
     facts = RunDir(directory).read(RunDir(directory).facts)
     seen = {"trajectories": trajectories(directory), "versions": facts.get("versions")}
     write(cell, _curve(directory, cell), seen)
@@ -158,9 +148,7 @@ def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[
     overrides = [
         f"env.train.task_name={setting.task}",
         f"env.train.auto_reset={str(given['auto_reset']).lower()}",
-        f"runner.max_epochs={BATCHES}",
-        f"runner.logger.log_path={directory}",
-        f"actor.seed={seed}",
+        *SIDES_BY_HOST["rlinf"].run(directory=directory, steps=BATCHES, seed=seed),
         f"actor.optim.lr={LR[given['update_epoch']]}",
         f"actor.fsdp_config.strategy={given['strategy']}",
         f"algorithm.update_epoch={given['update_epoch']}",

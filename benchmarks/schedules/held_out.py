@@ -7,7 +7,6 @@ and nothing that was fitted to its cells, reaches the plan. What is in `held_out
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.kept import Kept
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
 from rlinf_async.lab.bench.sides import BENCH_MODES
@@ -75,7 +75,7 @@ def table(results: Mapping[str, Any]) -> str:
         [
             f"`{scenario}`",
             f"`{mode}`",
-            _words(seconds),
+            seconds.words(),
             f"{plan:.2f}",
             f"{error:+.1%}",
             str(len(found["measured"][mode])),
@@ -86,38 +86,27 @@ def table(results: Mapping[str, Any]) -> str:
     return markdown(["scenario", "mode", "measured s a step", "planned", "error", "runs"], rows)
 
 
-def _words(seconds: Range) -> str:
-    spread = f" [{seconds.low:.2f}, {seconds.high:.2f}]" if seconds.low != seconds.high else ""
-    return f"{seconds.middle:.2f}{spread}"
-
-
 def main(
     scenario: Annotated[list[str], typer.Option(help="Of the bench.")],
     repetitions: Annotated[int, typer.Option(help="Of every mode, interleaved.")] = 1,
 ) -> None:
     """Run what is missing, and print the table."""
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-    def keep() -> None:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-
+    kept = Kept(RESULTS)
     for name in scenario:
-        if name not in results:
-            results[name] = known_run(name)
-            keep()
+        if name not in kept.results:
+            kept.add(name, known_run(name))
     for repetition in range(repetitions):
         for name in scenario:
-            for mode, measured in results[name]["measured"].items():
+            found = kept.results[name]
+            for mode, measured in found["measured"].items():
                 if len(measured) <= repetition:
                     result = _cell(name, mode, repetition).run()
                     if "error" in result:
                         raise RuntimeError(f"{name} {mode}: {result['error']}")
                     measured.append(round(result["step_s"], 3))
-                    keep()
-                    typer.echo(
-                        f"{name} {mode}: {measured[-1]:.2f} s, planned {results[name]['planned'][mode]:.2f}"
-                    )
-    typer.echo(table(results))
+                    kept.add(name, found)
+                    typer.echo(f"{name} {mode}: {measured[-1]:.2f} s, planned {found['planned'][mode]:.2f}")
+    typer.echo(table(kept.results))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,17 @@ RLinf, and this package's loop around veRL's update under veRL.
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from benchmarks.kept import Kept
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.lab.table import Range, markdown
@@ -38,15 +39,11 @@ class Host:
 
     python: str
     config: str
-    steps: str
-    directory: str
 
 
 HOSTS = {
-    "rlinf": Host(".venv/bin/python", "metaworld_ppo_mlp", "runner.max_epochs", "runner.logger.log_path"),
-    "verl": Host(
-        ".venv-verl/bin/python", "verl_metaworld_ppo_mlp", "trainer.total_training_steps", "vla.run_dir"
-    ),
+    "rlinf": Host(".venv/bin/python", "metaworld_ppo_mlp"),
+    "verl": Host(".venv-verl/bin/python", "verl_metaworld_ppo_mlp"),
 }
 
 
@@ -69,11 +66,8 @@ class Cell:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         log = directory / "output.log"
-        overrides = [
-            f"{host.steps}={self.steps}",
-            f"{host.directory}={directory}",
-            f"async.mode={self.mode}",
-        ]
+        own = SIDES_BY_HOST[self.host].run(directory=directory, steps=self.steps)
+        overrides = [*own, f"async.mode={self.mode}"]
         command = [host.python, "-m", "rlinf_async.cli", "train", "-n", host.config, *overrides]
         status = run_command(command, log, environment=OWN_CLUSTER, deadline_s=DEADLINE_S)
         seconds = _seconds(directory)
@@ -110,7 +104,7 @@ def table(results: Mapping[str, list[float]], measured: list[Cell]) -> str:
                 medians[off] / medians[cell] for cell in mine if (off := _beside(cell, medians)) is not None
             ]
             seconds = Range.of(medians[cell] for cell in mine)
-            rows.append([host, mode, _words(seconds, "s"), _words(Range.of(over_off), "x"), str(len(mine))])
+            rows.append([host, mode, _words(seconds, " s"), _words(Range.of(over_off), " x"), str(len(mine))])
     return markdown(["host", "mode", "a step", "off / this", "runs"], rows)
 
 
@@ -121,10 +115,7 @@ def _beside(cell: Cell, medians: Mapping[Cell, float]) -> Cell | None:
 
 
 def _words(found: Range | None, unit: str) -> str:
-    if found is None:
-        return "–"
-    spread = f" [{found.low:.2f}, {found.high:.2f}]" if found.low != found.high else ""
-    return f"{found.middle:.2f} {unit}{spread}"
+    return "–" if found is None else found.words(unit)
 
 
 def name(cell: Cell) -> str:
@@ -137,13 +128,13 @@ def main(
     at_most: Annotated[int | None, typer.Option(help="Runs now; the others are for the next start.")] = None,
 ) -> None:
     """Run what is missing, and print the table."""
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = Kept(RESULTS)
     planned = list(cells(repetitions, steps))
-    for cell in [cell for cell in planned if name(cell) not in results][:at_most]:
-        results[name(cell)] = [round(seconds, 3) for seconds in cell.run()]
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        typer.echo(f"{name(cell)}: {statistics.median(results[name(cell)][WARM_UP:]):.2f} s a step")
-    typer.echo(table(results, planned))
+    for cell in [cell for cell in planned if name(cell) not in kept.results][:at_most]:
+        seconds = [round(one, 3) for one in cell.run()]
+        kept.add(name(cell), seconds)
+        typer.echo(f"{name(cell)}: {statistics.median(seconds[WARM_UP:]):.2f} s a step")
+    typer.echo(table(kept.results, planned))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,11 @@ class Range:
             return None
         return cls(middle(numbers), min(numbers), max(numbers), _half(numbers), len(numbers))
 
+    def words(self, unit: str = "") -> str:
+        """`3.00 s [2.00, 4.00]`; without the ends where they are one."""
+        ends = f" [{self.low:.2f}, {self.high:.2f}]" if self.low != self.high else ""
+        return f"{self.middle:.2f}{unit}{ends}"
+
 
 def _half(values: Sequence[float]) -> float | None:
     if len(values) < MIN_RUNS_OF_INTERVAL:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak, watch
-from benchmarks.chaos.runs import Kept
+from benchmarks.kept import Kept
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
 

@@ -1,10 +1,13 @@
 """The demo on both hosts: what is run, and what is said of it."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.schedules import hosts
 from benchmarks.schedules.hosts import Cell, cells, name, table
 from rlinf_async.compose import compose_config
+from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 
 
 @pytest.fixture
@@ -33,7 +36,8 @@ def test_ratios_are_of_medians_within_a_host_and_a_repetition_and_leave_out_the_
     assert "| rlinf | off | – | – | 0 |" in lines
 
 
-@pytest.mark.parametrize("host", hosts.HOSTS.values(), ids=hosts.HOSTS)
+@pytest.mark.parametrize("host", hosts.HOSTS)
 def test_every_key_that_is_set_is_one_of_the_config(host):
-    pytest.importorskip("verl" if "verl" in host.python else "rlinf", reason="its configs are its own")
-    compose_config(host.config, [f"{host.steps}=3", f"{host.directory}=somewhere", "async.mode=off"])
+    pytest.importorskip(host, reason="its configs are its own")
+    own = SIDES_BY_HOST[host].run(directory=Path("somewhere"), steps=3)
+    compose_config(hosts.HOSTS[host].config, [*own, "async.mode=off"])

@@ -145,8 +145,10 @@ class Side(Protocol):
         they served.
         """
 
-    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
-        """Return the overrides for a run of `steps` global steps, which writes into `directory`."""
+    def run(self, *, directory: Path, steps: int, seed: int | None = None) -> list[str]:
+        """Return the overrides for a run of `steps` global steps, which writes into `directory`; without a
+        `seed` it has that of its config.
+        """
 
 
 class UnderRLinf(Side):
@@ -181,8 +183,9 @@ class UnderRLinf(Side):
     def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
         return [*scenario.overrides(log=log), *mode.overrides_for(scenario)]
 
-    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
-        return [f"runner.max_epochs={steps}", f"runner.logger.log_path={directory}", f"actor.seed={seed}"]
+    def run(self, *, directory: Path, steps: int, seed: int | None = None) -> list[str]:
+        seeds = [] if seed is None else [f"actor.seed={seed}"]
+        return [f"runner.max_epochs={steps}", f"runner.logger.log_path={directory}", *seeds]
 
 
 BENCH_CONFIG = "bench/verl_emulated"
@@ -241,12 +244,9 @@ class UnderVerl(Side):
             *mode.overrides,
         ]
 
-    def run(self, *, directory: Path, steps: int, seed: int) -> list[str]:
-        return [
-            f"trainer.total_training_steps={steps}",
-            f"vla.run_dir={directory}",
-            f"{ACTOR_SECTION}.data_loader_seed={seed}",
-        ]
+    def run(self, *, directory: Path, steps: int, seed: int | None = None) -> list[str]:
+        seeds = [] if seed is None else [f"{ACTOR_SECTION}.data_loader_seed={seed}"]
+        return [f"trainer.total_training_steps={steps}", f"vla.run_dir={directory}", *seeds]
 
 
 SIDES_BY_HOST: Mapping[str, Side] = {"rlinf": UnderRLinf(), "verl": UnderVerl()}
