@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import random
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ import ray
 import torch
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
-from benchmarks.micro.cpu import cpu_seconds
-from rlinf_async.config import AsyncConfig
+from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.entry_points import load_class
@@ -186,18 +184,7 @@ def _settings() -> RunSettings:
     """One inference rank for as many environments as ever ask at once."""
     envs = max(case.envs * case.shards for case in CASES)
     plan = ShardPlan(total_envs=envs, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=1)
-    return RunSettings(
-        asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
-        plan=plan,
-        horizon=1,
-        batches=1,
-        global_batch_size=envs,
-        micro_batch_size=envs,
-        update_epoch=1,
-        max_batch_size=envs,
-        normalizes=False,
-        seed=0,
-    )
+    return settings_of(plan)
 
 
 def _percentile(times: Sequence[float], percent: int) -> float:
@@ -209,7 +196,7 @@ def measure(rounds: int, cases: Sequence[Case] = CASES) -> dict[str, Any]:
     trips = Trips()
     results = {case.name: _compare(trips, case, rounds) for case in cases}
     trips.ours(replace(PACED, requests=WARM_UP))
-    results[PACED.name] = {"ours": _medians([_observe(trips.ours, PACED) for _ in range(rounds)])}
+    results[PACED.name] = {"ours": medians([_observe(trips.ours, PACED) for _ in range(rounds)])}
     trips.close()
     return {"pixels": PIXELS, "rounds": rounds, "shards x environments": results}
 
@@ -221,8 +208,8 @@ def _compare(trips: Trips, case: Case, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         seen["ours"].append(_observe(trips.ours, case))
         seen["stock"].append(_observe(trips.stock, case))
-    medians = {way: _medians(observed) for way, observed in seen.items()}
-    return {**medians, "p50_ratio": round(medians["ours"]["p50_ms"] / medians["stock"]["p50_ms"], 3)}
+    found = {way: medians(observed) for way, observed in seen.items()}
+    return {**found, "p50_ratio": round(found["ours"]["p50_ms"] / found["stock"]["p50_ms"], 3)}
 
 
 def _observe(trip: Any, case: Case) -> dict[str, float]:
@@ -233,7 +220,3 @@ def _observe(trip: Any, case: Case) -> dict[str, float]:
     elapsed, count = time.perf_counter() - began, case.shards * case.requests
     shares = {f"p{percent}_ms": 1000 * _percentile(times, percent) for percent in (50, 90, 99)}
     return {**shares, "requests_per_second": count / elapsed, "cpu_ms_per_request": 1000 * cpu[0] / count}
-
-
-def _medians(observed: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}

@@ -13,8 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from benchmarks.micro.cpu import cpu_seconds
-from rlinf_async.config import AsyncConfig
+from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.run_settings import RunSettings
@@ -107,7 +106,6 @@ class Learning:
 
 def _settings(case: Case) -> RunSettings:
     """All batches may be collected at once."""
-    asynchrony = AsyncConfig.from_mapping({"mode": "full", "train": {"max_staleness": 2 * BATCHES}})
     plan = ShardPlan(
         total_envs=case.shards,
         env_workers=1,
@@ -115,18 +113,7 @@ def _settings(case: Case) -> RunSettings:
         learner_ranks=1,
         shards_per_worker=case.shards,
     )
-    return RunSettings(
-        asynchrony=asynchrony,
-        plan=plan,
-        horizon=1,
-        batches=WARM_UP_BATCHES + BATCHES,
-        global_batch_size=case.shards,
-        micro_batch_size=1,
-        update_epoch=1,
-        max_batch_size=case.shards,
-        normalizes=False,
-        seed=0,
-    )
+    return settings_of(plan, batches=WARM_UP_BATCHES + BATCHES, micro_batch_size=1, max_staleness=2 * BATCHES)
 
 
 def _actor(cls: type, *arguments: object) -> Any:
@@ -161,8 +148,5 @@ def measure(rounds: int) -> dict[str, Any]:
     ray.shutdown()
     return {
         "rounds": rounds,
-        "shards x size of a rollout": {
-            name: {key: round(statistics.median(one[key] for one in observed), 3) for key in observed[0]}
-            for name, observed in seen.items()
-        },
+        "shards x size of a rollout": {name: medians(observed) for name, observed in seen.items()},
     }

@@ -17,8 +17,7 @@ import numpy as np
 import ray
 import torch
 
-from benchmarks.micro.cpu import cpu_seconds
-from rlinf_async.config import AsyncConfig
+from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.host_memory import copy_all, host_tensors
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.finite import check_weights
@@ -287,17 +286,17 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
     grown["another machine"] = (_shared() - shared) / 1e6
     seen["another machine"] = [ways.publish("another machine") for _ in range(rounds)]
     ways.close()
-    medians = {way: _medians(observed) for way, observed in seen.items()}
+    found = {way: medians(observed) for way, observed in seen.items()}
     names = ("learner_blocked_s", "everywhere_s", "cpu_s")
     return {
         "mib": megabytes,
         "changed": CHANGED,
         "ranks": RANKS,
         "rounds": rounds,
-        "ways": {way: {**found, "mb_shared": round(grown[way])} for way, found in medians.items()},
-        "small steps of the learner beside it": _medians(beside),
+        "ways": {way: {**numbers, "mb_shared": round(grown[way])} for way, numbers in found.items()},
+        "small steps of the learner beside it": medians(beside),
         "past Ray / object store": {
-            name: round(medians["past Ray"][name] / medians["object store"][name], 3) for name in names
+            name: round(found["past Ray"][name] / found["object store"][name], 3) for name in names
         },
     }
 
@@ -319,19 +318,4 @@ def _settings() -> RunSettings:
     plan = ShardPlan(
         total_envs=RANKS, env_workers=1, inference_ranks=RANKS, learner_ranks=1, shards_per_worker=1
     )
-    return RunSettings(
-        asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
-        plan=plan,
-        horizon=1,
-        batches=10**6,
-        global_batch_size=RANKS,
-        micro_batch_size=RANKS,
-        update_epoch=1,
-        max_batch_size=RANKS,
-        normalizes=False,
-        seed=0,
-    )
-
-
-def _medians(observed: Sequence[Seen]) -> Seen:
-    return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}
+    return settings_of(plan, batches=10**6)

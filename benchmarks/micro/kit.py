@@ -1,0 +1,51 @@
+"""What measurements share: their settings, medians over rounds, and CPU time in all processes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psutil
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.loops.run_settings import RunSettings
+
+
+def settings_of(
+    plan: ShardPlan, *, batches: int = 1, micro_batch_size: int | None = None, max_staleness: int = 1
+) -> RunSettings:
+    """All levels on, one decision in a rollout, one optimizer step in a batch."""
+    return RunSettings(
+        asynchrony=AsyncConfig.from_mapping({"mode": "full", "train": {"max_staleness": max_staleness}}),
+        plan=plan,
+        horizon=1,
+        batches=batches,
+        global_batch_size=plan.total_envs,
+        micro_batch_size=micro_batch_size or plan.total_envs,
+        update_epoch=1,
+        max_batch_size=plan.total_envs,
+        normalizes=False,
+        seed=0,
+    )
+
+
+def medians(observed: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each number the median over the rounds."""
+    return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}
+
+
+@contextmanager
+def cpu_seconds(spent: list[float]) -> Iterator[None]:
+    """Appends the CPU time of this process and its children, which here is Ray and all its workers."""
+    before = _cpu_so_far()
+    yield
+    after = _cpu_so_far()
+    spent.append(sum(seconds - before.get(process, 0.0) for process, seconds in after.items()))
+
+
+def _cpu_so_far() -> dict[psutil.Process, float]:
+    me = psutil.Process()
+    times = {process: process.cpu_times() for process in (me, *me.children(recursive=True))}
+    return {process: spent.user + spent.system for process, spent in times.items()}
