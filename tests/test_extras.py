@@ -68,7 +68,7 @@ def test_the_core_alone_says_what_it_can_do(arguments, tmp_path):
         (("train", "-n", "metaworld_ppo_mlp"), "the extra 'rlinf' brings"),
         (("sweep", "-n", "metaworld_ppo_mlp"), "the extra 'rlinf' brings"),
         (("configs",), "the extra 'rlinf' brings"),
-        (("bench", "--quick"), "put a checkout of RLinf on PYTHONPATH"),
+        (("bench",), "put a checkout of RLinf on PYTHONPATH"),
         (("report", "nowhere"), "the extra 'report' brings"),
         (("plan", "nowhere"), "nowhere does not exist"),
         (("status", "nowhere"), "nowhere is no directory"),

@@ -265,20 +265,33 @@ def flows_of(spans: Sequence[Span]) -> list[Flow]:
     return [*_actions(kinds), *_trajectories(kinds), *_weights(kinds)]
 
 
-def _actions(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
-    asks, steps = (
-        {(span.get("shard"), span["number"]): span for span in kinds[kind] if "number" in span}
-        for kind in ("ask", "step")
-    )
+def answered(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[Span, Span]]:
+    """Every request, and the forward pass that has answered it."""
+    asks = {_request(span): span for span in kinds["ask"] if "number" in span}
     for forward in kinds["forward"]:
         for request in zip(forward.get("shards", ()), forward.get("numbers", ()), strict=False):
             if request in asks:
-                step = [steps[request]] if request in steps else []
-                yield Flow("action", (asks[request], forward, *step))
+                yield asks[request], forward
+
+
+def _request(span: Span) -> tuple[Any, Any]:
+    return span.get("shard"), span["number"]
+
+
+def _puts(kinds: Mapping[str, Sequence[Span]]) -> dict[tuple[Any, Any, Any], Span]:
+    """The hand-overs of rollouts, by place, batch and epoch."""
+    return {(put["place"], put.get("batch"), put.get("epoch")): put for put in kinds["put"] if "place" in put}
+
+
+def _actions(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
+    steps = {_request(span): span for span in kinds["step"] if "number" in span}
+    for ask, forward in answered(kinds):
+        step = [steps[_request(ask)]] if _request(ask) in steps else []
+        yield Flow("action", (ask, forward, *step))
 
 
 def _trajectories(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
-    puts = {(put["place"], put.get("batch"), put.get("epoch")): put for put in kinds["put"] if "place" in put}
+    puts = _puts(kinds)
     steps: dict[str, list[Span]] = defaultdict(list)
     for step in kinds["optimizer step"]:
         steps[step["process"]].append(step)
@@ -337,24 +350,17 @@ def _lasting(spans: Iterable[Span]) -> Iterator[tuple[float, float, int]]:
 
 
 def _queued_requests(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:
-    began = {(span.get("shard"), span["number"]): span["began"] for span in kinds["ask"] if "number" in span}
-    for forward in kinds["forward"]:
-        for request in zip(forward.get("shards", ()), forward.get("numbers", ()), strict=False):
-            if request in began:
-                yield began[request], max(began[request], forward["began"]), 1
+    for ask, forward in answered(kinds):
+        yield ask["began"], max(ask["began"], forward["began"]), 1
 
 
 def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[float, float, int]]:
-    put = {
-        (span["place"], span.get("batch"), span.get("epoch")): span["ended"]
-        for span in kinds["put"]
-        if "place" in span
-    }
+    puts = _puts(kinds)
     for accept in kinds["accept"]:
         for place, epoch, _, size, *_ in accept.get("pieces", ()):
-            began = put.get((place, accept.get("batch"), epoch))
-            if began is not None:
-                yield began, max(began, accept["began"]), size
+            put = puts.get((place, accept.get("batch"), epoch))
+            if put is not None:
+                yield put["ended"], max(put["ended"], accept["began"]), size
 
 
 def _running(stays: Iterable[tuple[float, float, int]]) -> list[Moment]:

@@ -20,18 +20,15 @@ from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.table import screen
 
-WARM_UP, STEPS = 3, 4
-"""Global steps before the ones that are measured, and those that are."""
-QUICK_SCENARIOS = ("libero", "balanced")
-"""Scenarios of a quick bench."""
+WARM_UP, STEPS, REPETITIONS = 3, 4, 3
+"""Global steps before the ones that are measured, those that are, and runs of every mode."""
 
 
 def plan(
     *,
     scenarios: Sequence[str] | None,
     modes: Sequence[str] | None,
-    quick: bool,
-    repetitions: int | None,
+    repetitions: int = REPETITIONS,
     host: str = "rlinf",
     steps: int = STEPS,
 ) -> list[BenchCell]:
@@ -46,26 +43,21 @@ def plan(
     side.check()
     if importlib.util.find_spec("hydra") is None:
         raise ModuleNotFoundError(name="hydra")  # as its import would in every run
-    usual = (
-        QUICK_SCENARIOS
-        if quick
-        else tuple(name for name in SCENARIOS_BY_NAME if unavailable(name, host) is None)
-    )
+    usual = [name for name in SCENARIOS_BY_NAME if unavailable(name, host) is None]
     names = _check_names("scenario", scenarios or usual, SCENARIOS_BY_NAME)
     for name in names:
         if (reason := unavailable(name, host)) is not None:
             raise ValueError(f"scenario {name!r} cannot run here: {reason}")
-    run = _check_names("mode", modes or (side.quick if quick else side.standard), side.modes)
-    count = repetitions if repetitions is not None else (1 if quick else 3)
-    if count < 1:
-        raise ValueError(f"repetitions={count} must be at least 1")
+    run = _check_names("mode", modes or side.standard, side.modes)
+    if repetitions < 1:
+        raise ValueError(f"repetitions={repetitions} must be at least 1")
     if steps < 1:
         raise ValueError(f"steps={steps} must be at least 1")
     return [
         BenchCell(
             host=host, scenario=scenario, mode=mode, repetition=repetition, warm_up=WARM_UP, steps=steps
         )
-        for repetition in range(count)
+        for repetition in range(repetitions)
         for scenario in names
         for mode in run
         if mode not in SCENARIOS_BY_NAME[scenario].without

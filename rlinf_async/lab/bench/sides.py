@@ -120,10 +120,6 @@ class Side(Protocol):
     modes: Mapping[str, Mode]
     standard: tuple[str, ...]
     """Modes that are run unless some are named."""
-    quick: tuple[str, ...]
-    """Modes of a quick bench."""
-    over: str
-    """The unit of throughput: the best mode that is `sync`."""
     others: str
     """One word for all modes that are not this package's levels."""
 
@@ -156,8 +152,6 @@ class UnderRLinf(Side):
 
     modes: Mapping[str, Mode] = BENCH_MODES
     standard: tuple[str, ...] = STANDARD_MODES
-    quick: tuple[str, ...] = ("stock-sync-1", "stock-async", "full")
-    over = "RLinf's synchronous loop"
     others = "stock"
 
     def check(self) -> None:
@@ -217,8 +211,6 @@ class UnderVerl(Side):
 
     modes: Mapping[str, Mode] = VERL_MODES
     standard: tuple[str, ...] = standard(VERL_MODES)
-    quick: tuple[str, ...] = ("off", "one-step-off", "full")
-    over = "the same loop with every level off"
     others = "peer"
 
     def check(self) -> None:

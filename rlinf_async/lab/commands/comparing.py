@@ -16,11 +16,8 @@ def bench(
     ] = None,
     modes: Annotated[list[str] | None, typer.Option(help="Which to compare, separated by commas.")] = None,
     host: Annotated[str, typer.Option(help="The framework that runs them: rlinf or verl.")] = "rlinf",
-    quick: Annotated[bool, typer.Option("--quick", help="Two scenarios, three modes, once.")] = False,
-    repetitions: Annotated[int | None, typer.Option(help="Of every mode, interleaved; default 3.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Global steps to measure, default 4; more of them flatter less.")
-    ] = None,
+    repetitions: Annotated[int, typer.Option(help="Of every mode, interleaved.")] = 3,
+    steps: Annotated[int, typer.Option(help="Global steps to measure; more of them flatter less.")] = 4,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -38,10 +35,9 @@ def bench(
         lambda: command.plan(
             scenarios=split_at_commas(scenario),
             modes=split_at_commas(modes),
-            quick=quick,
             repetitions=repetitions,
             host=host,
-            steps=command.STEPS if steps is None else steps,
+            steps=steps,
         )
     )
     results, missing = or_exit(lambda: command.open_results(cells, json_path=output))

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf_async.lab.plan.job import Job
+from rlinf_async.lab.trace import answered
 from rlinf_async.lab.virtual.times import (
     DurationDraws,
     PolicyTimes,
@@ -191,13 +192,7 @@ def _policy(spans: Sequence[Span]) -> PolicyTimes:
 
 
 def _way(kinds: Mapping[str, list[Span]]) -> WayTimes:
-    asks = {(span["shard"], span["number"]): span for span in kinds["ask"]}
-    pairs = [
-        (asks[request], forward)
-        for forward in kinds["forward"]
-        for request in zip(forward["shards"], forward["numbers"], strict=True)
-        if request in asks
-    ]
+    pairs = list(answered(kinds))
     way_there = [forward["began"] - ask["began"] for ask, forward in pairs]
     back = [ask["ended"] - forward["ended"] for ask, forward in pairs]
     worker_s = 2 * _answer_gap_s(pairs)

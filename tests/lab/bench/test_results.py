@@ -144,7 +144,7 @@ def test_a_pipe_in_the_place_of_results_is_not_waited_for(tmp_path):
 
 
 def test_repetitions_are_interleaved():
-    cells = command.plan(scenarios=["libero"], modes=["stock-sync-1", "full"], quick=False, repetitions=2)
+    cells = command.plan(scenarios=["libero"], modes=["stock-sync-1", "full"], repetitions=2)
     assert [(cell.mode, cell.repetition) for cell in cells] == [
         ("stock-sync-1", 0),
         ("full", 0),
@@ -154,7 +154,7 @@ def test_repetitions_are_interleaved():
 
 
 def test_everything_is_compared_by_default_three_times():
-    cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=None)
+    cells = command.plan(scenarios=None, modes=None)
     here = {name for name in SCENARIOS_BY_NAME if command.unavailable(name) is None}
     assert {name for name, scenario in SCENARIOS_BY_NAME.items() if scenario.env} <= here
     assert {cell.scenario for cell in cells} == here
@@ -162,7 +162,6 @@ def test_everything_is_compared_by_default_three_times():
     left_out = sum(name in STANDARD_MODES for one in here for name in SCENARIOS_BY_NAME[one].without)
     assert len(cells) == 3 * (len(here) * len(STANDARD_MODES) - left_out)
     assert {(cell.warm_up, cell.steps) for cell in cells} == {(3, 4)}
-    assert len(command.plan(scenarios=None, modes=None, quick=True, repetitions=None)) == 6
 
 
 @pytest.mark.parametrize(
@@ -175,13 +174,13 @@ def test_everything_is_compared_by_default_three_times():
 )
 def test_what_is_not_known_is_refused_with_what_is_near(wrong, message):
     with pytest.raises(ValueError, match=message):
-        command.plan(**{"scenarios": None, "modes": None, "quick": False, "repetitions": None, **wrong})
+        command.plan(**{"scenarios": None, "modes": None, **wrong})
 
 
 def test_a_real_scenario_that_cannot_run_here_is_refused_with_what_is_missing(monkeypatch):
     monkeypatch.delenv("RLINF_ASYNC_LIBERO_ASSETS", raising=False)
     with pytest.raises(ValueError, match="'libero-real' cannot run here: RLINF_ASYNC_LIBERO_ASSETS names no"):
-        command.plan(scenarios=["libero-real"], modes=None, quick=False, repetitions=None)
+        command.plan(scenarios=["libero-real"], modes=None)
 
 
 def test_what_comes_out_is_shown_and_written(tmp_path):

@@ -78,7 +78,7 @@ def test_rlinfs_asynchronous_modes_store_a_trajectory_of_every_env_worker_for_a_
 @pytest.mark.parametrize("name", SCENARIOS_BY_NAME)
 def test_a_scenario_runs_in_all_modes_but_those_that_it_names(name, monkeypatch):
     monkeypatch.setattr(command, "unavailable", lambda scenario, host: None)
-    run = {cell.mode for cell in command.plan(scenarios=[name], modes=None, quick=False, repetitions=1)}
+    run = {cell.mode for cell in command.plan(scenarios=[name], modes=None, repetitions=1)}
     assert run == set(STANDARD_MODES) - set(SCENARIOS_BY_NAME[name].without)
 
 

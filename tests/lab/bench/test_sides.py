@@ -104,7 +104,7 @@ def test_the_stages_of_a_run_under_verl_take_turns_and_each_is_answered_by_itsel
 
 @pytest.mark.usefixtures("verl")
 def test_everything_emulated_is_compared_under_verl_by_default():
-    cells = command.plan(scenarios=None, modes=None, quick=False, repetitions=1, host="verl")
+    cells = command.plan(scenarios=None, modes=None, repetitions=1, host="verl")
     assert {cell.scenario for cell in cells} == {scenario.name for scenario in EMULATED}
     assert {cell.mode for cell in cells} == set(UNDER_VERL.standard)
     assert {cell.host for cell in cells} == {"verl"}
@@ -127,7 +127,7 @@ def test_what_only_rlinf_has_is_refused_under_verl(wrong, message):
 
 def test_a_host_without_a_bench_is_refused():
     with pytest.raises(ValueError, match="host 'local' is not one of rlinf, verl"):
-        command.plan(scenarios=None, modes=None, quick=False, repetitions=None, host="local")
+        command.plan(scenarios=None, modes=None, host="local")
 
 
 def test_no_ratio_is_taken_across_hosts():
