@@ -11,6 +11,7 @@ from rich.status import Status
 
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_output
+from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.plan import Sweep, plan
 from rlinf_async.lab.sweep.table import (
@@ -140,8 +141,6 @@ def _write_page(sweep: Sweep, console: Console) -> None:
     folder = sweep.directory.path
     names = ["table.md", "table.csv", "table.tex"]
     if directories := [cell.directory for cell in sweep.cells if cell.done]:
-        from rlinf_async.lab.report.page import write_report
-
         try:
             write_report(directories, folder / "report.html")
             names.append("report.html")

@@ -10,7 +10,7 @@ from tests.lab.sweep.fakes import FakeTraining, sweep
 
 @pytest.fixture
 def training(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_write_report", lambda runs, first, out: None)
+    monkeypatch.setattr(command, "write_report", lambda runs, out: None)
     return FakeTraining(tmp_path / "fake", monkeypatch)
 
 
@@ -133,7 +133,7 @@ def test_two_processes_do_not_run_a_sweep_at_once(training, home):
 
 def test_the_report_is_of_the_runs_that_are_done(training, home, monkeypatch):
     asked = []
-    monkeypatch.setattr(command, "_write_report", lambda runs, first, out: asked.append((runs, out)))
+    monkeypatch.setattr(command, "write_report", lambda runs, out: asked.append((runs, out)))
     training.fail("train-seed0")
     run(sweep(home))
     assert asked == [([home / "full-seed0"], home / "report.html")]
@@ -143,7 +143,7 @@ def test_a_sweep_without_a_report_has_still_succeeded(training, home, monkeypatc
     def refuse(*_):
         raise ValueError("no ink")
 
-    monkeypatch.setattr(command, "_write_report", refuse)
+    monkeypatch.setattr(command, "write_report", refuse)
     succeeded, shown = run(sweep(home))
     assert succeeded
     assert "no report.html: no ink" in shown
