@@ -1,6 +1,9 @@
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 from benchmarks.learning.campaign import complete, rows_of, run_all
 
@@ -47,3 +50,13 @@ def test_a_seed_is_complete_when_all_its_planned_runs_are_there():
     assert complete(planned, planned) == [3, 1, 2]
     assert complete(planned[1:-1], planned) == [1]
     assert complete([], planned) == []
+
+
+@pytest.mark.parametrize("name", ["causes", "flow", "pi0", "pictures", "singles"])
+def test_the_page_of_an_experiment_is_that_of_its_rows(name):
+    pytest.importorskip("scipy", reason="the statistics need SciPy")
+    experiment = import_module(f"benchmarks.learning.{name}")
+    stored = rows_of(experiment.RAW, experiment.Run)
+    assert experiment.RAW.with_suffix(".md").read_text() == experiment.report(stored)
+    assert set(stored) <= set(experiment.runs())
+    assert stored

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
 from benchmarks.learning import causes, cells
-from benchmarks.learning.campaign import rows_of
 from benchmarks.learning.causes import ARMS, SEEDS, Run, block, report, runs, shares, trained
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.preregistration import load
@@ -75,7 +74,3 @@ def test_a_report_says_less_where_holm_does_and_nothing_of_a_single_seed():
     assert not any(word in report(few) for word in ("| less", "| more", "| within"))
     del rows[Run("tasks", 10)]
     assert "5 of 30 (11, 12, 13, 14, 15)" in report(rows)
-
-
-def test_the_stored_report_is_that_of_the_stored_runs():
-    assert (cells.RESULTS / "causes.md").read_text() == report(rows_of(causes.RAW, Run))

@@ -1,8 +1,7 @@
 """What is said of gradients of runs with pictures follows from the runs, by the rule that was set before."""
 
-from benchmarks.learning import cells, pictures
-from benchmarks.learning.campaign import rows_of
-from benchmarks.learning.pictures import LARGE_NORM, SEEDS, Run, large, report, verdict
+from benchmarks.learning import pictures
+from benchmarks.learning.pictures import LARGE_NORM, large, verdict
 
 
 def found(large_ones, seeds=5):
@@ -24,9 +23,3 @@ def test_two_large_gradients_are_few_enough_to_name_the_cause_and_three_are_not(
 
 def test_nothing_is_said_before_all_seeds_are_there():
     assert verdict(found(0, seeds=4)) == ": 4 of 5 seeds are there; with fewer nothing is claimed."
-
-
-def test_the_page_is_what_the_stored_runs_give():
-    stored = rows_of(pictures.RAW, Run)
-    assert {Run(seed) for seed in SEEDS} <= set(stored)
-    assert (cells.RESULTS / "pictures.md").read_text() == report(stored)

@@ -7,8 +7,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
-from benchmarks.learning import cells, singles
-from benchmarks.learning.campaign import rows_of
+from benchmarks.learning import singles
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.singles import (
     SEEDS,
@@ -104,7 +103,3 @@ def test_of_few_seeds_nothing_is_said():
     del rows[Run(SECOND, "full", SEEDS[0])], rows[Run(SECOND, "full", SEEDS[1])]
     assert "|" not in report(rows)
     assert f"are there: 4 of {len(SEEDS)}" in report(rows)
-
-
-def test_the_stored_report_is_that_of_the_stored_runs():
-    assert (cells.RESULTS / "singles.md").read_text() == report(rows_of(singles.RAW, Run))
