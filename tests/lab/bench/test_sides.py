@@ -120,9 +120,7 @@ def test_everything_emulated_is_compared_under_verl_by_default():
 )
 def test_what_only_rlinf_has_is_refused_under_verl(wrong, message):
     with pytest.raises(ValueError, match=message):
-        command.plan(
-            **{"scenarios": None, "modes": None, "quick": False, "repetitions": None, **wrong}, host="verl"
-        )
+        command.plan(**{"scenarios": None, "modes": None, **wrong}, host="verl")
 
 
 def test_a_host_without_a_bench_is_refused():

@@ -13,7 +13,7 @@ from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.virtual.times import DurationDraws
 from rlinf_async.observe.spans import read_spans
-from tests.lab.plan.given import job, left_by, times
+from tests.lab.plan.given import job, left_by, slow_down, times
 
 
 def test_a_trace_gives_back_the_service_times_that_made_it(tmp_path):
@@ -86,9 +86,7 @@ def test_a_run_is_replayed_and_a_trace_that_does_not_explain_it_is_said_to_be_do
     good = replay(left_by(tmp_path))
     assert good.close, good.error
     assert good.warning is None
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    slower = [{**line, "async/step_seconds": 1.25 * line["async/step_seconds"]} for line in lines]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slower))
+    slow_down(tmp_path, 1.25)
     doubtful = replay(tmp_path)
     assert not doubtful.close
     assert "does not show" in doubtful.warning

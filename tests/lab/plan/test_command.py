@@ -18,7 +18,7 @@ from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.status import status_of
-from tests.lab.plan.given import FACTS, job, left_by, times
+from tests.lab.plan.given import FACTS, job, left_by, slow_down, times
 
 APP = typer.Typer()
 APP.command()(plan)
@@ -115,9 +115,7 @@ def test_eighty_columns_do_not_break_what_is_to_be_pasted(tmp_path):
 
 def test_a_doubtful_replay_is_the_exit_status(tmp_path):
     run = left_by(tmp_path)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    slower = [{**line, "async/step_seconds": 2 * line["async/step_seconds"]} for line in lines]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in slower))
+    slow_down(run, 2)
     result = CliRunner().invoke(APP, [str(run)])
     assert result.exit_code == 1
     assert "warning" in result.output

@@ -11,6 +11,7 @@ from rlinf_async.lab.sweep import cell as cell_module
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.plan import Sweep, SweepDirectory, seed_overrides
 from rlinf_async.lab.sweep.settings import parse_axis, parse_settings, varied
+from rlinf_async.lab.sweep.steps import Averages
 
 WORKLOAD = Workload(
     run_dir="runner.logger.log_path",
@@ -67,6 +68,12 @@ class FakeTraining:
         names = path.read_text().split() if path.exists() else []
         path.unlink(missing_ok=True)
         return names
+
+
+def run(rate: float, **changes: float | None) -> Averages:
+    """A run of that throughput."""
+    usual = {"step_s": 2.0, "rollout_s": 1.5, "learner_s": 0.5, "success": 0.5}
+    return Averages(env_steps_per_s=rate, **{**usual, **changes})
 
 
 def sweep(

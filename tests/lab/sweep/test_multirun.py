@@ -37,15 +37,8 @@ def test_every_job_of_a_multirun_is_synchronous_or_not_by_its_own_config(tmp_pat
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [
-            *(
-                sys.executable,
-                "script.py",
-                "--multirun",
-                "--config-path",
-                str(tmp_path),
-                "--config-name",
-                "users",
-            ),
+            *(sys.executable, "script.py", "--multirun"),
+            *("--config-path", str(tmp_path), "--config-name", "users"),
             *(group, "runner.max_epochs=2,3"),
         ],
         cwd=tmp_path,

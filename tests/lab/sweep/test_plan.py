@@ -181,12 +181,6 @@ def test_bad_input_is_one_line_and_exit_status_one(tmp_path, monkeypatch, argume
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_config_lists_those_that_there_are():
-    result = CliRunner().invoke(cli.app, ["sweep", "-n", "metaworld_ppo"])
-    assert result.exit_code == 2
-    assert "metaworld_ppo_mlp" in result.output
-
-
 @pytest.mark.parametrize(("outcome", "status"), [(True, 0), (False, 1), (KeyboardInterrupt(), 130)])
 def test_the_exit_status_says_how_it_went(tmp_path, monkeypatch, outcome, status):
     def run(planned, console):

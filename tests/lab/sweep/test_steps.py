@@ -7,16 +7,8 @@ from rlinf_async.lab.sweep.steps import Averages, Step, read_own, read_stock
 
 
 def step(seconds, **changes):
-    return Step(
-        **{
-            "seconds": seconds,
-            "env_steps": 600,
-            "rollout_s": 1.0,
-            "learner_s": 0.5,
-            "success": 0.1,
-            **changes,
-        }
-    )
+    usual = {"env_steps": 600, "rollout_s": 1.0, "learner_s": 0.5, "success": 0.1}
+    return Step(seconds=seconds, **{**usual, **changes})
 
 
 def test_the_first_step_is_left_out_and_the_mean_of_the_others_taken():

@@ -4,23 +4,10 @@ import pytest
 from rich.console import Console
 
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, parse_settings
-from rlinf_async.lab.sweep.steps import Averages
 from rlinf_async.lab.sweep.table import Outcomes, as_csv, markdown, rows, screen
+from tests.lab.sweep.fakes import run
 
 OFF, TRAIN, BOTH, FULL = LADDER_SETTINGS
-
-
-def run(rate, **changes):
-    return Averages(
-        **{
-            "env_steps_per_s": rate,
-            "step_s": 2.0,
-            "rollout_s": 1.5,
-            "learner_s": 0.5,
-            "success": 0.5,
-            **changes,
-        }
-    )
 
 
 def found(rates):
@@ -95,10 +82,6 @@ def test_values_are_written_unrounded():
     lines = list(csv.DictReader(as_csv(rows(results)).splitlines()))
     assert float(lines[1]["env_steps_per_s"]) == pytest.approx(1000 / 3)
     assert float(lines[1]["increase_percent"]) == pytest.approx(100 * (1000 / 150 / 3 - 1))
-    assert [lines[0][key] for key in ("setting", "seeds", "failed", "env_steps_per_s_max")] == [
-        "off",
-        "2",
-        "0",
-        "200.0",
-    ]
+    facts = [lines[0][key] for key in ("setting", "seeds", "failed", "env_steps_per_s_max")]
+    assert facts == ["off", "2", "0", "200.0"]
     assert lines[0]["increase_percent"] == ""

@@ -15,15 +15,11 @@ from rlinf_async.lab.sweep.plan import plan
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import Averages, Step
 from rlinf_async.lab.sweep.table import Outcomes, as_csv, latex, markdown, rows, screen
-from tests.lab.sweep.fakes import FakeTraining, sweep
+from tests.lab.sweep.fakes import FakeTraining, run, sweep
 
 OFF, *_, FULL = LADDER_SETTINGS
 STALENESS = ("async.train.max_staleness", ("0", "1"))
 ENVS = ("env.train.total_num_envs", ("16", "32"))
-
-
-def run(rate: float, **changes: float | None) -> Averages:
-    return Averages(env_steps_per_s=rate, step_s=2.0, rollout_s=1.5, learner_s=0.5, success=0.5, **changes)
 
 
 def names(settings: tuple[Setting, ...]) -> list[str]:
