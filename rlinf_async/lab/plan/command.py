@@ -107,7 +107,7 @@ def unknowns(job: Job, times: Times) -> Iterator[str]:
             "async.advanced.balance=exact tells."
         )
     sizes = [size for size, _ in times.policy.by_size]
-    if sizes and len(sizes) < 3:
+    if len(sizes) < 3:
         size_words = ", ".join(map(str, sizes))
         yield f"Forward passes of other sizes than {size_words} environments: a run with more shards tells."
     if not times.cores:

@@ -24,7 +24,7 @@ from rlinf_async.lab.virtual.ranks import (
     VirtualRank,
 )
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
-from rlinf_async.lab.virtual.times import Times
+from rlinf_async.lab.virtual.times import SimulatorBatch, Times
 from rlinf_async.loops.env import env_loop, together
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
@@ -160,7 +160,7 @@ class VirtualRun(InProcessRun):
         size = self._plan.envs_per_shard
         return VirtualShard(
             number,
-            batch=self._times.simulators.batch(number * size, size),
+            batch=SimulatorBatch(self._times.simulators, number * size, size),
             plan=self._plan,
             horizon=self._settings.horizon,
             worker=worker,

@@ -63,13 +63,9 @@ class SimulatorTimes:
     """True if a worker's environments step one after the other, in one process."""
     seed: int = 0
 
-    def batch(self, first: int, size: int) -> SimulatorBatch:
-        """The environments `first` to `first + size`, from their first decision on."""
-        return SimulatorBatch(self, first, size)
-
 
 class SimulatorBatch:
-    """Environments that step together."""
+    """Environments `first` to `first + size`, which step together, from their first decision on."""
 
     def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
         self._times = times
@@ -112,23 +108,20 @@ def _check(times: object, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTimes:
-    """A forward pass for `n` environments: `fixed_s + n * env_s`, or between what was measured `by_size`."""
+    """A forward pass, between what was measured."""
 
-    fixed_s: float = 0.0
-    env_s: float = 0.0
-    by_size: tuple[tuple[int, float], ...] = ()
+    by_size: tuple[tuple[int, float], ...]
     """(environments, seconds), ascending; beyond the last one every environment takes `env_s` more."""
+    env_s: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self, "policy")
         sizes = [size for size, _ in self.by_size]
-        if sizes != sorted(set(sizes)) or any(size < 1 for size in sizes):
+        if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
             raise ValueError(f"policy.by_size has the sizes {sizes}; they must ascend, from 1 on")
 
     def forward_s(self, envs: int) -> float:
         """Seconds of a forward pass for `envs` environments."""
-        if not self.by_size:
-            return self.fixed_s + envs * self.env_s
         sizes, seconds = zip(*self.by_size, strict=True)
         return float(np.interp(envs, sizes, seconds)) + max(0, envs - sizes[-1]) * self.env_s
 

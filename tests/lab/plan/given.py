@@ -51,7 +51,7 @@ def times(**more):
             reset=DurationDraws(mean=0.75, cv=0.2),
             tasks=(0.75, 1.0, 1.25, 1.0),
         ),
-        policy=PolicyTimes(fixed_s=0.03125, env_s=0.0078125),
+        policy=PolicyTimes(by_size=((1, 0.0390625),), env_s=0.0078125),
         **{"training": TrainingTimes(sample_s=0.0625, optimizer_step_s=0.125, batch_s=0.25)} | more,
         way=WayTimes(request_s=0.015625, put_s=0.0625),
         weights=WeightTimes(copy_s=0.125, send_s=0.25, load_s=0.0625),

@@ -54,7 +54,7 @@ def times(*, decision=0.5, cv=0.3, reset=0.5, tasks=(1.0,), forward=(0.05, 0.005
         simulators=SimulatorTimes(
             decision=DurationDraws(mean=decision, cv=cv), reset=DurationDraws(mean=reset, cv=0.2), tasks=tasks
         ),
-        policy=PolicyTimes(fixed_s=forward[0], env_s=forward[1]),
+        policy=PolicyTimes(by_size=((1, sum(forward)),), env_s=forward[1]),
         training=TrainingTimes(sample_s=sample, optimizer_step_s=0.1, score_share=score),
         way=WayTimes(request_s=0.005, put_s=0.02),
         weights=WeightTimes(copy_s=0.05, send_s=0.1, load_s=0.02),

@@ -41,7 +41,7 @@ def times(*, decision=1.0, reset=0.5, tasks=(1.0,), forward=0.25, sample=0.0625,
             tasks=tasks,
             **simulators,
         ),
-        policy=PolicyTimes(fixed_s=forward),
+        policy=PolicyTimes(by_size=((1, forward),)),
         training=TrainingTimes(sample_s=sample, score_share=score, **more.pop("training", {})),
         **more,
     )
