@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -178,11 +178,12 @@ def compared(
     nothing was learned that they could be shares of, there is no test.
     """
     found = {}
-    for name, measure in zip(MEASURES, (area, partial(final, share=final_share)), strict=True):
+    measures: Sequence[Callable[[Sequence[float]], float]] = (area, partial(final, share=final_share))
+    for name, measure in zip(MEASURES, measures, strict=True):
         mean = sum(map(measure, before if unit is None else unit)) / max(1, len(before))
         if mean > 0:
-            shares = ([measure(curve) / mean for curve in side] for side in (before, after))
-            found[name] = tost_paired(*shares, margin, alpha)
+            first, second = ([measure(curve) / mean for curve in side] for side in (before, after))
+            found[name] = tost_paired(first, second, margin, alpha)
     return found if len(found) == len(MEASURES) else {}
 
 
