@@ -22,9 +22,15 @@ from rlinf_async.hosts.rlinf import doorway
 from tests.checkouts import checkout
 
 BASE = "defaults: [/metaworld_ppo_mlp, _self_]\n"
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
-)
+
+
+def multiplying(aliases: int, lines: int) -> str:
+    """YAML every line of which stands for so many of the one before."""
+    each = (f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * aliases)}]\n" for i in range(1, lines))
+    return f"a0: &a0 [{', '.join('x' * aliases)}]\n" + "".join(each)
+
+
+BOMB = multiplying(8, 12)
 
 WRONG_FILES: dict[str, tuple[bytes, str]] = {
     "tab": (b"runner:\n\tmax_epochs: 3\n", "line 3: found character '\\t' that cannot start any token"),
@@ -40,6 +46,7 @@ WRONG_FILES: dict[str, tuple[bytes, str]] = {
     "an unknown alias": (b"x: *nope\n", "line 2: found undefined alias 'nope'"),
     "an alias of itself": (b"x: &a [*a]\n", "line 2: an alias stands inside of what it stands for"),
     "aliases that multiply": (BOMB.encode(), "has more than 100000 values with its aliases written out"),
+    "aliases beyond what is written out": (multiplying(2, 15_000).encode(), "has more than 100000 values"),
     "depth": (b"x: " + b"[" * 3000 + b"]" * 3000, "nests its values too deeply"),
     "an unknown tag": (b"x: !foo bar\n", "line 2: could not determine a constructor for the tag '!foo'"),
     "two documents": (b"---\nx: 1\n", "line 2: but found another document"),
