@@ -256,8 +256,8 @@ def rlinf_async(name: str, parameters: dict[str, Any]) -> None:
         assert result.exit_code == 0, result.output
     elif name == "bench":
         listed = {key: comparing.split_at_commas(parameters[key]) for key in ("scenario", "modes")}
-        chosen = {key: parameters[key] for key in ("quick", "repetitions")}
-        assert bench.plan(scenarios=listed["scenario"], modes=listed["modes"], **chosen)
+        repetitions = parameters["repetitions"]
+        assert bench.plan(scenarios=listed["scenario"], modes=listed["modes"], repetitions=repetitions)
     elif name == "sweep":
         place = [parameters[key] for key in ("config_name", "config_dir")]
         parameters["overrides"] = parameters["overrides"] or []

@@ -25,6 +25,8 @@ from benchmarks.nodes.cluster import Run, start_cluster
 from benchmarks.nodes.machines import Machine, machines, unavailable
 from benchmarks.nodes.tables import tables
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
 RESULTS = Path(__file__).with_name("results.json")
 RUNS = Path("runs/nodes")
 RATE = "1gbit"
@@ -133,6 +135,7 @@ def _fault(run: Run, case: Case, victim: Machine) -> dict[str, Any]:
     return {"noticed_s": round(noticed_s, 1), "still_s": round(still_s, 1), "said": said}
 
 
+@app.command()
 def main(
     only: Annotated[str | None, typer.Option(help="Measure this case, again if need be.")] = None,
     report: Annotated[bool, typer.Option(help="Show the results that are there.")] = False,
@@ -148,4 +151,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
