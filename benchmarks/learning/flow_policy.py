@@ -31,18 +31,16 @@ def transition(
     step: torch.Tensor,
     *,
     noisy: torch.Tensor,
-    noise: float = NOISE,
-    steps: int = STEPS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and deviation of one denoise step, [B, D] and [B, 1]; without noise where `noisy` [B] is false.
 
     Args:
         step: its number from 0, [B]; time runs from 1 (noise) to 0 (an action).
     """
-    times = torch.cat([torch.linspace(1, 1 / steps, steps, dtype=x.dtype), torch.zeros(1, dtype=x.dtype)])
+    times = torch.cat([torch.linspace(1, 1 / STEPS, STEPS, dtype=x.dtype), torch.zeros(1, dtype=x.dtype)])
     time, length = times[step, None], (times[step] - times[step + 1])[:, None]
     before_last = torch.where(times == 1, times[1], times)
-    sigma = noise * torch.sqrt(times / (1 - before_last))[step, None] * noisy[:, None]
+    sigma = NOISE * torch.sqrt(times / (1 - before_last))[step, None] * noisy[:, None]
     action, noise_before = x - velocity * time, x + velocity * (1 - time)
     weight = time - length - sigma**2 * length / (2 * time)
     return action * (1 - (time - length)) + noise_before * weight, length.sqrt() * sigma

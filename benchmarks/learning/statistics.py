@@ -36,9 +36,9 @@ def delayed(curve: Curve, batches: int) -> Curve:
     return replace(curve, success=moved(curve.success, batches))
 
 
-def final_success(curve: Curve, window: int = WINDOW) -> float:
-    """Success over the last `window` batches, or over all if there are fewer."""
-    return float(np.mean(curve.success[-window:]))
+def final_success(curve: Curve) -> float:
+    """Success over the last `WINDOW` batches, or over all if there are fewer."""
+    return float(np.mean(curve.success[-WINDOW:]))
 
 
 def moving_mean(values: Sequence[float], window: int = WINDOW) -> np.ndarray:
@@ -55,9 +55,9 @@ def seconds_to(curve: Curve, level: float, window: int = WINDOW) -> float | None
     return None if batch is None else float(curve.seconds[batch])
 
 
-def env_steps_to(curve: Curve, level: float, window: int = WINDOW) -> int | None:
+def env_steps_to(curve: Curve, level: float) -> int | None:
     """As `seconds_to`, in env steps."""
-    batch = batch_at(curve.success, level, window)
+    batch = batch_at(curve.success, level)
     return None if batch is None else int(curve.env_steps[batch])
 
 

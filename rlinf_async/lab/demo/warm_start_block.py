@@ -14,7 +14,7 @@ POLICY_KEY = "runner.ckpt_path"
 """The key that names the state dict to start from, if the block has no `policy_key`."""
 
 
-def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
+def fill_in(cfg: DictConfig) -> None:
     """Clone the starting policy that `cfg.warm_start` describes, unless a checkpoint is given.
 
     Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
@@ -27,7 +27,7 @@ def fill_in(cfg: DictConfig, console: Console | None = None) -> None:
     policy_key = block.pop("policy_key", POLICY_KEY)
     if OmegaConf.select(cfg, policy_key):
         return
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     settings = WarmStart(**block)
     starts = run_dir(cfg).parent / "warm_starts"
     if not place(settings, starts).exists():
