@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 pytest.importorskip("hydra", reason="Hydra is not installed")
@@ -9,14 +11,10 @@ pytest.importorskip("hydra", reason="Hydra is not installed")
 import ray
 from omegaconf import OmegaConf, open_dict
 
-from rlinf_async.compose import compose_config
-from rlinf_async.hosts.host import load
+from tests.hosts.test_any_overrides import LONGEST, host_and_config
 
 NAN = float("nan")
-LONGEST = 5
-"""Lines of an answer."""
 ACTOR = "actor_rollout_ref.actor"
-CONFIGS = {"local": "local/point_reach", "rlinf": "metaworld_ppo_mlp", "verl": "verl_metaworld_ppo_mlp"}
 MISTAKES = {
     "rlinf": {
         ("actor.optim.lr", NAN): "must be a finite number of at least 0",
@@ -80,29 +78,19 @@ MISTAKES = {
 """A value that is wrong, by host and key, and what is answered."""
 
 
-@pytest.fixture(scope="module")
-def composed():
-    found = {}
-
-    def compose(host):
-        if host not in found:
-            found[host] = compose_config(CONFIGS[host], [] if host == "local" else ["~warm_start"])
-        return found[host]
-
-    return compose
+composed = cache(host_and_config)
 
 
 @pytest.mark.parametrize(
     ("host", "key", "value"), [(host, *mistake) for host, every in MISTAKES.items() for mistake in every]
 )
 def test_a_mistake_is_answered_in_the_same_words_by_explain_and_before_a_run(
-    host, key, value, composed, tmp_path, monkeypatch
+    host, key, value, tmp_path, monkeypatch
 ):
-    if host != "local":
-        pytest.importorskip(host, reason=f"{host} is not installed")
+    adapter, base = composed(host)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
-    cfg, adapter = composed(host).copy(), load(host)
+    cfg = base.copy()
     with open_dict(cfg):
         OmegaConf.update(cfg, key, list(value) if isinstance(value, tuple) else value, force_add=True)
     answers = []
