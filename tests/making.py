@@ -41,17 +41,17 @@ def accept(learner, pieces):
         pieces = ()
 
 
-def rollout(plan, of, *, oldest=None, newest=None):
+def rollout(plan, of, *, decisions=1, **fields):
     """Every piece of the rollout of one ticket."""
+    steps = plan.piece_size * decisions
     return [
         piece(
             of,
             part=part,
             rank=plan.learner_rank(of.place, part),
             size=plan.piece_size,
-            oldest=oldest,
-            newest=newest,
-            env_steps=plan.piece_size,
+            env_steps=steps,
+            **fields,
         )
         for part in range(plan.parts)
     ]

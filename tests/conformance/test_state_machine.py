@@ -41,7 +41,7 @@ from tests.conformance.environments import Steady
 from tests.conformance.hostile_values import alterations
 from tests.conformance.hosts import ENVS, host_or_skip
 from tests.hostile_errors import ALL_RAISED
-from tests.making import piece, plan
+from tests.making import plan, rollout
 
 BATCHES, STEP_S = 3, 1.0
 PLAN = plan(total_envs=ENVS, env_workers=1, shards_per_worker=1)
@@ -116,10 +116,7 @@ class Recorder:
         """Nothing is kept."""
 
     def build(self, output: Any, answer: Any) -> Any:
-        ranks = [PLAN.learner_rank(self._ticket.place, part) for part in range(PLAN.parts)]
-        return [
-            piece(self._ticket, part=part, rank=rank, size=PLAN.piece_size) for part, rank in enumerate(ranks)
-        ]
+        return rollout(PLAN, self._ticket)
 
 
 class Machine(RuleBasedStateMachine):

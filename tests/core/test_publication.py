@@ -14,24 +14,6 @@ def test_a_rank_wants_the_newest_version_and_none_that_it_has():
     assert board.wanted(0) is None
 
 
-def test_versions_that_a_rank_was_too_slow_for_are_left_out():
-    board = PublicationBoard(ranks=1)
-    for version in (3, 4, 7):
-        board.offer(version)
-    assert board.wanted(0) == 7
-    board.applied(0, 7)
-    assert board.published == 7
-
-
-def test_a_version_is_published_once_the_last_rank_has_it():
-    board = PublicationBoard(ranks=2)
-    board.offer(5)
-    board.applied(1, 5)
-    assert board.published is None
-    board.applied(0, 5)
-    assert board.published == 5
-
-
 def test_a_rank_that_has_gone_beyond_does_not_hold_the_others_up():
     board = PublicationBoard(ranks=2)
     board.offer(1)
@@ -93,21 +75,6 @@ def test_nobody_waits_for_a_lost_rank_and_what_it_held_back_is_published():
     board.offer(3)
     board.applied(0, 3)
     assert board.published == 3
-
-
-def test_a_successor_takes_the_newest_and_holds_publication_up_until_it_has_it():
-    board = PublicationBoard(ranks=2)
-    board.offer(1)
-    board.applied(0, 1)
-    board.applied(1, 1)
-    board.rank_lost(1)
-    assert board.wanted(1) == 1
-    board.rank_back(1)
-    board.offer(2)
-    board.applied(0, 2)
-    assert board.published == 1  # it acts by version 1 from now on
-    board.applied(1, 1)
-    assert (board.published, board.wanted(1)) == (1, 2)
 
 
 def test_the_only_rank_takes_publication_with_it_until_its_successor_has_weights():

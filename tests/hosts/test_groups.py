@@ -1,18 +1,18 @@
 """GRPO under asynchrony: groups are what the layout says, whatever arrives when."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import with_estimates
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from tests.loops.virtual import run
-from tests.making import plan
+from tests.making import plan, rollout
 
 GROUP, HORIZON, EPOCHS = 4, 3, 2
 SETTINGS = LocalSettings(
@@ -44,24 +44,13 @@ def by_layout(scores):
 
 def pieces_of(layout, ticket, scores, *, member_too_old=False):
     """The rollout of one shard; `member_too_old` makes one action of one member older than allowed."""
-    pieces = []
-    for part in range(layout.parts):
+    pieces, oldest = [], -1 if member_too_old else 0
+    for part, one in enumerate(rollout(layout, ticket, decisions=HORIZON, oldest=oldest, newest=0)):
         first = ticket.shard * layout.envs_per_shard + part * layout.piece_size
         rewards = torch.zeros(HORIZON, layout.piece_size)
         rewards[-1] = torch.from_numpy(scores[ticket.epoch, first : first + layout.piece_size])
         payload = {"rewards": rewards, "ended": torch.zeros(HORIZON + 1, layout.piece_size, dtype=torch.bool)}
-        pieces.append(
-            Piece(
-                ticket=ticket,
-                part=part,
-                rank=layout.learner_rank(ticket.shard, part),
-                size=layout.piece_size,
-                oldest=-1 if member_too_old else 0,
-                newest=0,
-                env_steps=layout.piece_size * HORIZON,
-                payload=payload,
-            )
-        )
+        pieces.append(replace(one, payload=payload))
     return pieces
 
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.core.types import Piece
 from rlinf_async.loops.request_broker import answering, asked_until_answered, settle
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from tests.making import rollout
 
 
 @dataclass
@@ -138,19 +138,8 @@ class Recorder:
         oldest = ticket.batch - schedule.bound - 1 if lie else min(versions)
         schedule.out.produced += plan.envs_per_shard
         schedule.out.refused += plan.envs_per_shard * lie
-        return [
-            Piece(
-                ticket=ticket,
-                part=part,
-                rank=plan.learner_rank(ticket.place, part),
-                size=plan.piece_size,
-                oldest=oldest,
-                newest=max(versions),
-                env_steps=plan.piece_size * len(versions),
-                payload=versions,
-            )
-            for part in range(plan.parts)
-        ]
+        ages = {"oldest": oldest, "newest": max(versions)}
+        return rollout(plan, ticket, decisions=len(versions), payload=versions, **ages)
 
 
 class Policy:

@@ -248,9 +248,16 @@ def test_a_rollout_whose_environments_fail_is_given_up_and_collected_again_when_
 
 
 def test_a_completed_rollout_counts_as_work():
-    story, mine = Story([ticket(), ticket()]), ShardRestarts(7, SurviveConfig())
-    collect(story, restarts=mine)
-    assert mine._has_worked
+    class FailsTwiceOnceItHasWorked(Story):
+        async def put(self, given, pieces):
+            await super().put(given, pieces)
+            self._breaks = 2 * (given.batch == 0)
+
+    story = FailsTwiceOnceItHasWorked([ticket(batch=0), ticket(batch=1)])
+    collect(story, restarts=ShardRestarts(7, SurviveConfig()))
+    assert [line for line in story.lines if line.startswith(("restart", "put"))] == [
+        *("put 0 o2 a2", "restart", "restart", "put 1 o2 a2")
+    ]
 
 
 def test_errors_that_are_not_the_environments_own_are_raised():

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig, advanced
-from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.observe.meters import BusyMeter
-from tests.loops.test_streaming_learner import HORIZON, PLAN, Training, rollouts
+from tests.loops.test_streaming_learner import HORIZON, PLAN, Training, learner_of, rollouts
 from tests.making import plan, run_settings
 
 
@@ -53,13 +51,7 @@ def learn(training, block, *, pieces=4, batches=1, layout=PLAN, probe_size=3, or
     """What `training` returned of the last of `batches`, the first `pieces` of each of which arrive."""
     one = {"horizon": HORIZON, "global_batch_size": 8, "micro_batch_size": 4, "normalizes": False}
     settings = run_settings(plan=layout, asynchrony=AsyncConfig.from_mapping(block), **one | changes)
-    learner = StreamingLearner(
-        training,
-        settings,
-        parameters=lambda: [training.weights],
-        busy=BusyMeter(now=lambda: 0.0),
-        probe_size=probe_size,
-    )
+    learner = learner_of(settings, training, parameters=lambda: [training.weights], probe_size=probe_size)
     for batch in range(batches):
         learner.begin(batch)
         came = list(rollouts(batch, HORIZON))[:pieces]

@@ -15,9 +15,7 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.observe.meters import BusyMeter
-from tests.loops.test_streaming_learner import HORIZON, Training
+from tests.loops.test_streaming_learner import HORIZON, Training, learner_of
 from tests.loops.virtual import now, run, settle
 from tests.making import accept, piece, plan, request, run_settings, ticket
 
@@ -85,10 +83,6 @@ class Anchoring(Training):
 
     def summed(self, sums):
         return self._total(sums) if self._total else sums
-
-
-def learner_of(of, training, rank=0):
-    return StreamingLearner(training, of, parameters=list, busy=BusyMeter(now=lambda: 0.0), rank=rank)
 
 
 class Arriving:
@@ -263,7 +257,7 @@ def test_ranks_of_a_sharded_model_make_the_same_passes_whoever_has_scores(seed):
     given = [[replace(one, scores=Future()) for one in pieces_of(0, rank)] for rank in range(2)]
 
     def learn(rank):
-        learner, left = learner_of(of, trainings[rank], rank), list(given[rank])
+        learner, left = learner_of(of, trainings[rank], rank=rank), list(given[rank])
         learner.begin(0)
         own = random.Random(100 * seed + rank)
         while left:

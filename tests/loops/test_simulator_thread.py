@@ -222,12 +222,13 @@ def test_a_daemon_thread_works_in_turn_and_ends_when_it_is_told_to():
     thread = DaemonThread("worker")
     results = [thread.submit(divmod, number, 2) for number in range(3)]
     failing = thread.submit(divmod, 1, 0)
+    (worker,) = [one for one in threading.enumerate() if one.name == "worker"]
+    assert worker.daemon
     thread.shutdown()
     assert [result.result() for result in results] == [(0, 0), (0, 1), (1, 0)]
     with pytest.raises(ZeroDivisionError):
         failing.result()
-    assert not thread._thread.is_alive()
-    assert thread._thread.daemon
+    assert not worker.is_alive()
 
 
 def test_who_ends_a_daemon_thread_waits_for_what_it_was_given():

@@ -79,6 +79,12 @@ def rollouts(batch, horizon):
         yield piece(ticket(shard=shard, batch=batch), payload={"number": numbers})
 
 
+def learner_of(settings, training, *, parameters=list, **options):
+    """A learner rank on a clock that stands still."""
+    busy = BusyMeter(now=lambda: 0.0)
+    return StreamingLearner(training, settings, parameters=parameters, busy=busy, **options)
+
+
 def train(*, order=range(4), batches=1, **changes):
     """The micro-batches of the last of `batches`, whose pieces arrive in this order."""
     asynchrony = AsyncConfig(
@@ -93,7 +99,7 @@ def train(*, order=range(4), batches=1, **changes):
         "normalizes": False,
     }
     settings, training = run_settings(**one | changes), Training()
-    learner = StreamingLearner(training, settings, parameters=list, busy=BusyMeter(now=lambda: 0.0))
+    learner = learner_of(settings, training)
     for batch in range(batches):
         learner.begin(batch)
         pieces = list(rollouts(batch, settings.horizon))
