@@ -1,7 +1,6 @@
 """Those who carry requests from shards to inference ranks: a broker, or a channel of processes."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,13 +56,8 @@ class Shards:
     def __init__(self, broker, generation, node):
         self._broker, self._generation, self._node = broker, generation, node
 
-    @asynccontextmanager
-    async def rollout(self, shard):
-        self._broker.begin(shard, self._generation)
-        try:
-            yield
-        finally:
-            self._broker.end(shard, self._generation)
+    def rollout(self, shard):
+        return self._broker.rollout(shard)
 
     async def act(self, asked):
         return await self._broker.act(replace(asked, generation=self._generation, node=self._node))

@@ -31,3 +31,19 @@ def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_t
     assert list(queues.open_to(1, "here")) == [here, there, scores]
     queues.taken(0, scores)
     assert list(queues.open_to(0, "here")) == [here, there, scores]
+
+
+async def test_a_request_wakes_one_rank_although_others_wait_there_and_elsewhere():
+    queues, tried = SharedQueues(max_size=8, deadline_s=60.0), []
+    here, there = (queues.of(asked(node)) for node in ("here", "there"))
+    waiting = [
+        asyncio.create_task(queue.bell.first(lambda rank=rank: tried.append(rank), waiting_for=str))
+        for rank, queue in enumerate((here, here, there))
+    ]
+    await settle()
+    tried.clear()
+    queues.wake(here)
+    await settle()
+    assert tried == [0]
+    for one in waiting:
+        one.cancel()
