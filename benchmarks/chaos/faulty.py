@@ -33,7 +33,7 @@ import typer
 from benchmarks.kept import Kept
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
 
@@ -71,17 +71,17 @@ class Faulty(PointReach):
         super().__init__(size, first=first)
         self._first, self._injected, self._chance = first, injected, chance
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._injected.steps[self._first] += 1
         drawn = self._chance.random() if self._injected.steps[self._first] > HORIZON else 1.0
         if drawn < RAISES:
             self._injected.counts["env failed"] += 1
             raise ConnectionError(SAID)
-        outcome = super().step(actions)
+        states, rewards, ended = super().decide(actions)
         if drawn < RAISES + NANS:
             self._injected.counts["not finite"] += 1
-            outcome.rewards[:] = np.nan
-        return outcome
+            rewards[:] = np.nan
+        return states, rewards, ended
 
 
 def faulty(injected: Injected, seed: int) -> EnvFactory:

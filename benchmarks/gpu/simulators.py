@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from benchmarks.gpu.policy import CHUNK, PIXELS
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService
 
 CV, FASTEST, SLOWEST, RESET_STEPS = 0.3, 0.7, 1.4, 17.5
@@ -31,8 +31,8 @@ class Pictures:
         return np.concatenate([pixels, states.astype(np.float32)], axis=1)
 
 
-class EmulatedEnvs:
-    """Environments that sleep as long as simulators would need; fills `hosts.local.envs.Environments`.
+class EmulatedEnvs(StateEnvs):
+    """Environments that sleep as long as simulators would need.
 
     Rewards are noise: the learner is to have work, not success.
     """
@@ -46,17 +46,14 @@ class EmulatedEnvs:
         self._random = np.random.default_rng((seed, first, 1))
         self._states = np.zeros((size, EMULATED_STATE), dtype=np.float32)
 
-    def reset(self) -> np.ndarray:
+    def begin(self) -> np.ndarray:
         self._batch.reset()
         return self._pictures.beside(self._states)
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._batch.step()
         rewards = self._random.standard_normal(len(actions), dtype=np.float32)
-        return Outcome(self._pictures.beside(self._states), rewards, np.zeros(len(actions), dtype=bool))
-
-    def close(self) -> None:
-        """Nothing is held."""
+        return self._pictures.beside(self._states), rewards, np.zeros(len(actions), dtype=bool)
 
 
 def emulated(decision_s: float, *, seed: int) -> EnvFactory:
@@ -67,7 +64,7 @@ def emulated(decision_s: float, *, seed: int) -> EnvFactory:
     return lambda first, size: EmulatedEnvs(service, size, first=first, seed=seed)
 
 
-class PicturedMetaWorld:
+class PicturedMetaWorld(StateEnvs):
     """Meta-World in child processes, with pictures beside; episodes last for the horizon, solved or not."""
 
     def __init__(self, size: int, *, first: int, seed: int, horizon: int, processes: int) -> None:
@@ -80,13 +77,13 @@ class PicturedMetaWorld:
         self._batch = MetaWorldBatch(task, size, first=first, seed=(seed, 0), processes=processes)
         self._pictures = Pictures(size, first=first, seed=seed)
 
-    def reset(self) -> np.ndarray:
+    def begin(self) -> np.ndarray:
         return self._pictures.beside(self._batch.reset().states)
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         step = self._batch.step(actions.reshape(len(actions), CHUNK, -1))
         states = self._pictures.beside(step.observation.states)
-        return Outcome(states, step.rewards.sum(axis=1), np.zeros(len(actions), dtype=bool))
+        return states, step.rewards.sum(axis=1), np.zeros(len(actions), dtype=bool)
 
     def close(self) -> None:
         self._batch.close()

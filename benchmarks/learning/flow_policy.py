@@ -17,7 +17,6 @@ from torch import nn
 
 from benchmarks.learning.points import Toy, UnequalPoints
 from rlinf_async.core.scores import Scored
-from rlinf_async.hosts.local.envs import Outcome
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
 
 STEPS = 4
@@ -71,10 +70,10 @@ class FlowPoints(UnequalPoints):
     chunk: ClassVar[int] = 1
     action_dim = 3 * 2 + 1
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         moves = actions[:, : 2 * self.chunk]
         summed = moves.reshape(len(actions), self.chunk, self.state_dim).sum(axis=1)
-        return super().step(summed / math.sqrt(self.chunk))
+        return super().decide(summed / math.sqrt(self.chunk))
 
 
 class ManyFlowPoints(FlowPoints):

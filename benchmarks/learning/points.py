@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome, PointReach
+from rlinf_async.hosts.local.envs import EnvFactory, PointReach
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.lab.demo.warm_start import State, search
 
@@ -41,11 +41,11 @@ class Trial:
         self._policy.load_state_dict(state)
         chance = torch.Generator().manual_seed(self._seed)
         envs = self._environments(0, self._episodes)
-        states, ended = envs.reset(), np.zeros(self._episodes, dtype=bool)
+        states, ended = envs.begin(), np.zeros(self._episodes, dtype=bool)
         for _ in range(self._horizon):
             noise = torch.randn(self._episodes, envs.action_dim, generator=chance)
-            outcome = envs.step(self._policy.sample(torch.from_numpy(states), noise).numpy())
-            states, ended = outcome.states, outcome.ended
+            actions = self._policy.sample(torch.from_numpy(states), noise).numpy()
+            states, _, ended = envs.decide(actions)
         return float(ended.mean())
 
 
@@ -61,8 +61,9 @@ class UnequalPoints(PointReach):
         self._radii = np.array(radii)
         self.radius = self._radii[first : first + size]  # type: ignore[assignment]
 
-    def take_on(self, first: int, episode: int) -> None:
-        super().take_on(first, episode)
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        super().take_on(seed_offset, rollout)
+        first = seed_offset * self._size
         self.radius = self._radii[first : first + self._size]  # type: ignore[assignment]
 
 
@@ -160,8 +161,8 @@ class TokenPoints(UnequalPoints):
 
     action_dim = TOKENS
 
-    def step(self, actions: np.ndarray) -> Outcome:
-        return super().step(actions.reshape(len(actions), -1, self.state_dim).mean(axis=1))
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return super().decide(actions.reshape(len(actions), -1, self.state_dim).mean(axis=1))
 
 
 class TokenPolicy(GaussianPolicy):

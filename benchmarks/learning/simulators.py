@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.learning.points import TEST_SEEDS, Trial
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
 from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
@@ -109,11 +109,11 @@ def task_simulator(task: str, number: int) -> TaskSimulator:
     return TaskSimulator(task)
 
 
-class MixedTasks:
+class MixedTasks(StateEnvs):
     """Environments `first` to `first + size` of a run, each with a task of its own, or with that of another.
 
-    Fills `hosts.local.envs.Environments`. The k-th episode of an environment has the same goal in whatever
-    shard it is, and so have the members of a group. A reward of 1 is given once, for solving the task.
+    The k-th episode of an environment has the same goal in whatever shard it is, and so have the members of a
+    group. A reward of 1 is given once, for solving the task.
     """
 
     state_dim = STATE_DIM
@@ -135,18 +135,19 @@ class MixedTasks:
         self._seed, self._stats = seed, stats
         self._states = np.zeros((size, STATE_DIM))
         self._ended = np.zeros(size, dtype=bool)
-        self.take_on(first, 0)
+        self.take_on(first // size, 0)
 
-    def take_on(self, first: int, episode: int) -> None:
-        """The next reset begins this episode of the environments from number `first` on."""
-        places = range(first, first + len(self._numbers))
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        size = len(self._numbers)
+        places = range(seed_offset * size, (seed_offset + 1) * size)
         self._simulators = [
             task_simulator(self._tasks[place], own) for place, own in zip(places, self._numbers, strict=True)
         ]
         self._groups = [place // self._group_size for place in places]
-        self._episode = episode
+        self._episode = rollout
 
-    def reset(self) -> np.ndarray:
+    def begin(self) -> np.ndarray:
         goals = [
             int(np.random.default_rng((self._seed, group, self._episode)).integers(GOALS))
             for group in self._groups
@@ -156,13 +157,13 @@ class MixedTasks:
         self._episode += 1
         return self._stats.normalise(self._states)
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rewards = np.zeros(len(actions), dtype=np.float32)
         for index in np.flatnonzero(~self._ended):
             action = np.clip(actions[index], -1.0, 1.0)
             self._states[index], solved = self._simulators[index].decide(action)
             rewards[index], self._ended[index] = solved, solved
-        return Outcome(self._stats.normalise(self._states), rewards, self._ended.copy())
+        return self._stats.normalise(self._states), rewards, self._ended.copy()
 
     def close(self) -> None:
         """The simulators serve the next run."""

@@ -28,8 +28,9 @@ from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.learner_thread import BufferPieces
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.shard import Shard, ShardOutput
+from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
+from rlinf_async.hosts.workers.shard import ShardOutput
 from rlinf_async.lab.virtual.clock import run
 from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.ports import PiecePort
@@ -217,7 +218,7 @@ def train(
             stack.enter_context(closing(Shard(number, settings=settings, build=environments, busy=busy)))
             for number in range(plan.shards)
         ]
-        model = policy(state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=settings.hidden)
+        model = policy(**shards[0].sizes, hidden=settings.hidden)
         model.load_state_dict(weights)
         rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
         learner = TimedLearner(learner_of(settings, model, BusyMeter()), settings, times.sample)

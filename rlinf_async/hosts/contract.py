@@ -72,10 +72,11 @@ class Step:
         return shown(self.observation, self.rewards, self.info.get("final_observation"))
 
 
-def shown(observation: Any, rewards: torch.Tensor | None = None, final: Any = None) -> dict[str, Any]:
+def shown(
+    observation: Mapping[str, Any], rewards: torch.Tensor | None = None, final: Any = None
+) -> dict[str, Any]:
     """All of an output that has to be finite, by names for messages."""
-    fields = dict(observation) if isinstance(observation, Mapping) else {"states": observation}
-    return {"rewards": rewards, **fields, "final_observation": final}
+    return {"rewards": rewards, **observation, "final_observation": final}
 
 
 class Contract:
@@ -113,27 +114,24 @@ class Contract:
         if not self._proven:
             self._first_fields = {}
 
-    def reset(self, value: Any, *, observes: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The observation and the information of a reset; `observes` as of `step`."""
+    def reset(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The observation and the information of a reset."""
         if not isinstance(value, tuple | list) or len(value) != 2:
             raise ValueError(
                 self._refusal(f"a {_sort(value)} by reset", "a pair of an observation and information")
             )
         observation, info = value
-        return self.observation(observation) if observes else observation, self._info(info, keys=())
+        return self.observation(observation), self._info(info, keys=())
 
-    def step(self, value: Any, *, steps: int, observes: bool = True) -> Step:
-        """Return the results of `chunk_step` for a decision of `steps` steps.
-
-        Without `observes` the observation is left as it was given, and checked elsewhere.
-        """
+    def step(self, value: Any, *, steps: int) -> Step:
+        """Return the results of `chunk_step` for a decision of `steps` steps."""
         if not isinstance(value, tuple | list) or len(value) != 5:
             names = "observations, rewards, terminations, truncations and information"
             raise ValueError(self._refusal(f"a {_sort(value)} by chunk_step", names))
         observations, rewards, terminations, truncations, infos = value
         shape = (self._size, steps)
         return Step(
-            observation=self.observation(last(observations), "step") if observes else last(observations),
+            observation=self.observation(last(observations), "step"),
             rewards=self.numbers("rewards", rewards, shape),
             terminations=self.flags("terminations", terminations, shape),
             truncations=self.flags("truncations", truncations, shape),

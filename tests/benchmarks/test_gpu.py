@@ -207,13 +207,13 @@ def test_meta_world_shards_take_chunks_and_give_pictures():
     pytest.importorskip("metaworld")
     envs = simulators.metaworld(total=2, horizon=2, seed=0)(0, 2)
     try:
-        states = envs.reset()
-        outcome = envs.step(torch.zeros(2, envs.action_dim).numpy())
+        states = envs.begin()
+        later, _, ended = envs.decide(torch.zeros(2, envs.action_dim).numpy())
     finally:
         envs.close()
-    assert states.shape == outcome.states.shape == (2, envs.state_dim)
+    assert states.shape == later.shape == (2, envs.state_dim)
     assert envs.action_dim == 4 * CHUNK
-    assert not outcome.ended.any()
+    assert not ended.any()
 
 
 @pytest.mark.parametrize(("name", "wait"), [("h200", None), ("h200_wait", 20)])

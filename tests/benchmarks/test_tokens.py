@@ -51,8 +51,8 @@ def test_points_move_by_the_mean_of_a_chunk():
     chunk = np.zeros((1, TOKENS), dtype=np.float32)
     chunk[0, ::2], chunk[0, 1] = 0.5, 0.28  # 28 moves along the first axis, one along the second
     points = TOKENS_56.environments([0.01], group_size=1, seed=0)(0, 1)
-    before = points.reset()
-    after = points.step(chunk).states
+    before = points.begin()
+    after = points.decide(chunk)[0]
     assert after - before == pytest.approx(np.array([[0.5, 0.01]]) * points.stride, abs=1e-6)
 
 

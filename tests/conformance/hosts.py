@@ -15,11 +15,9 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.declared import DeclaredEnvs
 from rlinf_async.hosts.local.shard import Shard
-from rlinf_async.hosts.workers.shard import Stage
+from rlinf_async.hosts.workers.shard import ShardOutput, Stage
 from rlinf_async.hosts.workers.shard import TrainShard as WorkersShard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
@@ -70,6 +68,10 @@ Host = Callable[..., Any]
 """A context manager that takes a class of environments, and gives a `Playing` of shard 1."""
 
 
+def of_workers(output: ShardOutput) -> Output:
+    return Output(output.observation, output.final_observation, output.rewards, output.ended, output.episodes)
+
+
 def _advanced(options: dict[str, Any]) -> AsyncConfig:
     return AsyncConfig.from_mapping({"mode": "full", "rollout": {"shards": 1}, "advanced": options})
 
@@ -80,10 +82,10 @@ def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
     assert not auto_reset
     built: list[Any] = []
 
-    def build(first: int, size: int) -> DeclaredEnvs:
+    def build(first: int, size: int) -> Any:
         section = OmegaConf.create({"auto_reset": False})
         built.append(env_cls(section, size, first // size, 2, None))
-        return DeclaredEnvs(built[-1], size, Contract(first // size, size))
+        return built[-1]
 
     settings = LocalSettings(
         total_envs=2 * ENVS,
@@ -96,11 +98,8 @@ def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
     shard = Shard(1, settings=settings, build=build, busy=BusyMeter(width=2))
     actions = torch.zeros(ENVS, CHUNK, ACTION)
 
-    def read(output: Any) -> Output:
-        return Output(output.states, None, output.rewards, output.ended)
-
     try:
-        yield Playing(shard, lambda: {"actions": actions}, read, built)
+        yield Playing(shard, lambda: {"actions": actions}, of_workers, built)
         assert not actions.any(), "environments have written into what the policy has answered"
     finally:
         shard.close()
@@ -112,7 +111,7 @@ def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iter
     section = OmegaConf.create({"auto_reset": auto_reset, "ignore_terminations": False})
     built: list[Any] = []
 
-    def build() -> Any:
+    def build(_: int | None = None) -> Any:
         built.append(env_cls(section, ENVS, 1, 2, None))
         return built[-1]
 
@@ -121,15 +120,10 @@ def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iter
         stage = Stage(
             env=build(), section=section, size=ENVS, horizon=DECISIONS, simulators=simulators, rebuild=build
         )
-        shard = WorkersShard(stage, renew=lambda _: build(), busy=BusyMeter(), number=0)
+        shard = WorkersShard(stage, busy=BusyMeter(), number=0)
         actions = torch.zeros(ENVS, CHUNK, ACTION)
 
-        def read(output: Any) -> Output:
-            return Output(
-                output.observation, output.final_observation, output.rewards, output.ended, output.episodes
-            )
-
-        yield Playing(shard, lambda: {"actions": actions}, read, built)
+        yield Playing(shard, lambda: {"actions": actions}, of_workers, built)
         assert not actions.any(), "environments have written into what the policy has answered"
 
 

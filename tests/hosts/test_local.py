@@ -138,7 +138,7 @@ FAILING = pytest.mark.parametrize("levels", [asynchrony(), asynchrony(True, True
 
 def test_a_failing_run_leaves_no_word_of_errors_that_only_echo_its_own(caplog):
     class Crashing(PointReach):
-        def step(self, actions):
+        def chunk_step(self, actions):
             raise Boom("a simulator has crashed")
 
     with pytest.raises(RuntimeError, match="Boom"):
@@ -199,12 +199,12 @@ def test_a_straggler_is_waited_for_once_others_are_as_far_ahead_as_the_bound_all
     class Paced(PointReach):
         taken = 0
 
-        def step(self, actions):
+        def chunk_step(self, actions):
             self.taken += 1
             straggles = self._groups[0] == 0
             if self.taken == (1 if straggles else lead):
                 ahead.wait(timeout=30)
-            return super().step(actions)
+            return super().chunk_step(actions)
 
     result = run(settings, lambda first, size: Paced(size, first=first))
     staleness = [batch - piece.oldest for batch, piece in trained]

@@ -78,10 +78,10 @@ def test_whatever_environments_raise_costs_a_rollout_and_is_named_with_its_shard
                 self.next.fail()
             return super().reset()
 
-        def step(self, actions):
+        def chunk_step(self, actions):
             if self.next is not None:
                 self.next.fail()
-            return super().step(actions)
+            return super().chunk_step(actions)
 
     one = settings(mode, batches=16)
     result = run(one, Hostile, run_dir=tmp_path, on_fault=told.append)

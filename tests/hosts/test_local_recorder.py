@@ -7,7 +7,8 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.local.shard import RolloutRecorder, ShardOutput
+from rlinf_async.hosts.local.shard import RolloutRecorder
+from rlinf_async.hosts.workers.shard import ShardOutput
 from tests.making import run_settings
 
 ENVS, STEPS = 4, 3
@@ -23,13 +24,15 @@ def rows(number):
 
 def output(step):
     ended = torch.full((ENVS,), step == STEPS)
-    return ShardOutput(states=rows(step), rewards=rows(step)[:, 0], ended=ended, noise=torch.zeros(ENVS, 1))
+    uncut = torch.zeros(ENVS, dtype=torch.bool)
+    seen = {"states": rows(step)}
+    return ShardOutput(observation=seen, rewards=rows(step)[:, 0], ended=ended, truncated=uncut)
 
 
 def answer(step, version):
     seen = rows(step)
     return {
-        "actions": seen + 0.25,
+        "actions": seen[:, None] + 0.25,
         "prev_logprobs": seen[:, 0] + 0.5,
         "prev_values": seen[:, 0] + 0.75,
         "forward_inputs": {"states": seen, "actions": seen + 0.25},
@@ -39,12 +42,10 @@ def answer(step, version):
 
 
 def test_where_a_policy_says_what_it_is_scored_by_a_piece_holds_that():
-    """A policy that sees observations: their fields are not states, and need not be tensors."""
     record = RolloutRecorder(TICKET, settings=SETTINGS)
 
     def at(step):
-        seen = replace(output(step), states={"picture": rows(step), "task": ["reach"] * ENVS})
-        return seen, answer(step, 3) | {"forward_inputs": {"prompt": {"tokens": rows(step) + 0.125}}}
+        return output(step), answer(step, 3) | {"forward_inputs": {"prompt": {"tokens": rows(step) + 0.125}}}
 
     for step in range(STEPS):
         record.append(*at(step))
@@ -66,7 +67,7 @@ def test_steps_of_a_decision_are_counted_where_an_action_has_several():
     assert {piece.env_steps for piece in record.build(output(STEPS), chunks(STEPS))} == {2 * STEPS * 5}
 
 
-def test_a_piece_says_which_ends_were_cuts_where_environments_say_so():
+def test_a_piece_says_which_ends_were_cuts():
     record = RolloutRecorder(TICKET, settings=SETTINGS)
     for step in range(STEPS):
         record.append(output(step), answer(step, 3))

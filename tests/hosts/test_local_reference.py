@@ -79,7 +79,7 @@ class StraightLine:
     @torch.no_grad()
     def collect(self):
         rollout = {name: [] for name in ("states", "actions", "logprobs", "values", "rewards", "ended")}
-        states = torch.tensor(self.envs.reset())
+        states = torch.tensor(self.envs.begin())
         ended = torch.zeros(self.s.total_envs, dtype=torch.bool)
         for step in range(self.s.horizon + 1):
             actions = self.model.sample(states, self.noise.draw())
@@ -90,9 +90,8 @@ class StraightLine:
             rollout["states"].append(states)
             rollout["actions"].append(actions)
             rollout["logprobs"].append(self.model.logprobs(states, actions))
-            outcome = self.envs.step(actions.numpy())
-            rollout["rewards"].append(torch.tensor(outcome.rewards))
-            states, ended = torch.tensor(outcome.states), torch.tensor(outcome.ended)
+            states, rewards, ended = map(torch.tensor, self.envs.decide(actions.numpy()))
+            rollout["rewards"].append(rewards)
         return {name: torch.stack(values) for name, values in rollout.items()}
 
     def estimate(self, rollout):

@@ -54,13 +54,9 @@ class Ended:
 class Renewable(Shard):
     """A shard of PointReach whose chance, after a renewal, is that of the step."""
 
-    async def renew(self, step):
-        await self._simulators.build(lambda: self._renew(step))
-
-    def _renew(self, step):
-        self._envs.close()
-        self._envs = PointReach(self.size, first=self._first, seed=100 + step)
-        width = self.action_dim
+    def rebuild_at(self, step):
+        self._stage.env = PointReach(self.size, first=self._first, seed=100 + step)
+        width = self.sizes["action_dim"]
         self._noise = Noise(first=self._first, size=self.size, width=width, seed=100 + step)
 
 
@@ -137,7 +133,7 @@ def trained(folder, *, lag, saved=None, save_every=EVERY):
             for number in range(settings.plan.shards)
         ]
         torch.manual_seed(0)
-        model = GaussianPolicy(state_dim=shards[0].state_dim, action_dim=shards[0].action_dim, hidden=8)
+        model = GaussianPolicy(**shards[0].sizes, hidden=8)
         ranks = [InferenceRank(rank, model=model, busy=busy["inference"]) for rank in range(2)]
         learner = local_learner(settings, model, busy["learner"])
         thread = LearnerThread(learner, streaming=False)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -42,23 +43,25 @@ def test_noise_and_starts_do_not_depend_on_the_split_into_shards():
         assert torch.equal(whole.draw()[2:], right.draw())
     everybody, half = PointReach(8, group_size=2), PointReach(4, first=4, group_size=2)
     for _ in range(3):
-        assert (everybody.reset()[4:] == half.reset()).all()
+        assert (everybody.begin()[4:] == half.begin()).all()
 
 
 def test_members_of_a_group_start_alike_and_groups_do_not():
-    states = PointReach(6, group_size=3).reset()
+    states = PointReach(6, group_size=3).begin()
     assert (states[0] == states[2]).all()
     assert (states[0] != states[3]).any()
 
 
 def test_a_point_is_rewarded_once_and_then_stands_still():
     point = PointReach(1)
-    towards = -point.reset()
-    outcomes = [point.step(towards * 10) for _ in range(8)]
-    assert sum(float(outcome.rewards[0]) for outcome in outcomes) == 1.0
-    arrived = next(index for index, outcome in enumerate(outcomes) if outcome.ended[0])
-    assert all(outcome.ended[0] for outcome in outcomes[arrived:])
-    assert all((outcome.states == outcomes[arrived].states).all() for outcome in outcomes[arrived:])
+    towards = -point.begin()
+    played = [point.decide(towards * 10) for _ in range(8)]
+    states, rewards, ended = map(np.array, zip(*played, strict=True))
+    assert rewards.sum() == 1.0
+    arrived = int(ended.argmax())
+    assert ended[arrived:].all()
+    assert not ended[:arrived].any()
+    assert (states[arrived:] == states[arrived]).all()
 
 
 def test_the_warm_start_of_rlinfs_policy_loads_and_acts_alike():

@@ -10,14 +10,14 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import EnvironmentsFailed
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.envs import Outcome
+from rlinf_async.hosts.local.envs import StateEnvs
 from rlinf_async.hosts.local.shard import Noise, Shard
 from rlinf_async.observe.meters import BusyMeter
 
 ENVS, STEPS = 4, 3
 
 
-class Counting:
+class Counting(StateEnvs):
     """Environments that write every state where the one before was, and know what they were told."""
 
     state_dim, action_dim = 2, 3
@@ -27,16 +27,16 @@ class Counting:
         self.used_in = [threading.current_thread()]
         self._states = np.zeros((size, 2), dtype=np.float32)
 
-    def reset(self):
+    def begin(self):
         self.used_in.append(threading.current_thread())
         self._states[:] = self.first
         return self._states
 
-    def step(self, actions):
+    def decide(self, actions):
         self.used_in.append(threading.current_thread())
         self.told.append(actions)
         self._states += 1
-        return Outcome(self._states, self._states[:, 0], self._states[:, 1] > self.first + 1)
+        return self._states, self._states[:, 0], self._states[:, 1] > self.first + 1
 
     def close(self):
         self.closed = True
@@ -51,37 +51,38 @@ def shard():
     made = Shard(1, settings=settings, build=Counting, busy=BusyMeter(width=2))
     yield made
     made.close()
-    assert made._envs.closed
-    assert not made._envs.used_in[0].is_alive()
+    assert made._stage.env.closed
+    assert not made._stage.env.used_in[0].is_alive()
 
 
 def test_a_shard_is_the_environments_after_those_of_the_shard_before(shard):
-    assert (shard.size, shard.horizon, shard._envs.first) == (ENVS, STEPS, ENVS)
-    assert (shard.state_dim, shard.action_dim) == (2, 3)
+    assert (shard.size, shard.horizon, shard._stage.env.first) == (ENVS, STEPS, ENVS)
+    assert shard.sizes == {"state_dim": 2, "action_dim": 3}
 
 
 def test_a_rollout_starts_without_rewards_and_goes_on_with_what_the_policy_says(shard):
     async def rollout():
         start = await shard.start()
-        given = {"actions": torch.full((ENVS, 3), 0.5)}
+        given = {"actions": torch.full((ENVS, 1, 3), 0.5)}
         return start, [await shard.step(given) for _ in range(2)]
 
     start, steps = asyncio.run(rollout())
-    assert start.states.tolist() == [[4.0, 4.0]] * ENVS
+    assert start.observation["states"].tolist() == [[4.0, 4.0]] * ENVS
     assert start.rewards.tolist() == [0.0] * ENVS
     assert start.rewards.dtype == torch.float32
     assert start.ended.tolist() == [False] * ENVS
-    assert [step.states[0, 0].item() for step in steps] == [5.0, 6.0]  # what was shown stays as it was
+    # What was shown stays as it was.
+    assert [step.observation["states"][0, 0].item() for step in steps] == [5.0, 6.0]
     assert [step.rewards[0].item() for step in steps] == [5.0, 6.0]
     assert [step.ended.all().item() for step in steps] == [False, True]
-    assert all((told == 0.5).all() for told in shard._envs.told)
+    assert all((told == 0.5).all() for told in shard._stage.env.told)
 
 
-def test_a_request_shows_the_states_and_the_noise_of_its_own_environments(shard):
+def test_a_request_shows_what_is_seen_and_the_noise_of_its_own_environments(shard):
     output = asyncio.run(shard.start())
     asked = shard.observation(output)["obs"]
-    assert set(asked) == {"states", "noise"}
-    assert torch.equal(asked["states"], output.states)
+    assert set(asked) == {"seen", "noise"}
+    assert asked["seen"] is output.observation
     of_all = Noise(first=0, size=2 * ENVS, width=3, seed=11).draw()
     assert torch.equal(asked["noise"], of_all[ENVS:])
     assert asked["noise"].shape == (ENVS, 3)
@@ -95,27 +96,31 @@ class Told(Counting):
         super().__init__(first, size)
         self.taken_on = []
 
-    def take_on(self, first, episode):
-        self.taken_on.append((first, episode))
+    def take_on(self, seed_offset, rollout):
+        self.taken_on.append((seed_offset, rollout))
 
 
 def test_a_shard_that_takes_a_place_on_plays_the_environments_of_that_place():
     shard = one_shard(Told)
     shard.take_on(3, 7)
     asyncio.run(shard.start())
-    assert shard._envs.taken_on == [(3 * ENVS, 7)]
+    assert shard._stage.env.taken_on == [(3, 7)]
     shard.close()
 
 
 def test_observations_of_several_fields_are_handed_on_as_they_are():
-    class Seeing(Counting):
+    class Seeing:
+        def __init__(self, first, size):
+            self._size = size
+
         def reset(self):
-            return {"picture": torch.ones(self._states.shape), "task": ["reach"] * len(self._states)}
+            return {"picture": torch.ones(self._size, 2), "task": ["reach"] * self._size}, {}
 
     shard = one_shard(Seeing)
-    output = asyncio.run(shard.start())
-    assert output.states["task"] == ["reach"] * ENVS
-    assert torch.equal(shard.observation(output)["obs"]["states"]["picture"], torch.ones(ENVS, 2))
+    asked = shard.observation(asyncio.run(shard.start()))["obs"]
+    assert asked["seen"]["task"] == ["reach"] * ENVS
+    assert torch.equal(asked["seen"]["picture"], torch.ones(ENVS, 2))
+    assert asked["noise"].shape == (ENVS, 1)  # a seed
     shard.close()
 
 
@@ -183,5 +188,5 @@ def test_environments_that_fail_are_closed_and_built_anew_in_their_thread_after_
 
 def test_simulators_that_hang_are_ended_by_the_environments_that_can(shard):
     assert not shard._simulators._abort("no answer")
-    shard._envs.abort = bool
+    shard._stage.env.abort = bool
     assert shard._simulators._abort("no answer")

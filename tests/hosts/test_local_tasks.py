@@ -20,8 +20,8 @@ class Watched(PointReach):
         super().__init__(size, first=first, group_size=GROUP, seed=3)
         self._own, self._seen, self._fails = first, seen, 0
 
-    def reset(self):
-        states = super().reset()
+    def begin(self):
+        states = super().begin()
         self._seen.append((self._own, tuple(self._groups), self._episode - 1, states.tobytes()))
         return states
 
@@ -88,11 +88,11 @@ def test_a_place_whose_environments_have_failed_is_played_again_with_its_tasks()
     seen = []
 
     class Failing(Watched):
-        def step(self, actions):
+        def chunk_step(self, actions):
             if self._episode == 4 and not any(entry == "failed" for entry in seen):
                 seen.append("failed")
                 raise RuntimeError("the simulator is gone")
-            return super().step(actions)
+            return super().chunk_step(actions)
 
     result = LocalTrainer(settings(TASKS), lambda first, size: Failing(first, size, seen)).run()
     starts = rollouts(entry for entry in seen if entry != "failed")

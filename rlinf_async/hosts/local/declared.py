@@ -7,11 +7,10 @@ docs/extending.md. What a policy wants to be scored by, its `forward_inputs`, ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,14 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.contract import Contract, check_resets, decided
+from rlinf_async.hosts.contract import check_resets, decided
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.config import name_in
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome
-from rlinf_async.hosts.local.policy import ActorCritic, Observation, PolicyFactory
+from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.presence import ENVS_GROUP
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.simulators import reseeded
@@ -66,7 +64,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
     builds: Counter[int] = Counter()
 
-    def build(first: int, size: int) -> DeclaredEnvs:
+    def build(first: int, size: int) -> Any:
         # Built again with the same seed, they would begin with the episodes that the run has trained.
         seed = reseeded(section["seed"], builds[first])
         builds[first] += 1
@@ -80,7 +78,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
                 "use another env_class"
             )
         check_resets(env, section, key="env")
-        return DeclaredEnvs(env, size, Contract(shard, size))
+        return env
 
     return build
 
@@ -97,54 +95,6 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
 
-class DeclaredEnvs:
-    """Fills `hosts.local.envs.Environments`; its states are observations, as the environments give them."""
-
-    state_dim = 0
-    """Has no meaning: observations have fields, and their shapes are for the policy to know."""
-    action_dim = 1
-    """The width of the noise, by which the policy's chance is seeded."""
-
-    def __init__(self, env: Any, size: int, contract: Contract) -> None:
-        """`contract`: of all but the observations, which the shard looks at."""
-        self.declared = env
-        self._env = env
-        self._size = size
-        self._contract = contract.of(env)
-        self._has_begun = False
-        self._ended, self._cut = (torch.zeros(size, dtype=torch.bool) for _ in range(2))
-
-    def reset(self) -> dict[str, Any]:
-        # Other hosts do this when a rollout has ended, of which nobody tells environments here.
-        if self._has_begun:
-            self._env.update_reset_state_ids()
-        self._has_begun = self._env.is_start = True
-        self._ended, self._cut = (torch.zeros(self._size, dtype=torch.bool) for _ in range(2))
-        observation, _ = self._contract.reset(self._env.reset(), observes=False)
-        return observation
-
-    def step(self, actions: np.ndarray) -> Outcome:
-        """Take one decision, actions [envs, chunk, action_dim]."""
-        results = self._env.chunk_step(torch.from_numpy(actions))
-        step = self._contract.step(results, steps=actions.shape[1], observes=False)
-        # Before `_ended` takes this decision in: a cut after the end of an episode is none.
-        self._cut |= step.cut & ~self._ended
-        self._ended |= step.dones.any(dim=1)
-        rewards = step.rewards.float().sum(dim=1)
-        return Outcome(step.observation, rewards.numpy(), self._ended.numpy(), self._cut.numpy())
-
-    def take_on(self, first: int, episode: int) -> None:
-        self._env.take_on(first // self._size, episode)
-
-    def abort(self, reason: str) -> bool:
-        abort = getattr(self._env, "abort", None)
-        return bool(abort(reason)) if abort is not None else False
-
-    def close(self) -> None:
-        if hasattr(self._env, "close"):
-            self._env.close()
-
-
 class DeclaredPolicy(ActorCritic):
     """A policy of a package, which samples by itself; log-probabilities are summed over the decision."""
 
@@ -158,12 +108,10 @@ class DeclaredPolicy(ActorCritic):
         head: torch.nn.Module = getattr(self.policy, "value_head", torch.nn.Module())
         return head
 
-    def merged(self, states: Sequence[Observation]) -> Observation:
-        return merge(states)  # type: ignore[arg-type]
+    def states_of(self, observation: dict[str, Any]) -> Any:
+        return observation
 
-    def act(
-        self, states: Observation, noise: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
+    def act(self, states: Any, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
         """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
         # A seed of the whole batch's noise: scaled, so that fractions count, and not negative, as generators
         # want it.

@@ -1,58 +1,61 @@
-"""Environments that step together, and the tiny one that tests and first readers use."""
+"""Environments of numbers for policies of this host, and the tiny ones that tests and first readers use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The results of one decision; every field is [envs, ...], and so are the fields of an observation.
+class StateEnvs:
+    """Environments that show a row of numbers each, and take one action in a decision, as environments of
+    `rlinf_async.envs`.
 
-    `ended` is True where the episode is over: by a cut where `truncated` is True, else by success. Both stay
-    so until the next reset. Rewards of episodes that are over count nothing.
+    A class says how they `begin` and `decide`. An episode that has ended stands still: `ended` is True until
+    the next one begins, and rewards after it count nothing. Nothing cuts episodes off: the value of their
+    last states counts for the rest. Optional methods are `abort(reason)`, which ends the processes of
+    environments that hang, from another thread, and says whether there were any; and
+    `take_on(seed_offset, rollout)`.
     """
 
-    states: np.ndarray | dict[str, Any]
-    rewards: np.ndarray
-    ended: np.ndarray
-    truncated: np.ndarray | None = None
+    state_dim: int
+    action_dim: int
+
+    def begin(self) -> np.ndarray:
+        """Start the next episode of all; their states [envs, state_dim], float32."""
+        raise NotImplementedError
+
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take one decision, actions [envs, action_dim]; states, rewards and `ended`, of [envs, ...]."""
+        raise NotImplementedError
+
+    def skip(self, episodes: int) -> None:
+        """Leave out the next episodes: environments that are rebuilt would begin with the first ones. By
+        default every environment draws its episodes anew."""
+
+    def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"states": self.begin()}, {}
+
+    def update_reset_state_ids(self) -> None:
+        """Do nothing: the next episode follows by itself."""
+
+    def chunk_step(self, actions: torch.Tensor) -> tuple[Any, ...]:
+        """Take actions [envs, 1, action_dim]."""
+        states, rewards, ended = self.decide(actions[:, 0].numpy())
+        return {"states": states}, rewards[:, None], ended[:, None], np.zeros((len(ended), 1), dtype=bool), {}
+
+    def close(self) -> None:
+        """Do nothing: no resource is held."""
 
 
-class Environments(Protocol):
-    """A batch of environments, built and used in one thread. An episode that has ended stands still.
-
-    Optional methods: `skip(episodes)` leaves out the next episodes, so that environments which are rebuilt
-    after a failure do not begin again with the first ones; `abort(reason)`, called from another thread when
-    they do not answer, ends their processes, so that the call that hangs raises an error, and says whether
-    there were any; `take_on(first, episode)` has the next reset begin episode number `episode`, from 0, of
-    the environments from number `first` on, with their tasks and groups (`async.advanced.balance=tasks`).
-    """
-
-    @property
-    def state_dim(self) -> int: ...
-
-    @property
-    def action_dim(self) -> int: ...
-
-    def reset(self) -> np.ndarray | dict[str, Any]:
-        """Start the next episode of all; their states [envs, state_dim], float32, or an observation."""
-
-    def step(self, actions: np.ndarray) -> Outcome:
-        """Take one decision, actions [envs, action_dim]."""
-
-    def close(self) -> None: ...
+EnvFactory = Callable[[int, int], Any]
+"""Builds environments `first` to `first + size` of the run, with the interface of `rlinf_async.envs`; called
+in the thread of their shard."""
 
 
-EnvFactory = Callable[[int, int], Environments]
-"""Builds environments `first` to `first + size` of the run; called in the thread of their shard."""
-
-
-class PointReach:
+class PointReach(StateEnvs):
     """Points that are to be moved to the origin of a plane; a reward of one, once, for arriving.
 
     The k-th episode of an environment is the same whatever shard it is in, and the same for all members
@@ -73,7 +76,7 @@ class PointReach:
         self._states = np.zeros((size, self.state_dim), dtype=np.float32)
         self._ended = np.zeros(size, dtype=bool)
 
-    def reset(self) -> np.ndarray:
+    def begin(self) -> np.ndarray:
         angles = [
             np.random.default_rng((self._seed, group, self._episode)).uniform(0, 2 * np.pi)
             for group in self._groups
@@ -84,28 +87,23 @@ class PointReach:
         self._episode += 1
         return self._states
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         moving = ~self._ended
         moves = np.float32(self.stride) * np.clip(actions, -1.0, 1.0)
         self._states = self._states + moves * moving[:, None]
         arrived = moving & (np.linalg.norm(self._states, axis=1) < self.radius)
         self._ended = self._ended | arrived
-        # A copy: `reset` clears the array in place.
-        return Outcome(self._states, arrived.astype(np.float32), self._ended.copy())
+        return self._states, arrived.astype(np.float32), self._ended
 
     def skip(self, episodes: int) -> None:
-        """Leave the next episodes out."""
         self._episode += episodes
 
-    def take_on(self, first: int, episode: int) -> None:
-        """The next reset begins this episode of the points from number `first` on."""
-        self._groups, self._episode = self._groups_of(first), episode
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        """The next reset begins this rollout of the points that `seed_offset` numbers."""
+        self._groups, self._episode = self._groups_of(seed_offset * self._size), rollout
 
     def _groups_of(self, first: int) -> list[int]:
         return [(first + index) // self._group_size for index in range(self._size)]
-
-    def close(self) -> None:
-        """Do nothing: no resource is held."""
 
 
 def point_reach(*, group_size: int = 1, seed: int = 0) -> EnvFactory:

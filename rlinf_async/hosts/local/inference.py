@@ -14,7 +14,7 @@ from rlinf_async.core.tensors import leaf, map_tensors
 from rlinf_async.hosts.kit.answers import Answer, Answering
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.hosts.observations import storages
+from rlinf_async.hosts.observations import merge, storages
 from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.inference import PolicyThread
 from rlinf_async.loops.request_broker import Pending
@@ -83,19 +83,21 @@ class InferenceRank(Answering):
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        observation = self._model.merged([each["states"] for each in observations])
+        states = self._model.states_of(merge([each["seen"] for each in observations]))
         noise = torch.cat([each["noise"] for each in observations]).to(self._queue.device)
         # Fields of observations are for the policy to move.
-        states = observation.to(self._queue.device) if isinstance(observation, torch.Tensor) else observation
+        seen = states.to(self._queue.device) if isinstance(states, torch.Tensor) else states
         with self._queue.watched():
-            outputs = self._model.act(states, noise)
-        own_storages = storages(observation)  # the rest is copied: the policy may write its next answer there
+            outputs = self._model.act(seen, noise)
+        own_storages = storages(states)  # the rest is copied: the policy may write its next answer there
         result = map_tensors(
             lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in own_storages),
             dict(zip(ANSWER_FIELDS, outputs, strict=False)),
         )
-        result.setdefault("forward_inputs", {"states": observation, "actions": result["actions"]})
-        return leaf(result, "actions"), result
+        actions = leaf(result, "actions")
+        result.setdefault("forward_inputs", {"states": states, "actions": actions})
+        # An action for each step: policies of numbers take one in a decision.
+        return actions.reshape(size, -1, actions.shape[-1]), result
 
     @torch.no_grad()
     def _scores(self, payloads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -112,10 +112,9 @@ class LocalTraining:
 
     def _note_episodes(self, fields: Tree) -> None:
         """Returns, and successes: ends that are no cuts. What is rewarded after the end counts nothing."""
-        ended, rewards = leaf(fields, "ended"), leaf(fields, "rewards")
-        # Popped: nothing after this asks whether an end was a cut.
-        cut = fields.pop("truncated", None)
-        success = ended if cut is None else ended & ~cut  # type: ignore[operator]
+        ended, rewards, cut = (leaf(fields, name) for name in ("ended", "rewards", "truncated"))
+        del fields["truncated"]  # nothing after this asks whether an end was a cut
+        success = ended & ~cut
         self._metrics["env/success_once"] += map(float, success.any(dim=0))
         self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
 

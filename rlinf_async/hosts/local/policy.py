@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
 from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.tensors import Tree, map_tensors
-
-Observation: TypeAlias = torch.Tensor | dict[str, Any]
-"""Observations of B environments: states [B, S], or a mapping with fields of B items each."""
 
 
 class ActorCritic(nn.Module):
@@ -29,9 +26,10 @@ class ActorCritic(nn.Module):
         """The module that has a learning rate of its own."""
         return self.value_head
 
-    def merged(self, states: Sequence[Observation]) -> Observation:
-        """Return the states of several shards as one batch."""
-        return torch.cat(states)  # type: ignore[arg-type]
+    def states_of(self, observation: dict[str, Any]) -> Any:
+        """Return the part of an observation that the policy sees."""
+        states: torch.Tensor = observation["states"]
+        return states if states.dtype is torch.uint8 else states.float()
 
     def act(self, states: Any, noise: torch.Tensor) -> tuple[Any, ...]:
         """Actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].

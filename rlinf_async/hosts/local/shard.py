@@ -1,27 +1,24 @@
-"""One environment shard, as the env loop sees it, and the recorder of its rollouts."""
+"""One environment shard of a run in this process, and the recorder of its rollouts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.tensors import Tree
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.contract import Contract, Place, shown
 from rlinf_async.hosts.kit.recorder import SampleRecorder
-from rlinf_async.hosts.kit.shard import Shown, TrainShard
-from rlinf_async.hosts.local.envs import EnvFactory, Environments, Outcome
-from rlinf_async.hosts.local.policy import Observation
+from rlinf_async.hosts.kit.shard import Shown
+from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess, call_in
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
+from rlinf_async.hosts.workers.shard import ShardOutput, Stage, TrainShard
 from rlinf_async.loops.foreign import DaemonThread, let_go
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
@@ -29,18 +26,8 @@ from rlinf_async.observe.meters import BusyMeter
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class ShardOutput:
-    """The outputs of the environments after a decision (or a reset), [B, ...] each."""
-
-    states: Observation
-    rewards: torch.Tensor
-    ended: torch.Tensor
-    noise: torch.Tensor
-    """The chance in the next action."""
-    truncated: torch.Tensor | None = None
-    """True for ended episodes that were cut off; None where the environments do not tell."""
+ONE_EPISODE = {"auto_reset": False, "ignore_terminations": False}
+"""A rollout begins with a reset, and what has ended stands still."""
 
 
 class Noise:
@@ -61,8 +48,9 @@ class Noise:
         return torch.from_numpy(np.stack(rows))
 
 
-class Shard(TrainShard[ShardOutput]):
-    """A shard whose environments are built and used in a thread of its own."""
+class Shard(TrainShard):
+    """A shard of env workers without a worker: its environments share a process with the policy, and it draws
+    the chance in the policy's actions."""
 
     def __init__(
         self,
@@ -76,55 +64,51 @@ class Shard(TrainShard[ShardOutput]):
         self._factory, self._process = build, process or WholeProcess()
         self._thread = DaemonThread(f"shard-{shard}")
         simulators = SimulatorThread(shard, self._thread, settings.asynchrony.advanced, abort=self._abort)
-        sizes = {"size": settings.plan.envs_per_shard, "horizon": settings.horizon}
-        super().__init__(simulators, busy=busy, number=shard, **sizes)
+        stage = Stage(
+            env=None,
+            section=ONE_EPISODE,
+            size=settings.plan.envs_per_shard,
+            horizon=settings.horizon,
+            simulators=simulators,
+            rebuild=self._build_again,
+        )
+        super().__init__(stage, busy=busy, number=shard)
         self._first = shard * self.size
         with ExitStack() as unless_built:
             # Environments that cannot be built would leave their thread behind.
             unless_built.callback(self._leave)
-            self._envs: Environments
-            simulators.build_first(self._make_first)
+            simulators.build_first(self._build_first)
             unless_built.pop_all()
         self._resets = 0
-        self._noise = Noise(first=self._first, size=self.size, width=self.action_dim, seed=settings.seed)
+        width = self.sizes["action_dim"]
+        self._noise = Noise(first=self._first, size=self.size, width=width, seed=settings.seed)
 
     @property
-    def state_dim(self) -> int:
-        return self._envs.state_dim
-
-    @property
-    def action_dim(self) -> int:
-        return self._envs.action_dim
+    def sizes(self) -> dict[str, int]:
+        """Sizes of a policy for these environments. Observations have fields, whose shapes are for the policy
+        to know: the noise of one number seeds its chance."""
+        env = self._stage.env
+        state, action = (env.state_dim, env.action_dim) if isinstance(env, StateEnvs) else (0, 1)
+        return {"state_dim": state, "action_dim": action}
 
     @property
     def takes_tasks(self) -> bool:
         """True if the environments can take on the tasks of others."""
-        return callable(getattr(self._envs, TAKE_ON_METHOD, None))
+        return callable(getattr(self._stage.env, TAKE_ON_METHOD, None))
 
     def observation(self, output: ShardOutput) -> dict[str, Any]:
-        return {"obs": {"states": output.states, "noise": output.noise}}
+        # Of each output a request is made once, in order: the environments draw the same in every run.
+        return {"obs": {"seen": output.observation, "noise": self._noise.draw()}}
 
     def begin(self) -> Shown[ShardOutput]:
-        return self._in_process(self._begin)
+        self._resets += 1
+        return self._in_process(super().begin)
 
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
-        return self._in_process(lambda: self._shown(self._envs.step(actions.numpy()), "step"))
+        return self._in_process(partial(super().act, actions))
 
-    async def finish(self) -> None:
-        """Every reset draws new initial states by itself."""
-        self.contract.prove()
-
-    async def restart(self) -> None:
-        """Rebuild the environments; where they can, they go on after the episodes that have begun."""
-        # They have failed anyhow, and may fail once more while they are closed.
-        with suppress(ShardFailure):
-            await self._simulators.build(self._envs.close)
-        await super().restart()
-
-    def rebuild(self) -> None:
-        self._in_process(self._make)
-        if callable(getattr(self._envs, "skip", None)):
-            self._in_process(lambda: self._envs.skip(self._resets))  # type: ignore[attr-defined]
+    def end(self) -> None:
+        self._in_process(super().end)
 
     def close(self) -> None:
         """Free the environments, once the step that may still be running has ended, if it ever does.
@@ -135,7 +119,7 @@ class Shard(TrainShard[ShardOutput]):
         try:
             # In a thread that is stuck the call would wait behind the one that does not return.
             if not self._simulators.stuck:
-                self._simulators.close(partial(self._in_process, self._envs.close))
+                self._simulators.close(self._close)
         finally:
             self._leave()
 
@@ -146,80 +130,60 @@ class Shard(TrainShard[ShardOutput]):
         """Return the result of `function` of the environments; called in their thread."""
         return call_in(self._process, lambda: self.contract.owner, function)
 
-    def _make_first(self) -> None:
+    def _build_first(self) -> None:
         try:
             self._in_process(self._make)
         except BaseException:
-            if hasattr(self, "_envs"):
-                let_go(self._envs.close)
+            let_go(self._close)
             raise
 
-    def _make(self) -> None:
-        self._envs = self._factory(self._first, self.size)
-        self.contract.of(getattr(self._envs, "declared", self._envs))
+    def _build_again(self, _: int | None) -> Any:
+        """Rebuild the environments; where they can, they go on after the episodes that have begun."""
+        let_go(self._close)
+        env = self._in_process(self._make)
+        if isinstance(env, StateEnvs):
+            self._in_process(partial(env.skip, self._resets))
+        return env
+
+    def _make(self) -> Any:
+        self._stage.env = self._factory(self._first, self.size)
+        self.contract.of(self._stage.env)
+        return self._stage.env
+
+    def _close(self) -> None:
+        close = getattr(self._stage.env, "close", None)
+        if callable(close):
+            self._in_process(close)
 
     def _abort(self, reason: str) -> bool:
-        abort = getattr(self._envs, "abort", nothing_to_abort)
+        abort = getattr(self._stage.env, "abort", nothing_to_abort)
         return bool(abort(reason))
-
-    def _begin(self) -> Shown[ShardOutput]:
-        nothing = np.zeros(self.size, dtype=np.float32)
-        self._resets += 1
-        if self._taken_on is not None:
-            place, rollout = self._taken_on
-            self._envs.take_on(place * self.size, rollout)  # type: ignore[attr-defined]
-        return self._shown(Outcome(self._envs.reset(), nothing, nothing.astype(bool)), "reset")
-
-    def _shown(self, outcome: Outcome, place: Place) -> Shown[ShardOutput]:
-        contract = self.contract.of(getattr(self._envs, "declared", self._envs))
-        each, truncated = (self.size,), outcome.truncated
-        output = ShardOutput(
-            states=self._states(contract, outcome.states, place),
-            rewards=contract.numbers("rewards", outcome.rewards, each).float(),
-            ended=contract.flags("ends", outcome.ended, each),
-            noise=self._noise.draw(),
-            truncated=None if truncated is None else contract.flags("truncations", truncated, each),
-        )
-        return output, shown(output.states, output.rewards)
-
-    def _states(self, contract: Contract, given: Any, place: Place) -> Observation:
-        """An observation, or states as numbers with fractions; pictures stay bytes."""
-        if isinstance(given, Mapping) or hasattr(self._envs, "declared"):
-            return contract.observation(given, place)
-        states: torch.Tensor = contract.observation({"states": given}, place)["states"]
-        return states if states.dtype is torch.uint8 else states.float()
 
 
 class RolloutRecorder(SampleRecorder[ShardOutput]):
-    """Records, where environments tell, which of the episodes that have `ended` were cut off: `truncated`."""
+    """Records also which of the ended episodes were cut off, and counts the steps of a decision."""
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings) -> None:
         super().__init__(ticket, settings=settings, every_end=False, episodes=[])
-        self._cuts: list[torch.Tensor | None] = []
+        self._truncated: list[torch.Tensor] = []
         self._steps = 1
 
     def observation_of(self, output: ShardOutput) -> dict[str, Any]:
-        return {"states": output.states}
+        return output.observation
 
     def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
-        return {}
+        return output.episodes
 
     def steps_per_decision(self) -> int:
         return self._steps
 
     def see(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
         super().see(output, answer)
-        self._cuts.append(output.truncated)
+        self._truncated.append(output.truncated)
 
     def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
         super().decide(inputs, answer)
-        if answer["actions"].dim() == 3:  # [B, C, A] where a decision has C steps
-            self._steps = answer["actions"].shape[1]
+        self._steps = answer["actions"].shape[1]
 
     def rollout(self) -> Tree:
-        rollout = super().rollout()
-        if self._cuts[-1] is not None:
-            # The output of a reset tells of no cuts: None stands for none of them.
-            none = torch.zeros_like(self._cuts[-1])
-            rollout["truncated"] = torch.stack([none if cut is None else cut for cut in self._cuts])
-        return rollout
+        return super().rollout() | {"truncated": torch.stack(self._truncated)}

@@ -130,7 +130,7 @@ class LocalTrainer:
         with ExitStack() as stack:
             shards = [stack.enter_context(self._shard(number, env, process)) for number in range(plan.shards)]
             self._check(shards[0])
-            model = self._model(shards[0].state_dim, shards[0].action_dim)
+            model = self._model(shards[0].sizes)
             deadline_s = self.settings.asynchrony.advanced.deadline_s
             own: dict[str, Any] = {"watch": self._watch, "deadline_s": deadline_s, "process": process}
             ranks = [
@@ -187,11 +187,11 @@ class LocalTrainer:
                     trace=trace_of(failure.error),
                 )
 
-    def _model(self, state_dim: int, action_dim: int) -> ActorCritic:
+    def _model(self, sizes: dict[str, int]) -> ActorCritic:
         # Environments of this process may draw from torch's generator, too: it goes on where it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            model = self._policy(state_dim=state_dim, action_dim=action_dim)
+            model = self._policy(**sizes)
         if self._weights is not None:
             model.load_state_dict(self._weights)
         return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -61,8 +62,7 @@ class EnvActor(ShardWorker):
             )
 
     def train_shard(self, stage: int) -> TrainShard:
-        renew = partial(self._renew, stage)
-        return TrainShard(self._stage("train", stage), renew=renew, busy=self._busy, number=stage)
+        return TrainShard(self._stage("train", stage), busy=self._busy, number=stage)
 
     def eval_shard(self, stage: int) -> EvalShard:
         return EvalShard(self._stage("eval", stage))
@@ -90,17 +90,17 @@ class EnvActor(ShardWorker):
     def _size(self, mode: str) -> int:
         return int(self._sections[mode].total_num_envs) // self._settings.plan.shards
 
-    def _rebuild(self, mode: str, stage: int) -> Any:
-        """Other environments in the place of those of a stage."""
-        let_go(lambda: self._envs[mode][stage].close())
-        self._rebuilds.count(mode, stage)
-        self._envs[mode][stage] = self._build(mode, stage)
+    def _rebuild(self, mode: str, stage: int, step: int | None) -> Any:
+        """Other environments in the place of those of a stage; those for training may be at the checkpoint
+        after `step`."""
+        with ExitStack() as stack:
+            if step is not None:
+                in_processes = simulators_apart(self._sections["train"])
+                stack.enter_context(self._rebuilds.renewing(stage, step, in_processes=in_processes))
+            let_go(lambda: self._envs[mode][stage].close())
+            self._rebuilds.count(mode, stage)
+            self._envs[mode][stage] = self._build(mode, stage)
         return self._envs[mode][stage]
-
-    def _renew(self, stage: int, step: int) -> Any:
-        """As `_rebuild` for training, at the checkpoint after `step`."""
-        with self._rebuilds.renewing(stage, step, in_processes=simulators_apart(self._sections["train"])):
-            return self._rebuild("train", stage)
 
     def _build(self, mode: str, stage: int) -> Any:
         section, plan = self._sections[mode], self._settings.plan

@@ -34,16 +34,15 @@ class ShardOutput:
     ended: torch.Tensor
     """[B] bool: the episode has ended in this decision or, where nothing resets it, in an earlier one."""
     truncated: torch.Tensor
-    """[B] bool: the last step of the decision has cut the episode off, which had not come to its end."""
+    """[B] bool: the episode has ended by a cut, and had not come to its end. Where it is reset, the last step
+    of the decision has cut it off, as it is continued then by the value of its final observation."""
     episodes: dict[str, torch.Tensor] = field(default_factory=dict)
     """Statistics of the episodes, by name."""
 
 
-Rebuild = Callable[[], Any]
-"""Closes the environments of a stage, and gives others; called in the thread of the shard."""
-
-Renew = Callable[[int], Any]
-"""As `Rebuild`, at the checkpoint after the step that it is given."""
+Rebuild = Callable[[int | None], Any]
+"""Closes the environments of a stage, and gives others, at the checkpoint after that step, if there is one;
+called in the thread of the shard."""
 
 
 @dataclass(kw_only=True)
@@ -80,10 +79,10 @@ def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
 class TrainShard(kit.TrainShard[ShardOutput]):
     """Training environments of one stage."""
 
-    def __init__(self, stage: Stage, *, renew: Renew, busy: BusyMeter, number: int) -> None:
+    def __init__(self, stage: Stage, *, busy: BusyMeter, number: int) -> None:
         """`number`: of the stage in its env worker, under which `busy` counts it."""
         super().__init__(stage.simulators, busy=busy, number=number, size=stage.size, horizon=stage.horizon)
-        self._stage, self._renew = stage, renew
+        self._stage = stage
         self._auto_reset = stage.auto_reset
         self._ignores_ends = bool(stage.section["ignore_terminations"])
 
@@ -106,14 +105,18 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
         step = _decide(self, self._stage, actions)
         assert self._last is not None, "a shard is stepped before it is started"
-        ended = step.dones.any(dim=1)
+        ended, truncated = step.dones.any(dim=1), step.truncations[:, -1] & ~step.terminations.any(dim=1)
+        if not self._auto_reset:
+            # An environment that nothing resets may say only once that its episode has ended. A cut after
+            # the end is none.
+            truncated = self._last.truncated | (step.cut & ~self._last.ended)
+            ended = self._last.ended | ended
         self._last = ShardOutput(
             observation=step.observation,
             final_observation=step.info.get("final_observation"),
             rewards=step.rewards.float().sum(dim=1),
-            # An environment that nothing resets may say only once that its episode has ended.
-            ended=ended if self._auto_reset else self._last.ended | ended,
-            truncated=step.truncations[:, -1] & ~step.terminations.any(dim=1),
+            ended=ended,
+            truncated=truncated,
             episodes=self._episodes(step),
         )
         return self._last, step.shown()
@@ -122,10 +125,10 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         self._stage.env.update_reset_state_ids()
 
     def rebuild(self) -> None:
-        self._stage.env = self._stage.rebuild()
+        self._stage.env = self._stage.rebuild(None)
 
     def rebuild_at(self, step: int) -> None:
-        self._stage.env = self._renew(step)
+        self._stage.env = self._stage.rebuild(step)
 
     def _episodes(self, step: Step) -> dict[str, torch.Tensor]:
         """Return the statistics of ended episodes, where environments reset themselves; else of all
@@ -175,7 +178,7 @@ class EvalShard(kit.EvalShard[Observation]):
             self._stage.env.update_reset_state_ids()
 
     def rebuild(self) -> None:
-        self._stage.env = self._stage.rebuild()
+        self._stage.env = self._stage.rebuild(None)
 
 
 def started(observation: Observation, size: int) -> ShardOutput:

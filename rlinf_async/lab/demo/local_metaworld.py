@@ -1,4 +1,4 @@
-"""Meta-World as environments of this host."""
+"""Meta-World as environments of the local host."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_async.hosts.local.envs import EnvFactory, Outcome
+from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
 from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
 
-class MetaWorldEnvs:
+class MetaWorldEnvs(StateEnvs):
     """Simulators of one task, whose states are normalised by `obs_stats`; one action per decision."""
 
     state_dim = STATE_DIM
     action_dim = ACTION_DIM
 
-    def __init__(self, simulators: MetaWorldBatch) -> None:
-        self._simulators = simulators
+    def __init__(self, simulators: MetaWorldBatch, size: int) -> None:
+        self._simulators, self._size = simulators, size
 
-    def reset(self) -> np.ndarray:
+    def begin(self) -> np.ndarray:
         return self._simulators.reset().states
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         step = self._simulators.step(actions[:, None])
-        return Outcome(step.observation.states, step.rewards[:, 0], step.successes[:, 0])
+        return step.observation.states, step.rewards[:, 0], step.successes[:, 0]
 
     def skip(self, episodes: int) -> None:
         self._simulators.skip(episodes)
 
-    def take_on(self, first: int, episode: int) -> None:
-        self._simulators.take_on(first, episode)
+    def take_on(self, seed_offset: int, rollout: int) -> None:
+        self._simulators.take_on(seed_offset * self._size, rollout)
 
     def abort(self, reason: str) -> bool:
         return self._simulators.abort(reason)
@@ -57,16 +57,15 @@ def metaworld(
     stats = None if obs_stats is None else ObservationStats.load(obs_stats)
 
     def build(first: int, size: int) -> MetaWorldEnvs:
-        return MetaWorldEnvs(
-            MetaWorldBatch(
-                task,
-                size,
-                first=first,
-                group_size=group_size,
-                seed=(seed, 0),
-                processes=processes,
-                obs_stats=stats,
-            )
+        simulators = MetaWorldBatch(
+            task,
+            size,
+            first=first,
+            group_size=group_size,
+            seed=(seed, 0),
+            processes=processes,
+            obs_stats=stats,
         )
+        return MetaWorldEnvs(simulators, size)
 
     return build

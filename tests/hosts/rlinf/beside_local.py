@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import torch
+
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
@@ -47,6 +49,7 @@ def payload_of(piece):
             "prev_values": fields["prev_values"][..., 0],
             "rewards": fields["rewards"][..., 0],
             "ended": fields["dones"][..., 0],
+            "truncated": torch.zeros_like(fields["dones"][..., 0]),
             "versions": fields["versions"][..., 0].long(),
         },
     )

@@ -61,6 +61,7 @@ def as_local(one):
         "prev_logprobs": fields["prev_logprobs"].sum(dim=(-1, -2)),
         "prev_values": fields["prev_values"],
         **{name: fields[name] for name in ("rewards", "ended", "versions")},
+        "truncated": torch.zeros_like(fields["ended"]),
     }
     return replace(one, payload=payload)
 

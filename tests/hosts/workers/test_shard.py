@@ -32,8 +32,8 @@ def stage(env, thread, rebuild=None):
     return Stage(env=env, section=section(env), size=SIZE, horizon=4, simulators=simulators, rebuild=rebuild)
 
 
-def train_shard(env, thread, rebuild=None, renew=None):
-    return TrainShard(stage(env, thread, rebuild), busy=BusyMeter(), number=0, renew=renew)
+def train_shard(env, thread, rebuild=None):
+    return TrainShard(stage(env, thread, rebuild), busy=BusyMeter(), number=0)
 
 
 def eval_shard(env, thread, rebuild=None):
@@ -72,6 +72,21 @@ def test_an_episode_stays_ended_when_its_environment_no_longer_says_so(thread):
         return [(await shard.step(moves(SIZE, length))).ended.tolist() for length in (0.5, -0.5, -0.5)]
 
     assert asyncio.run(main()) == [[True, False, False]] * 3
+
+
+def test_an_episode_that_was_cut_off_stays_so_and_a_cut_after_the_end_is_none(thread):
+    class SaysOnce(Walks):
+        """Everybody is cut off with the first step of the second decision, and hears of it once."""
+
+        def chunk_step(self, actions):
+            seen, rewards, terminations, truncations, info = super().chunk_step(actions)
+            truncations[:, 0] = self.decisions == 2
+            return seen, rewards, terminations & (self.decisions == 1)[:, None], truncations, info
+
+    outputs = rollout(train_shard(SaysOnce(SIZE, most=9), thread))
+    never, cut = [False, False, False], [False, True, True]  # the first arrives with the first decision
+    assert [output.truncated.tolist() for output in outputs] == [never, never, cut, cut, cut]
+    assert outputs[-1].ended.all()
 
 
 def test_rewards_of_a_decision_are_summed(thread):
@@ -163,7 +178,7 @@ def test_what_an_environment_raises_is_a_failure_of_its_shard(make, thread, monk
 
 def test_environments_that_were_built_anew_begin_with_a_reset(thread):
     first, second = (Walks(SIZE, most=9, auto_reset=True) for _ in range(2))
-    shard = train_shard(first, thread, rebuild=lambda: second)
+    shard = train_shard(first, thread, rebuild=lambda _: second)
     rollout(shard, decisions=2)
     resets = first.resets
     asyncio.run(shard.restart())
@@ -174,7 +189,7 @@ def test_environments_that_were_built_anew_begin_with_a_reset(thread):
 
 def test_what_is_renewed_is_told_the_step_and_begins_with_a_reset(thread):
     first, second = (Walks(SIZE, most=9, auto_reset=True) for _ in range(2))
-    shard = train_shard(first, thread, renew={4: second}.__getitem__)
+    shard = train_shard(first, thread, rebuild={4: second}.__getitem__)
     rollout(shard, decisions=2)
     asyncio.run(shard.renew(4))
     assert rollout(shard, decisions=0)[0].observation["states"].flatten().tolist() == [0.0, 0.0, 0.0]
@@ -184,7 +199,7 @@ def test_what_is_renewed_is_told_the_step_and_begins_with_a_reset(thread):
 @pytest.mark.parametrize("resets", [True, False])
 def test_the_episodes_of_an_evaluation_that_has_failed_are_forgotten(thread, resets):
     first, second = (Walks(SIZE, most=4, auto_reset=resets) for _ in range(2))
-    shard = eval_shard(first, thread, rebuild=lambda: second)
+    shard = eval_shard(first, thread, rebuild=lambda _: second)
     rollout(shard)
     complete = list(shard.episodes)
 

@@ -28,11 +28,11 @@ class PointReachEnv(gymnasium.Env):
 
     def reset(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         self._steps, self._returns = 0, torch.zeros(self.num_envs)
-        return self._observation(self._points.reset()), {}
+        return self._observation(torch.tensor(self._points.begin())), {}
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
         """The next reset begins this rollout of the environments that `seed_offset` numbers."""
-        self._points.take_on(seed_offset * self.num_envs, rollout)
+        self._points.take_on(seed_offset, rollout)
 
     def update_reset_state_ids(self) -> None:
         """Called between rollouts: every reset draws new points by itself."""
@@ -41,14 +41,19 @@ class PointReachEnv(gymnasium.Env):
         self, chunk_actions: object
     ) -> tuple[list[dict[str, Any]], torch.Tensor, torch.Tensor, torch.Tensor, list[dict[str, Any]]]:
         """Take actions [num_envs, 1, 2]; rewards and flags are [num_envs, 1]."""
-        outcome = self._points.step(torch.as_tensor(chunk_actions).squeeze(1).numpy())
+        actions = torch.as_tensor(chunk_actions).squeeze(1).numpy()
+        states, rewards, ended = map(torch.tensor, self._points.decide(actions))
         self._steps += 1
-        rewards, ended = torch.from_numpy(outcome.rewards), torch.from_numpy(outcome.ended)
         self._returns = self._returns + rewards
         truncated = torch.full((self.num_envs, 1), self._steps >= self._horizon)
         episode = {"success_once": ended.clone(), "return": self._returns.clone()}
-        observations = [self._observation(outcome.states)]
-        return observations, rewards[:, None], ended[:, None], truncated, [{"episode": episode}]
+        return (
+            [self._observation(states)],
+            rewards[:, None],
+            ended[:, None],
+            truncated,
+            [{"episode": episode}],
+        )
 
-    def _observation(self, states: object) -> dict[str, Any]:
-        return {"states": torch.tensor(states), "task_descriptions": ["to the origin"] * self.num_envs}
+    def _observation(self, states: torch.Tensor) -> dict[str, Any]:
+        return {"states": states, "task_descriptions": ["to the origin"] * self.num_envs}
