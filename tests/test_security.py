@@ -54,6 +54,7 @@ ALLOWED = {
     "hosts/rlinf/worker_groups.py": {BY_NAME},
     "hosts/verl/presence.py": {BY_NAME},
     "hosts/verl/values.py": {UNPICKLES},
+    "hosts/rlinf/checkout.py": {UNPICKLES},
     "hosts/verl/verl_vla/env.py": {BY_NAME},
     "hosts/verl/verl_vla/policy.py": {BY_NAME},
     "hosts/verl/verl_vla/sections.py": {BY_NAME},
