@@ -124,7 +124,7 @@ def shell(script, tmp_path, *lines):
 
 
 def test_tests_whose_worker_died_run_again_in_one_process(script, tmp_path):
-    said = "'replacing crashed worker; worker restarting disabled' '= 1 error in 0.10s ='"
+    said = "'worker gw0 crashed and worker restarting disabled' '= 1 error in 0.10s ='"
     case = f"case '$(ARGS)' in -n*) printf '%s\\n' {said}; exit 1;; *) echo '= 1 passed in 0.10s =';; esac"
     (tmp_path / "Makefile").write_text(f"crash:\n\t@{case}\n")
     ended = shell(script, tmp_path, "tests_beside_each_other crash", "echo status=$status")
