@@ -234,6 +234,36 @@ def test_a_loop_whose_descriptors_are_closed_before_anybody_is_blamed_goes_on_an
         loop.close()
 
 
+def test_a_loop_that_was_called_while_its_descriptors_were_closed_wakes_up(monkeypatch):
+    process, asleep = WholeProcess(), threading.Event()
+    loop = process.loop()
+    select, called = loop._selector.select, asyncio.Event()
+
+    def selecting(timeout=None):
+        if timeout != 0:
+            asleep.set()
+        return select(timeout)
+
+    def others():
+        asleep.wait()
+        os.close(loop._csock.fileno())
+        loop.call_soon_threadsafe(called.set)
+        with pytest.raises(ValueError, match="they have closed descriptors of the run"):
+            process.check("they")
+
+    monkeypatch.setattr(loop._selector, "select", selecting)
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        late = []
+        loop.call_later(30, late.append, "woken by a timer alone")
+        loop.run_until_complete(called.wait())
+        assert not late
+    finally:
+        thread.join()
+        loop.close()
+
+
 class Notes(Linear):
     """A policy that notes with how many threads it calculates, acting and trained."""
 

@@ -40,13 +40,16 @@ class WholeProcess:
         """By descriptor: a copy of it, and the file that is open there."""
         self._reopened_descriptors: list[int] = []
         """Descriptors that were put back before it was known who had closed them."""
+        self._loops: list[_Loop] = []
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose descriptors are its own until it is closed.
 
         It is not the one that asyncio would choose: environments of this process may have told it to.
         """
-        return _Loop(self)
+        made = _Loop(self)
+        self._loops.append(made)
+        return made
 
     def pin_threads(self) -> None:
         """Have this thread calculate with as many threads as the run began with, whatever others are told."""
@@ -89,6 +92,11 @@ class WholeProcess:
         for each in closed:
             with suppress(OSError):  # the copy was closed, too: who uses it will say so
                 os.dup2(self._spares[each][0], each, inheritable=False)
+        if closed:
+            # Who has called a loop meanwhile has written to a closed descriptor, which asyncio passes over:
+            # the loop would sleep on, beside what it was to do.
+            for loop in self._loops:
+                loop._write_to_self()  # type: ignore[attr-defined]
         return closed
 
     def _changes(self) -> Iterator[str]:
