@@ -18,8 +18,9 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.config_errors import check_file, check_not_empty
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
@@ -38,6 +39,11 @@ TWICE_OR_NEVER = re.compile(
     r"async appears more than once|Multiple values for async|Could not override 'async'"
 )
 """Hydra's messages for `+async=full` where the config has chosen a preset, and for `async=full` where not."""
+
+LEVEL_FLAG = re.compile(
+    rf"^(?P<level>async\.(?:{'|'.join(LEVEL_NAMES)}))(?P<value>=(?:true|false))$", re.IGNORECASE
+)
+"""An override that gives true or false for a level."""
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
@@ -112,9 +118,21 @@ def _checked_files() -> AbstractContextManager[Any]:
         path = Path(source.path, source._normalize_file_name(config_path))
         if path.exists():
             check_file(path)
-        return load(source, config_path)
+        result = load(source, config_path)
+        _write_out_levels(result.config)
+        return result
 
     return patch.object(source_class, "load_config", load_checked)
+
+
+def _write_out_levels(config: Any) -> None:
+    """`train: true` in the block as `train: {enabled: true}`, which overrides of other keys add to."""
+    block: Any = config.get("async") if OmegaConf.is_dict(config) else None
+    if OmegaConf.is_dict(block):
+        plain: Any = OmegaConf.to_container(block)
+        for level, value in plain.items():
+            if level in LEVEL_NAMES and isinstance(value, bool):
+                block[level] = {"enabled": value}
 
 
 def _hydra_at(directory: Path | None) -> AbstractContextManager[None]:
@@ -149,8 +167,14 @@ def names_in(directory: Path) -> list[str]:
 
 
 def _lenient(override: str) -> str:
-    # Hydra's `++` changes a key that is there, and adds one that is not.
-    return f"++{override.lstrip('+')}" if override.lstrip("+").startswith("async.") else override
+    """An override of the block as Hydra takes it whether or not the key is there, by `++`.
+
+    True or false for a level is written to its flag: Hydra would put it in the place of the level's block.
+    """
+    bare = override.lstrip("+")
+    if not bare.startswith("async."):
+        return override
+    return "++" + LEVEL_FLAG.sub(r"\g<level>.enabled\g<value>", bare)
 
 
 def _turn(override: str) -> str:

@@ -61,6 +61,8 @@ class AsyncConfig:
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
         """Parse an `async` block; an `enabled` flag given explicitly beats the preset of `mode`.
 
+        True or false for a level is its flag: `train: true` is `train: {enabled: true}`.
+
         Raises:
             ValueError: an unknown key, a wrong type or a value outside its limits; the message names
                 the value, the limit and the nearest valid choice.
@@ -158,4 +160,8 @@ def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
     block = block or {}
     if block.get("mode") != "full":
         return frozenset()
-    return frozenset(level for level in LEVEL_NAMES if "enabled" not in (block.get(level) or {}))
+    return frozenset(level for level in LEVEL_NAMES if not _has_flag(block.get(level)))
+
+
+def _has_flag(level: Mapping[str, Any] | bool | None) -> bool:
+    return isinstance(level, bool) or "enabled" in (level or {})

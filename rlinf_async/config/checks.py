@@ -61,13 +61,18 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
 
 
 def check_block(path: str, content: Any, schema: Any, *, first: str) -> dict[str, Any]:
-    """The block at `path`, which may have none but known keys; `first` is what one value could mean."""
+    """The block at `path`, which may have none but known keys; `first` is what one value could mean.
+
+    Where that is the flag `enabled`, true or false may stand for the whole block.
+    """
+    flag = first == "enabled"
+    if flag and isinstance(content, bool):
+        return {first: content}
     if content is not None and not isinstance(content, Mapping):
-        flag = first == "enabled"
-        # The value itself where it is of the first key's kind, a flag or a number; a bool is an int to
-        # Python.
-        meant = content if isinstance(content, int) and isinstance(content, bool) == flag else flag or 1
-        raise ValueError(f"{path}={content!r} must be a block; nearest: {path}.{first}={str(meant).lower()}")
+        # The value itself where it may be the first key's; a bool is an int to Python.
+        number = content if isinstance(content, int) and not isinstance(content, bool) else 1
+        kind, meant = ("true, false or a block", str(number != 0).lower()) if flag else ("a block", number)
+        raise ValueError(f"{path}={content!r} must be {kind}; nearest: {path}.{first}={meant}")
     block = dict(content or {})
     check_keys(path, block, schema)
     return block

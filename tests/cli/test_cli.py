@@ -160,6 +160,28 @@ def test_the_presets_compose_onto_any_config_from_any_directory(tmp_path: Path, 
     assert cfg.runner.seq_length == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "levels", "bound"),
+    [
+        ("async: {mode: off}", ["async.train=true"], {"train"}, 1),
+        ("async: {mode: full, train: {max_staleness: 3}}", ["async.train=TRUE", "+async.rollout=false"],
+         {"train", "streamer"}, 3),
+        ("async: {train: true}", ["async.train.max_staleness=2"], {"train"}, 2),
+        ("async: {mode: full, train: true}", ["async.train=false"], {"rollout", "streamer"}, 0),
+    ],
+)  # fmt: skip
+def test_true_or_false_for_a_level_leaves_its_other_keys_as_they_are(
+    tmp_path, text, overrides, levels, bound
+):
+    from rlinf_async.compose import compose_config
+    from rlinf_async.config import AsyncConfig
+    from rlinf_async.hosts.async_block import read_block
+
+    (tmp_path / "mine.yaml").write_text(text)
+    config = AsyncConfig.from_mapping(read_block(compose_config("mine", overrides, tmp_path)))
+    assert ({level for level, on in config.levels.items() if on}, config.max_staleness) == (levels, bound)
+
+
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_doctor_exits_by_what_it_finds(monkeypatch, status, code):
     check = Check(name="knee", status=status, detail="bent", mend="rest, and ray[default]")

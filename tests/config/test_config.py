@@ -17,6 +17,7 @@ from rlinf_async.config import (
     SurviveConfig,
     TrainConfig,
     Weighting,
+    preset_levels,
 )
 from rlinf_async.config.removed import REMOVED_KEYS
 
@@ -63,6 +64,15 @@ def test_flags_given_explicitly_beat_every_preset(mode, flags):
     config = AsyncConfig.from_mapping({"mode": mode, **block})
     assert enabled(config) == flags
     assert config.active == any(flags)
+
+
+@pytest.mark.parametrize("mode", MODE_LEVELS)
+@pytest.mark.parametrize("flags", list(product([False, True], repeat=3)))
+def test_true_or_false_for_a_level_is_its_flag(mode, flags):
+    short = {"mode": mode, **dict(zip(LEVELS, flags, strict=True))}
+    written_out = {"mode": mode, **{level: {"enabled": short[level]} for level in LEVELS}}
+    assert AsyncConfig.from_mapping(short) == AsyncConfig.from_mapping(written_out)
+    assert preset_levels(short) == preset_levels(written_out) == frozenset()
 
 
 def test_a_level_without_its_flag_follows_the_preset():
@@ -176,7 +186,12 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
-        ("async", {"train": True}, "async.train=True must be a block; nearest: async.train.enabled=true"),
+        ("async", {"train": 1}, "train=1 must be true, false or a block; nearest: async.train.enabled=true"),
+        (
+            "async",
+            {"survive": True},
+            "survive=True must be a block; nearest: async.survive.env_restarts=1",
+        ),
         ("async", {"survive": 3}, "async.survive=3 must be a block; nearest: async.survive.env_restarts=3"),
         ("async.survive", {"env_restarts": -1}, "async.survive.env_restarts=-1 .*nearest: 0"),
         ("async.survive", {"process_restarts": 2.5}, "process_restarts=2.5 must be a whole number"),
@@ -192,7 +207,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
             "keep_checkpoints=0 must be all or a whole number of at least 1",
         ),
         ("async.advanced", {"keep_checkpoints": "some"}, "keep_checkpoints='some' must be all or"),
-        ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
+        ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be true, false or a block"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(path, block, message):

@@ -10,6 +10,8 @@ def test_overrides_change_levels_shards_and_batches():
     assert changed(job(), ["async.rollout.shards=2"]).settings.plan.shards == 2
     assert changed(job(), ["async.mode=train"]).settings.plan.shards == 1
     assert changed(job(), ["async.mode=off"]).settings.asynchrony.active is False
+    assert changed(job(), ["async.train=false", "async.mode=full"]).settings.asynchrony.train.enabled
+    assert not changed(job(), ["async.mode=full", "async.train=false"]).settings.asynchrony.train.enabled
     again = changed(changed(job(), ["async.mode=train"]), ["async.mode=full"])
     assert again.settings.plan.shards == 8  # as shards: auto would have it
     tasks = changed(
