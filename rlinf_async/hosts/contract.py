@@ -62,10 +62,33 @@ class Step:
         """[B, C] bool: the episode has come to its end, or was cut off."""
         return self.terminations | self.truncations
 
+    # The one definition of an episode's end inside a decision: its first termination or truncation. What an
+    # environment does in later steps of the decision belongs to no episode that is trained or evaluated.
+
+    @property
+    def ended(self) -> torch.Tensor:
+        """[B] bool: an episode has ended in a step of this decision."""
+        return self.dones.any(dim=1)
+
     @property
     def cut(self) -> torch.Tensor:
-        """[B] bool: the episode was cut off, and has not come to its end in this decision."""
-        return self.truncations.any(dim=1) & ~self.terminations.any(dim=1)
+        """[B] bool: the first end in this decision is a truncation, and no termination at the same step."""
+        return (self._first_end & ~self.terminations).any(dim=1)
+
+    @property
+    def reward(self) -> torch.Tensor:
+        """[B] float32, the sum of the rewards up to, and with, the first end in this decision."""
+        # `where`: after an end a reward may be of any kind, and 0 times infinity is not 0.
+        return torch.where(self._over, 0.0, self.rewards.float()).sum(dim=1)
+
+    @property
+    def _over(self) -> torch.Tensor:
+        """[B, C] bool: an earlier step of this decision has ended the episode."""
+        return (self.dones.long().cumsum(dim=1) - self.dones.long()) > 0
+
+    @property
+    def _first_end(self) -> torch.Tensor:
+        return self.dones & ~self._over
 
     def shown(self) -> dict[str, Any]:
         """All that has to be finite."""

@@ -30,12 +30,12 @@ class ShardOutput:
     final_observation: Observation | None = None
     """The last of the episodes that have been reset just now, for all environments; None if none was."""
     rewards: torch.Tensor
-    """[B], summed over the steps of the decision; zeros at the start."""
+    """[B], summed over the steps of the decision up to an end in it; zeros at the start."""
     ended: torch.Tensor
     """[B] bool: the episode has ended in this decision or, where nothing resets it, in an earlier one."""
     truncated: torch.Tensor
-    """[B] bool: the episode has ended by a cut, and had not come to its end. Where it is reset, the last step
-    of the decision has cut it off, as it is continued then by the value of its final observation."""
+    """[B] bool: the episode has ended by a cut, and had not come to its end. Where it is reset, it is
+    continued by the value of its final observation."""
     episodes: dict[str, torch.Tensor] = field(default_factory=dict)
     """Statistics of the episodes, by name."""
 
@@ -105,16 +105,16 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
         step = _decide(self, self._stage, actions)
         assert self._last is not None, "a shard is stepped before it is started"
-        ended, truncated = step.dones.any(dim=1), step.truncations[:, -1] & ~step.terminations.any(dim=1)
+        ended, truncated = step.ended, step.cut
         if not self._auto_reset:
             # An environment that nothing resets may say only once that its episode has ended. A cut after
             # the end is none.
-            truncated = self._last.truncated | (step.cut & ~self._last.ended)
+            truncated = self._last.truncated | (truncated & ~self._last.ended)
             ended = self._last.ended | ended
         self._last = ShardOutput(
             observation=step.observation,
             final_observation=step.info.get("final_observation"),
-            rewards=step.rewards.float().sum(dim=1),
+            rewards=step.reward,
             ended=ended,
             truncated=truncated,
             episodes=self._episodes(step),
@@ -136,8 +136,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         """
         if self._auto_reset:
             final = step.info.get("final_info") or {}
-            return _chosen(final.get("episode"), step.dones[:, -1]) if step.dones.any() else {}
-        if self._ignores_ends and not step.truncations[:, -1].any():
+            return _chosen(final.get("episode"), step.ended) if step.ended.any() else {}
+        if self._ignores_ends and not step.truncations.any():
             return {}
         return _chosen(step.info.get("episode"), None)
 
@@ -163,10 +163,9 @@ class EvalShard(kit.EvalShard[Observation]):
 
     def act(self, actions: torch.Tensor) -> Shown[Observation]:
         step = _decide(self, self._stage, actions)
-        at_end = step.dones[:, -1]
         # An environment that nothing resets may say so at every step: its episode counts once.
-        new = at_end if self._auto_reset else at_end & ~self._ended
-        self._ended = self._ended | at_end
+        new = step.ended if self._auto_reset else step.ended & ~self._ended
+        self._ended = self._ended | step.ended
         if new.any():
             statistics = (step.info.get("final_info") or step.info).get("episode")
             self.episodes.append(_chosen(statistics, new))

@@ -40,11 +40,13 @@ def eval_shard(env, thread, rebuild=None):
     return EvalShard(stage(env, thread, rebuild))
 
 
-def rollout(shard, *, decisions=4, length=0.5):
+def rollout(shard, *, decisions=4, length=0.5, actions=None):
+    answer = moves(SIZE, length) if actions is None else {"actions": actions}
+
     async def main():
         outputs = [await shard.start()]
         for _ in range(decisions):
-            outputs.append(await shard.step(moves(SIZE, length)))
+            outputs.append(await shard.step(answer))
         await shard.finish()
         return outputs
 
@@ -90,8 +92,94 @@ def test_an_episode_that_was_cut_off_stays_so_and_a_cut_after_the_end_is_none(th
 
 
 def test_rewards_of_a_decision_are_summed(thread):
-    outputs = rollout(train_shard(Walks(SIZE, most=4), thread))
-    assert [output.rewards.tolist() for output in outputs] == [[0.0] * SIZE, *[[1.0] * SIZE] * 4]
+    outputs = rollout(train_shard(Walks(SIZE, most=9), thread), length=0.25)
+    # The first arrives with the last step of the second decision.
+    assert [output.rewards.tolist() for output in outputs[:3]] == [[0.0] * SIZE, *[[0.5] * SIZE] * 2]
+
+
+class Scripted:
+    """Ends and rewards [decisions, environments, steps] as they are given; successes come with each end."""
+
+    def __init__(self, rewards, terminations, truncations, *, auto_reset=False):
+        self.rewards, self.terminations, self.truncations = rewards, terminations, truncations
+        self.auto_reset, self.ignore_terminations = auto_reset, False
+
+    def reset(self):
+        self.decisions, self.succeeded = 0, torch.zeros(self.rewards.shape[1], dtype=torch.bool)
+        return self.seen(), {}
+
+    def update_reset_state_ids(self):
+        pass
+
+    def seen(self):
+        return {"states": torch.zeros(self.rewards.shape[1], 1)}
+
+    def chunk_step(self, actions):
+        now, self.decisions = self.decisions, self.decisions + 1
+        ends = self.terminations[now], self.truncations[now]
+        self.succeeded |= ends[0].any(dim=1)
+        info = {"episode": {"success": self.succeeded.clone(), "decision": torch.full((SIZE,), now)}}
+        if self.auto_reset and (ends[0] | ends[1]).any():
+            info = {"final_observation": self.seen(), "final_info": info}
+        return self.seen(), self.rewards[now], *ends, info
+
+
+def one_by_one(env, resets):
+    """What the episodes of `env` are, step by step: the reward of each decision, whether an episode had ended
+    by it, whether a cut was that end, and how often an episode ended in it."""
+    decisions, size, steps = env.rewards.shape
+    rewards, ends = torch.zeros(decisions, size), torch.zeros(decisions, size)
+    ended, cut = torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)
+    told = []
+    for decision in range(decisions):
+        for i in range(size):
+            over = bool(ended[i]) and not resets
+            for step in range(steps):
+                if not over:
+                    rewards[decision, i] += env.rewards[decision, i, step]
+                    at_goal, late = env.terminations[decision, i, step], env.truncations[decision, i, step]
+                    if over := bool(at_goal or late):
+                        ends[decision, i] = 1
+                        cut[i] = not at_goal
+            if resets:
+                ended[i], cut[i] = bool(ends[decision, i]), bool(ends[decision, i]) and bool(cut[i])
+            else:
+                ended[i] |= bool(ends[decision, i])
+        told.append((ended.clone(), cut.clone()))
+    return rewards, told, ends
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_an_episode_ends_with_the_first_end_at_any_step_of_a_decision(thread, resets, seed):
+    draw = torch.Generator().manual_seed(seed)
+    shape, actions = (4, SIZE, 3), torch.zeros(SIZE, 3, 1)
+    terminations, truncations = (torch.rand(shape, generator=draw) < 0.12 for _ in range(2))
+    env = Scripted(torch.rand(shape, generator=draw), terminations, truncations, auto_reset=resets)
+    rewards, told, ends = one_by_one(env, resets)
+    first, *outputs = rollout(train_shard(env, thread), actions=actions)
+    assert not torch.cat([first.ended, first.truncated]).any()
+    before = first.ended
+    for output, reward, (ended, cut) in zip(outputs, rewards, told, strict=True):
+        assert torch.equal(output.ended, ended)
+        assert torch.equal(output.truncated, cut)
+        # What comes after the end of an earlier decision is masked by `ended`, where nothing resets.
+        counted = torch.ones_like(before) if resets else ~before
+        assert torch.allclose(output.rewards[counted], reward[counted])
+        before = output.ended
+    evaluation = eval_shard(env, thread)
+    rollout(evaluation, actions=actions)
+    counted_in = torch.cat([each["decision"] for each in evaluation.episodes] or [torch.tensor([])])
+    assert sorted(counted_in.tolist()) == [int(at) for at in ends.nonzero()[:, 0]]
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_statistics_of_an_end_in_the_middle_of_a_decision_are_told(thread, resets):
+    ends = torch.tensor([[[True, False], [False, False], [False, True]]])
+    env = Scripted(torch.zeros(ends.shape), ends, torch.zeros_like(ends), auto_reset=resets)
+    (_, output) = rollout(train_shard(env, thread), decisions=1)
+    told = output.episodes["success"].tolist()
+    assert told == ([True, True] if resets else [True, False, True])
 
 
 def test_every_rollout_begins_with_a_reset_where_nothing_resets_by_itself(thread):
