@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import threading
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +48,9 @@ OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 """The names of Python's, numpy's and torch's errors for lack of memory."""
 LONGEST_REASON = 400
 """Characters of a reason in a sentence; all of it is in the record."""
+RESERVE_BYTES = 16 << 20
+"""Bytes that a run keeps for the records of its end. Nothing is written to them: they cost address space, and
+give it back where that has a limit."""
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 MARK_ATTRIBUTE = "rlinf_async_ending"
 """The attribute of an exception whose ending is recorded."""
@@ -185,9 +190,11 @@ def recorded(
         RunFailed: it has ended by an error of any kind.
         KeyboardInterrupt, Terminated: it was asked to.
     """
+    reserve = bytearray(RESERVE_BYTES)
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # every ending has its record
+        del reserve  # the memory that the records below may take
         if recorded_ending(error) is not None:
             raise
         with undisturbed():
@@ -208,9 +215,12 @@ def recorded(
 def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Sum) -> Path | None:
     """Write an ending into the records of a run; the file with the frames, where there is one.
 
-    A run that has failed does not fail once more for want of room.
+    A run that has failed does not fail once more for want of room or of memory.
     """
-    trace = trace_of(error) if ending.how == "failed" else None
+    trace = _frames_in_words(error) if ending.how == "failed" else None
+    if ending.how == "failed":
+        # What the frames of the error hold is most of what a run that has no memory left could get back.
+        traceback.clear_frames(error.__traceback__)
     with warning_of(run_dir):
         make_directory(run_dir)
     record_failure(
@@ -222,9 +232,23 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
         trace=trace,
     )
     # After the fault is in the record: the sum counts it, too.
-    facts = summary(count_failures(run_dir)).as_dict()
+    facts = summary(_counted(run_dir)).as_dict()
     RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
     return None if trace is None else RunDir(run_dir).write_traceback(said_without_secrets(trace))
+
+
+def _frames_in_words(error: BaseException) -> str:
+    try:
+        return trace_of(error)
+    except MemoryError:  # it reads the sources of the frames
+        return f"{type(error).__name__}: there was no memory left to say its frames"
+
+
+def _counted(run_dir: Path) -> FaultCounts:
+    try:
+        return count_failures(run_dir)
+    except MemoryError:
+        return FaultCounts(Counter({FAULT_OF_ENDING["failed"]: 1}))
 
 
 def _no_memory(error: BaseException) -> str | None:

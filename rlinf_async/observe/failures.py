@@ -8,16 +8,17 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv, frames_of, words_of
 from rlinf_async.observe import shapes
-from rlinf_async.observe.files import append, open_regular, read_regular
+from rlinf_async.observe.files import append, lines_in, opened_to_read
 from rlinf_async.observe.plain_data import finite, records_of
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_dir import RunDir, reason_of
 from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.spans import Process, kind_and_rank
 
@@ -44,6 +45,8 @@ WHOLE_RECORD_BYTES = 4 << 20
 """Bytes of a record from which on a fault has no frames, and the beginning of its error alone."""
 SHORT_ERROR = 200
 """Characters of an error in such a record."""
+MAX_LINE_BYTES = 1 << 20
+"""Bytes of a fault that readers take; a run writes some ten thousand at most."""
 MAX_RECORD_BYTES = 64 << 20
 """Bytes of a record that is full: no fault is added to it, and no reader reads more."""
 
@@ -62,14 +65,18 @@ class FaultCounts:
     @classmethod
     def of(cls, faults: Iterable[Mapping[str, Any]]) -> FaultCounts:
         """Count faults as they were recorded."""
-        faults = list(faults)
-        # The seconds until work went on are known of faults that were outlived, and of no others.
-        outlived_faults = [fault for fault in faults if finite(fault.get("seconds"))]
-        return cls(
-            Counter(str(fault["what"]) for fault in faults),
-            Counter(part for fault in outlived_faults if (part := _restarted_part(fault))),
-            float(sum(fault["seconds"] for fault in outlived_faults)),
-        )
+        kinds: Counter[str] = Counter()
+        restarts: Counter[str] = Counter()
+        seconds = 0.0
+        # One at a time: a record may be larger than what memory is left at the end of a run.
+        for fault in faults:
+            kinds[str(fault["what"])] += 1
+            # The seconds until work went on are known of faults that were outlived, and of no others.
+            if finite(fault.get("seconds")):
+                seconds += fault["seconds"]
+                if (part := _restarted_part(fault)) is not None:
+                    restarts[part] += 1
+        return cls(kinds, restarts, seconds)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -107,8 +114,8 @@ def record_failure(
         lost: the cost, in words: `a rollout for batch 3`.
         seconds: the time until work went on.
 
-    A full disk, a full record or a directory that has gone does not end a run that is about to go on: it is a
-    warning.
+    A full disk, a full record, a directory that has gone or a lack of memory does not end a run that is about
+    to go on: it is a warning.
     """
     path = RunDir(run_dir).failures
     try:
@@ -122,32 +129,34 @@ def record_failure(
         facts |= {"trace": said_without_secrets(trace)[-LONGEST_TRACE:] if trace and whole else None}
         line = {name: fact for name, fact in facts.items() if fact is not None}
         append(path, (json.dumps(line) + "\n").encode())
-    except OSError as failure:
+    except (OSError, MemoryError) as failure:
         warnings.warn(
-            f"a fault of {process} is not in the record of the run: {failure.strerror}", stacklevel=2
+            f"a fault of {process} is not in the record of the run: {reason_of(failure)}", stacklevel=2
         )
 
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
     """The faults of a run in the order in which they were recorded; lines that are cut off are left out."""
-    try:
-        # The last fault of a record that is not yet full goes beyond its bytes.
-        content = read_regular(RunDir(run_dir).failures, limit=2 * MAX_RECORD_BYTES)
-    except OSError:
-        return []
-    return _faults(content.decode(errors="replace").splitlines())
+    return list(_recorded_faults(run_dir))
 
 
 def count_failures(run_dir: Path) -> FaultCounts:
     """Return the counts of faults of a run, since it began for the first time."""
-    return FaultCounts.of(read_failures(run_dir))
+    return FaultCounts.of(_recorded_faults(run_dir))
 
 
-def _faults(lines: Iterable[str]) -> list[dict[str, Any]]:
+def _recorded_faults(run_dir: Path) -> Iterator[dict[str, Any]]:
+    # The last fault of a record that is not yet full goes beyond its bytes.
+    lines = lines_in(RunDir(run_dir).failures, limit=2 * MAX_RECORD_BYTES, longest=MAX_LINE_BYTES)
+    with suppress(OSError):
+        yield from _faults(line.decode(errors="replace") for line in lines)
+
+
+def _faults(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     records = (
         one for one in records_of(lines) if isinstance(one.get("what"), str) and finite(one.get("time"))
     )
-    return [shapes.fault(one) for one in records if one["what"] in get_args(FaultKind)]
+    return (shapes.fault(one) for one in records if one["what"] in get_args(FaultKind))
 
 
 class FailureReader:
@@ -159,19 +168,23 @@ class FailureReader:
 
     def new(self) -> list[dict[str, Any]]:
         """The faults since the last call; a line that is still being written is left for the next one."""
-        try:
-            with os.fdopen(open_regular(self._path), "rb") as file:
-                number, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
-                if number != self._file_number or size < self._position:  # another has taken its place
-                    self._position, self._file_number = 0, number
+        found: list[dict[str, Any]] = []
+        with suppress(OSError), opened_to_read(self._path, limit=2 * MAX_RECORD_BYTES) as (file, size):
+            number = os.fstat(file.fileno()).st_ino
+            if number != self._file_number or size < self._position:  # another has taken its place
+                self._position, self._file_number = 0, number
+            # In pieces: an earlier attempt may have left much.
+            while self._position < size:
                 file.seek(self._position)
-                text, end, unfinished = file.read().rpartition(b"\n")
-                self._position = file.tell() - len(unfinished)
-        except OSError:
-            return []
-        lines = (text + end).decode(errors="replace").splitlines()
+                text = file.read(min(size - self._position, MAX_LINE_BYTES))
+                whole, end, unfinished = text.rpartition(b"\n")
+                if not end and len(text) < MAX_LINE_BYTES:
+                    break
+                # What is longer than a line may be, and has no end, is left out.
+                self._position += len(text) - (len(unfinished) if end else 0)
+                found += _faults(whole.decode(errors="replace").splitlines())
         # The record may hold the faults of earlier attempts.
-        return [fault for fault in _faults(lines) if fault["time"] >= self._began]
+        return [fault for fault in found if fault["time"] >= self._began]
 
 
 def _restarted_part(fault: Mapping[str, Any]) -> str | None:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 PRIVATE_MODE = 0o600
 """The mode of files that a run writes: no other account reads them unless the owner allows it."""
@@ -28,17 +29,41 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         FileNotFoundError: there is none.
         OSError: it is a link, no file, too large, or cannot be read; `strerror` says so in a few words.
     """
-    with opened(path) as file:
-        if os.fstat(file).st_size > limit:
+    with opened_to_read(path, limit=limit) as (reader, size):
+        # One byte more than it had: a file that grows is read as far as it went when it was measured. What
+        # `read` is asked for it reserves, however little there is.
+        return reader.read(min(limit, size) + 1)[:size]
+
+
+def lines_in(path: Path, *, limit: int, longest: int) -> Iterator[bytes]:
+    """The lines of a file of at most `limit` bytes, one at a time, without their ends; a line of more than
+    `longest` bytes is left out. No more than two such lines are in memory.
+
+    Raises:
+        OSError: as `read_regular`.
+    """
+    with opened_to_read(path, limit=limit) as (reader, size):
+        cut = False
+        # A file that grows while it is read would have no end.
+        while reader.tell() < size and (line := reader.readline(longest + 1)):
+            whole = line.endswith(b"\n") or len(line) <= longest
+            if whole and not cut:
+                yield line.rstrip(b"\n")
+            cut = not whole
+
+
+@contextmanager
+def opened_to_read(path: Path, *, limit: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A reader of a file of at most `limit` bytes, and its size in bytes when it was opened.
+
+    Raises:
+        OSError: as `read_regular`.
+    """
+    with os.fdopen(open_regular(path), "rb") as reader:
+        size = os.fstat(reader.fileno()).st_size
+        if size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
-        content = b""
-        # A second descriptor: the reader closes its own, and `opened` the first.
-        with os.fdopen(os.dup(file), "rb") as reader:
-            # One byte more: the file may have grown since it was measured.
-            content = reader.read(limit + 1)
-        if len(content) > limit:
-            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
-        return content
+        yield reader, size
 
 
 def read_named(path: Path, *, limit: int) -> bytes:

@@ -222,12 +222,17 @@ class RunDir:
 
 @contextmanager
 def warning_of(path: Path) -> Iterator[None]:
-    """A full disk is no reason to end a run that only wanted to say how it goes."""
+    """A full disk, or a lack of memory, is no reason to end a run that only wanted to say how it goes."""
     try:
         yield
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         # 3: beyond this generator and contextlib stands whoever writes.
-        warnings.warn(f"{path} cannot be written: {error.strerror}", stacklevel=3)
+        warnings.warn(f"{path} cannot be written: {reason_of(error)}", stacklevel=3)
+
+
+def reason_of(error: OSError | MemoryError) -> str:
+    """Why a file cannot be written, in a few words."""
+    return "no memory is left" if isinstance(error, MemoryError) else str(error.strerror or error)
 
 
 def _cores() -> int | None:

@@ -4,6 +4,9 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
+import weakref
 
 import pytest
 from hypothesis import given
@@ -163,3 +166,61 @@ def test_nothing_disturbs_the_end():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             os.kill(os.getpid(), number)
     assert signal.getsignal(signal.SIGUSR1) is before
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+from pathlib import Path
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.ending import recorded
+from rlinf_async.observe.summary import Tally
+
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+hoard = []
+
+def keep_all():
+    for size in (1 << 20, 1 << 16, 1 << 12, 1 << 9, 400, 300, 200, 100, 50, 20, 5):
+        try:
+            while True:
+                hoard.append(bytearray(size))
+        except MemoryError:
+            pass
+    hoard.append(bytearray(1 << 20))
+
+ledger = Ledger(produced=7, trained=4)
+with recorded(lambda: Path(sys.argv[1]), summary=lambda faults: Tally().summary(ledger, faults)):
+    keep_all()
+"""
+
+
+def test_a_run_without_any_memory_left_has_one_record_its_sum_and_one_sentence(tmp_path):
+    (tmp_path / "failures.jsonl").write_text("{}\n" * 100_000)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert "RunFailed: the driver" in last
+    assert "has no memory left; use fewer environments or smaller batches" in last
+    (fault,) = read_failures(tmp_path)
+    assert fault["what"] == "run failed"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ended"] == "failed"
+    assert summary["trajectories"] == {"produced": 7, "trained": 4, "in_flight": 3, "refused": {}}
+    assert summary["faults"]["kinds"] == {"run failed": 1}
+
+
+def test_what_the_frames_of_an_error_hold_is_free_before_its_record_is_written(tmp_path):
+    class Large:
+        pass
+
+    freed = []
+
+    def fail():
+        large = Large()
+        weakref.finalize(large, lambda: freed.append((tmp_path / "failures.jsonl").exists()))
+        raise RuntimeError("full")
+
+    with pytest.raises(RunFailed), recorded(lambda: tmp_path):
+        fail()
+    assert freed == [False]
