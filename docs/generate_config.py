@@ -19,7 +19,7 @@ from typing import Any
 
 from generated import fill
 
-from rlinf_async.config import MODE_LEVELS, AdvancedConfig, AsyncConfig
+from rlinf_async.config import MODE_LEVELS, SKIPPING_MODES, AdvancedConfig, AsyncConfig, SkipConfig
 from rlinf_async.config.removed import REMOVED_KEYS
 
 PAGE = Path(__file__).with_name("config.md")
@@ -27,7 +27,7 @@ WRONG = "?"
 """A value that no field takes."""
 
 OF_EVERY_LEVEL = {"enabled": "Whether this level is on; `async.mode` presets it."}
-WITHOUT_DOCSTRING = {"mode": "Presets the three `enabled` flags; a flag given explicitly wins."}
+WITHOUT_DOCSTRING = {"mode": "Presets the three `enabled` flags and `skip`; a flag given explicitly wins."}
 
 
 def docstrings(schema: type) -> dict[str, str]:
@@ -61,7 +61,8 @@ def described(schema: type, level: str | None) -> Iterator[tuple[str, str, str, 
         if _is_block(field):
             continue
         path = f"async.{level}.{field.name}" if level else f"async.{field.name}"
-        default = "by `mode`" if field.name == "enabled" else f"`{_yaml(field.default)}`"
+        preset = field.name == "enabled" or schema is SkipConfig
+        default = "by `mode`" if preset else f"`{_yaml(field.default)}`"
         yield path, values(field, level), default, texts[field.name].replace("|", "\\|")
 
 
@@ -115,12 +116,15 @@ def table(schema: type, level: str | None) -> str:
 
 
 def modes() -> str:
-    """The levels that each preset switches on."""
+    """The levels that each preset switches on, and whether it leaves dead work out."""
     rows = [
-        f"| `{mode}` | {' | '.join('on' if on else '' for on in levels)} |"
+        f"| `{mode}` | {' | '.join('on' if on else '' for on in (*levels, mode in SKIPPING_MODES))} |"
         for mode, levels in MODE_LEVELS.items()
     ]
-    head = ["| mode | level 1 `train` | level 2 `rollout` | level 3 `streamer` |", "|---|---|---|---|"]
+    head = [
+        "| mode | level 1 `train` | level 2 `rollout` | level 3 `streamer` | `skip` |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([*head, *rows])
 
 

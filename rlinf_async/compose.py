@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.config import LEVEL_NAMES
+from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
 from rlinf_async.config_errors import check_file, check_not_empty
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
@@ -40,10 +40,8 @@ TWICE_OR_NEVER = re.compile(
 )
 """Hydra's messages for `+async=full` where the config has chosen a preset, and for `async=full` where not."""
 
-LEVEL_FLAG = re.compile(
-    rf"^(?P<level>async\.(?:{'|'.join(LEVEL_NAMES)}))(?P<value>=(?:true|false))$", re.IGNORECASE
-)
-"""An override that gives true or false for a level."""
+BLOCK_FLAG = re.compile(rf"^async\.({'|'.join(FLAGS_OF_BLOCK)})=(true|false)$", re.IGNORECASE)
+"""An override that gives true or false in the place of a block of flags."""
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
@@ -119,20 +117,20 @@ def _checked_files() -> AbstractContextManager[Any]:
         if path.exists():
             check_file(path)
         result = load(source, config_path)
-        _write_out_levels(result.config)
+        _write_out_flags(result.config)
         return result
 
     return patch.object(source_class, "load_config", load_checked)
 
 
-def _write_out_levels(config: Any) -> None:
+def _write_out_flags(config: Any) -> None:
     """`train: true` in the block as `train: {enabled: true}`, which overrides of other keys add to."""
     block: Any = config.get("async") if OmegaConf.is_dict(config) else None
     if OmegaConf.is_dict(block):
         plain: Any = OmegaConf.to_container(block)
-        for level, value in plain.items():
-            if level in LEVEL_NAMES and isinstance(value, bool):
-                block[level] = {"enabled": value}
+        for name, content in with_flags(plain).items():
+            if isinstance(plain[name], bool) and content != plain[name]:
+                block[name] = content
 
 
 def _hydra_at(directory: Path | None) -> AbstractContextManager[None]:
@@ -169,12 +167,16 @@ def names_in(directory: Path) -> list[str]:
 def _lenient(override: str) -> str:
     """An override of the block as Hydra takes it whether or not the key is there, by `++`.
 
-    True or false for a level is written to its flag: Hydra would put it in the place of the level's block.
+    True or false for a block is written to its flags: Hydra would put it in the place of the block.
     """
     bare = override.lstrip("+")
     if not bare.startswith("async."):
         return override
-    return "++" + LEVEL_FLAG.sub(r"\g<level>.enabled\g<value>", bare)
+    if flag := BLOCK_FLAG.match(bare):
+        name, value = flag[1].lower(), flag[2].lower()
+        flags = ",".join(f"{key}:{value}" for key in FLAGS_OF_BLOCK[name])
+        return f"++async.{name}={{{flags}}}"
+    return f"++{bare}"
 
 
 def _turn(override: str) -> str:

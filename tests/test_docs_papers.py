@@ -116,7 +116,9 @@ def test_a_sweep_of_a_setup_has_the_papers_rows_and_the_command_of_the_page(exam
         seeds=1,
         output=tmp_path / "sweep",
     )
-    assert [cell.setting.name for cell in planned.cells] == ["off", "train", "train+rollout", "full"]
+    assert [cell.setting.name for cell in planned.cells] == [
+        *("off", "train", "train+rollout", "levels", "full")
+    ]
     assert all(set(overrides) < set(cell.command) for cell in planned.cells)
     assert planned.cells[0].workload.stock.env_steps == 64 * 8 * 480
 

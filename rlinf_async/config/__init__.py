@@ -1,21 +1,44 @@
 """The `async` block of a run."""
 
 from rlinf_async.config.advanced import MAX_COMPARED_BYTES, AdvancedConfig
-from rlinf_async.config.block import LEVEL_NAMES, MODE_LEVELS, AsyncConfig, Mode, preset_levels, words
-from rlinf_async.config.levels import RolloutConfig, StreamerConfig, SurviveConfig, TrainConfig, Weighting
+from rlinf_async.config.block import (
+    FLAGS_OF_BLOCK,
+    LEVEL_NAMES,
+    MODE_LEVELS,
+    SKIP_KINDS,
+    SKIPPING_MODES,
+    AsyncConfig,
+    Mode,
+    preset_levels,
+    with_flags,
+    words,
+)
+from rlinf_async.config.levels import (
+    RolloutConfig,
+    SkipConfig,
+    StreamerConfig,
+    SurviveConfig,
+    TrainConfig,
+    Weighting,
+)
 
 __all__ = [
+    "FLAGS_OF_BLOCK",
     "LEVEL_NAMES",
     "MAX_COMPARED_BYTES",
     "MODE_LEVELS",
+    "SKIPPING_MODES",
+    "SKIP_KINDS",
     "AdvancedConfig",
     "AsyncConfig",
     "Mode",
     "RolloutConfig",
+    "SkipConfig",
     "StreamerConfig",
     "SurviveConfig",
     "TrainConfig",
     "Weighting",
     "preset_levels",
+    "with_flags",
     "words",
 ]

@@ -8,31 +8,45 @@ from typing import Any, Literal
 
 from rlinf_async.config.advanced import AdvancedConfig
 from rlinf_async.config.checks import check_block, check_choice, check_flag, check_keys
-from rlinf_async.config.levels import RolloutConfig, StreamerConfig, SurviveConfig, TrainConfig, Weighting
+from rlinf_async.config.levels import (
+    RolloutConfig,
+    SkipConfig,
+    StreamerConfig,
+    SurviveConfig,
+    TrainConfig,
+    Weighting,
+)
 from rlinf_async.core.types import Correction
 
-Mode = Literal["off", "train", "rollout", "streamer", "full"]
+Mode = Literal["off", "lean", "train", "rollout", "streamer", "full"]
 MODE_LEVELS: dict[str, tuple[bool, bool, bool]] = {
     "off": (False, False, False),
+    "lean": (False, False, False),
     "train": (True, False, False),
     "rollout": (False, True, False),
     "streamer": (False, False, True),
     "full": (True, True, True),
 }
 """The levels that each mode switches on: 1 (train), 2 (rollout) and 3 (streamer)."""
+SKIPPING_MODES = ("lean", "full")
+"""The modes that leave out every kind of work in `async.skip`."""
 
 # In the order of the flags in `MODE_LEVELS`.
 LEVEL_NAMES = ("train", "rollout", "streamer")
+SKIP_KINDS = tuple(SkipConfig().kinds)
+FLAGS_OF_BLOCK = {**dict.fromkeys(LEVEL_NAMES, ("enabled",)), "skip": SKIP_KINDS}
+"""The keys that `true` or `false` stands for in the place of a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncConfig:
-    """The three levels of a run and what they may do. Built by `from_mapping`."""
+    """The three levels of a run, the work that it leaves out, and their limits. Built by `from_mapping`."""
 
     mode: Mode = "off"
     train: TrainConfig = field(default_factory=TrainConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     streamer: StreamerConfig = field(default_factory=StreamerConfig)
+    skip: SkipConfig = field(default_factory=SkipConfig)
     survive: SurviveConfig = field(default_factory=SurviveConfig)
     advanced: AdvancedConfig = field(default_factory=AdvancedConfig)
     deterministic: bool = False
@@ -59,15 +73,15 @@ class AsyncConfig:
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
-        """Parse an `async` block; an `enabled` flag given explicitly beats the preset of `mode`.
+        """Parse an `async` block; a flag given explicitly beats the preset of `mode`.
 
-        True or false for a level is its flag: `train: true` is `train: {enabled: true}`.
+        `true` or `false` in the place of a level's block, or of `skip`, stands for its flags.
 
         Raises:
             ValueError: an unknown key, a wrong type or a value outside its limits; the message names
                 the value, the limit and the nearest valid choice.
         """
-        block = dict(block or {})
+        block = with_flags(block or {})
         check_keys("async", block, cls)
         mode: Any = block.get("mode", "off")
         mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
@@ -75,14 +89,16 @@ class AsyncConfig:
         preset = dict(zip(LEVEL_NAMES, MODE_LEVELS[mode], strict=True))
         levels: dict[str, Any] = {}
         for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
-            content = check_block(f"async.{name}", block.get(name), level, first="enabled")
+            content = check_block(f"async.{name}", block.get(name), level, flag=True)
             levels[name] = level(**{"enabled": preset[name], **content})
+        content = check_block("async.skip", block.get("skip"), SkipConfig, flag=True)
+        skip = SkipConfig(**{**dict.fromkeys(SKIP_KINDS, mode in SKIPPING_MODES), **content})
         content = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
         survive = SurviveConfig(**content)
-        content = check_block("async.advanced", block.get("advanced"), AdvancedConfig, first="accept_bias")
+        content = check_block("async.advanced", block.get("advanced"), AdvancedConfig)
         advanced = AdvancedConfig(**content)
-        own = {name: block[name] for name in block if name not in ("mode", "survive", "advanced", *levels)}
-        return cls(mode=mode, survive=survive, advanced=advanced, **own, **levels)
+        parsed = {"mode": mode, "skip": skip, "survive": survive, "advanced": advanced, **levels}
+        return cls(**{**block, **parsed})
 
     def without(self, levels: Collection[str]) -> AsyncConfig:
         """The same with `levels` off."""
@@ -90,8 +106,8 @@ class AsyncConfig:
 
     @property
     def active(self) -> bool:
-        """True if any level is on; if none is, the host runs its own stock workers."""
-        return self.train.enabled or self.rollout.enabled or self.streamer.enabled
+        """True if a level is on or work is left out; else the host runs its own stock workers."""
+        return any(self.levels.values()) or any(self.skip.kinds.values())
 
     @property
     def max_staleness(self) -> int:
@@ -146,8 +162,18 @@ class AsyncConfig:
         }
 
 
+def with_flags(block: Mapping[str, Any]) -> dict[str, Any]:
+    """The block with `{enabled: true}` in the place of `train: true`, and so for every block of flags."""
+    return {
+        name: dict.fromkeys(FLAGS_OF_BLOCK[name], content)
+        if name in FLAGS_OF_BLOCK and isinstance(content, bool)
+        else content
+        for name, content in block.items()
+    }
+
+
 def words(levels: Mapping[str, bool]) -> str:
-    """The levels that are on: `train + streamer`, or `off`."""
+    """The levels, or kinds of work, that are on: `train + streamer`, or `off`."""
     return " + ".join(name for name, enabled in levels.items() if enabled) or "off"
 
 
@@ -157,11 +183,7 @@ def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
 
     A level's own flag and the mode of one level ask for that level by themselves.
     """
-    block = block or {}
+    block = with_flags(block or {})
     if block.get("mode") != "full":
         return frozenset()
-    return frozenset(level for level in LEVEL_NAMES if not _has_flag(block.get(level)))
-
-
-def _has_flag(level: Mapping[str, Any] | bool | None) -> bool:
-    return isinstance(level, bool) or "enabled" in (level or {})
+    return frozenset(level for level in LEVEL_NAMES if "enabled" not in (block.get(level) or {}))

@@ -60,19 +60,22 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
             raise ValueError(f"unknown key {path}.{key}; {hint}")
 
 
-def check_block(path: str, content: Any, schema: Any, *, first: str) -> dict[str, Any]:
-    """The block at `path`, which may have none but known keys; `first` is what one value could mean.
+def check_block(
+    path: str, content: Any, schema: Any, *, first: str = "", flag: bool = False
+) -> dict[str, Any]:
+    """The block at `path`, which may have none but known keys.
 
-    Where that is the flag `enabled`, true or false may stand for the whole block.
+    Args:
+        first: the key that a single number could mean; empty for none.
+        flag: True if `true` and `false` are accepted in the place of the block.
     """
-    flag = first == "enabled"
-    if flag and isinstance(content, bool):
-        return {first: content}
     if content is not None and not isinstance(content, Mapping):
-        # The value itself where it may be the first key's; a bool is an int to Python.
+        # A bool is an int to Python.
         number = content if isinstance(content, int) and not isinstance(content, bool) else 1
-        kind, meant = ("true, false or a block", str(number != 0).lower()) if flag else ("a block", number)
-        raise ValueError(f"{path}={content!r} must be {kind}; nearest: {path}.{first}={meant}")
+        hint = f"; nearest: {path}.{first}={number}" if first else ""
+        if flag:
+            hint = f", true or false; nearest: {path}={str(number != 0).lower()}"
+        raise ValueError(f"{path}={content!r} must be a block{hint}")
     block = dict(content or {})
     check_keys(path, block, schema)
     return block

@@ -1,4 +1,4 @@
-"""The blocks `train`, `rollout` and `streamer` of `async`, one per level, and the block `survive`."""
+"""The blocks of `async`: `train`, `rollout` and `streamer`, one per level, then `skip` and `survive`."""
 
 from __future__ import annotations
 
@@ -78,6 +78,26 @@ class StreamerConfig:
     def __post_init__(self) -> None:
         check_flag("async.streamer.enabled", self.enabled)
         check_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1, or_else="auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipConfig:
+    """Work that no result depends on, left out where that is exact; `explain` says where it is not."""
+
+    frames: bool = False
+    """Cameras draw the frames that the policy, a reward model or a video looks at, and no others."""
+    ended: bool = False
+    """After the end of an episode that a batch masks, no simulator is stepped and no action inferred."""
+    masked: bool = False
+    """Samples whose gradient is zero are in no pass of the learner."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.kinds.items():
+            check_flag(f"async.skip.{name}", value)
+
+    @property
+    def kinds(self) -> dict[str, bool]:
+        return {"frames": self.frames, "ended": self.ended, "masked": self.masked}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ def lookup(tree: Mapping[str, Any], key: str) -> Any:
 
 
 BLOCK_NAME = "async"
-MODE_PRESETS = ("off", "train", "rollout", "streamer", "full")
-OWN_KEYS = frozenset({"mode", "train", "rollout", "streamer"})
+MODE_PRESETS = ("off", "lean", "train", "rollout", "streamer", "full")
+OWN_KEYS = frozenset({"mode", "train", "rollout", "streamer", "skip"})
 """Keys by which a block of another name is known for ours."""
 STRAY_KEYS = ("mode", "train", "streamer")
 """Keys of the block that no framework has at the top of its configs; RLinf has a `rollout` of its own."""

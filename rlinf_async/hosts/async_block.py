@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import MODE_LEVELS
+from rlinf_async.config import MODE_LEVELS, with_flags
 from rlinf_async.core.config_keys import misplaced, nearest
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -30,7 +30,7 @@ def _present(tree: Any) -> Any:
 
 
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
-    """Return the block as it is written, as plain data; empty where there is none.
+    """Return the block as plain data, with blocks in the place of flags; empty where there is none.
 
     Raises:
         ValueError: it is no block, has another name, or its content stands outside of it.
@@ -43,7 +43,7 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
         raise ValueError(
             f"async={_written(content)} must be a block; use async.mode={_nearest_mode(content)}"
         )
-    return content or {}
+    return with_flags(content or {})
 
 
 def _nearest_mode(content: object) -> str:

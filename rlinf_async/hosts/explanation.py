@@ -27,6 +27,8 @@ SHARED_SCORING = (
     "shows that both compute alike"
 )
 
+SYNCHRONOUS = "off: the synchronous schedule, in workers of this package"
+
 Row = tuple[str, str]
 
 
@@ -37,6 +39,7 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
     return {
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,
+        "skip": asynchrony.skip.kinds,
         "max_staleness": asynchrony.max_staleness,
         "correction": train.correction if asynchrony.off_policy else "none needed",
         # JSON has no infinity, and `--json` prints these facts.
@@ -170,9 +173,12 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
 def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
     """The levels that are on, for a reader; `none` says what runs if there are none."""
     on = [name for name, is_on in facts["levels"].items() if is_on]
-    yield "levels", ", ".join(on) or none
+    skipped = [name for name, is_on in facts["skip"].items() if is_on]
+    yield "levels", ", ".join(on) or (SYNCHRONOUS if skipped else none)
     for name in on:
         yield f"  {name}", facts["exactness"][name]
+    if skipped:
+        yield "left out", ", ".join(skipped)
 
 
 def change_rows(facts: Mapping[str, Any]) -> Iterator[Row]:

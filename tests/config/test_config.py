@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from rlinf_async.config import (
     MODE_LEVELS,
+    SKIP_KINDS,
+    SKIPPING_MODES,
     AdvancedConfig,
     AsyncConfig,
     RolloutConfig,
+    SkipConfig,
     StreamerConfig,
     SurviveConfig,
     TrainConfig,
@@ -22,7 +25,7 @@ from rlinf_async.config import (
 from rlinf_async.config.removed import REMOVED_KEYS
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
-BLOCKS = {**LEVELS, "survive": SurviveConfig, "advanced": AdvancedConfig}
+BLOCKS = {**LEVELS, "skip": SkipConfig, "survive": SurviveConfig, "advanced": AdvancedConfig}
 
 
 def parsed(text):
@@ -63,7 +66,36 @@ def test_flags_given_explicitly_beat_every_preset(mode, flags):
     block = {name: {"enabled": flag} for name, flag in zip(LEVELS, flags, strict=True)}
     config = AsyncConfig.from_mapping({"mode": mode, **block})
     assert enabled(config) == flags
-    assert config.active == any(flags)
+    assert config.active == (any(flags) or mode in SKIPPING_MODES)
+
+
+@pytest.mark.parametrize("mode", MODE_LEVELS)
+@pytest.mark.parametrize("kind", SKIP_KINDS)
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_kind_of_work_is_left_out_by_its_own_flag_before_the_preset(mode, kind, flag):
+    kinds = AsyncConfig.from_mapping({"mode": mode, "skip": {kind: flag}}).skip.kinds
+    preset = dict.fromkeys(SKIP_KINDS, mode in ("lean", "full"))
+    assert kinds == {**preset, kind: flag}
+
+
+def test_lean_leaves_work_out_and_has_no_level():
+    config = AsyncConfig.from_mapping({"mode": "lean"})
+    assert (config.active, enabled(config)) == (True, (False, False, False))
+    assert not AsyncConfig.from_mapping({"mode": "lean", "skip": False}).active
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_flag_in_the_place_of_a_block_is_the_flag_of_the_block(name, flag):
+    assert AsyncConfig.from_mapping({name: flag}) == AsyncConfig.from_mapping({name: {"enabled": flag}})
+    explicit = {"mode": "full", name: flag}
+    assert preset_levels(explicit) == set(LEVELS) - {name}
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_flag_in_the_place_of_skip_is_every_kind(flag):
+    asked = AsyncConfig.from_mapping({"mode": "train", "skip": flag})
+    assert set(asked.skip.kinds.values()) == {flag}
 
 
 @pytest.mark.parametrize("mode", MODE_LEVELS)
@@ -123,7 +155,7 @@ def test_a_misspelt_key_is_answered_with_the_nearest(path, key, misspell):
 @pytest.mark.parametrize("path", ["async", *(f"async.{block}" for block in BLOCKS)])
 def test_a_key_like_no_other_is_answered_with_the_valid_ones(path):
     with pytest.raises(
-        ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|restarts|_s)"
+        ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|frames|restarts|_s)"
     ):
         AsyncConfig.from_mapping(within(path, {"zzz": 1}))
 
@@ -186,12 +218,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"mode": None}, "async.mode=None must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
-        ("async", {"train": 1}, "train=1 must be true, false or a block; nearest: async.train.enabled=true"),
-        (
-            "async",
-            {"survive": True},
-            "survive=True must be a block; nearest: async.survive.env_restarts=1",
-        ),
+        ("async", {"train": 1}, "async.train=1 must be a block, true or false; nearest: async.train=true"),
         ("async", {"survive": 3}, "async.survive=3 must be a block; nearest: async.survive.env_restarts=3"),
         ("async.survive", {"env_restarts": -1}, "async.survive.env_restarts=-1 .*nearest: 0"),
         ("async.survive", {"process_restarts": 2.5}, "process_restarts=2.5 must be a whole number"),
@@ -207,7 +234,11 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
             "keep_checkpoints=0 must be all or a whole number of at least 1",
         ),
         ("async.advanced", {"keep_checkpoints": "some"}, "keep_checkpoints='some' must be all or"),
-        ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be true, false or a block"),
+        ("async", {"advanced": True}, "async.advanced=True must be a block$"),
+        ("async", {"skip": "frames"}, "async.skip='frames' must be a block, true or false"),
+        ("async", {"skip": {"frame": True}}, "did you mean async.skip.frames"),
+        ("async", {"skip": {"frames": 1}}, "async.skip.frames=1 must be true or false"),
+        ("async", {"rollout": [1]}, r"async.rollout=\[1\] must be a block"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(path, block, message):
@@ -239,7 +270,7 @@ def test_the_bound_in_force_is_zero_while_level_1_is_off():
         AsyncConfig.from_mapping({"mode": mode, "train": {"max_staleness": 3}}).max_staleness
         for mode in MODE_LEVELS
     ]
-    assert bounds == [0, 3, 0, 0, 3]
+    assert bounds == [0, 0, 3, 0, 0, 3]
 
 
 def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():

@@ -151,8 +151,11 @@ def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machine
 def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
     # Read before anything is written: the changes follow from the settings that they replace.
-    fitting = read_fit(cfg)
+    fitting, block = read_fit(cfg), read_block(cfg)
     with open_dict(cfg):
+        for name in cfg[BLOCK_KEY].keys() & block.keys():
+            if isinstance(cfg[BLOCK_KEY][name], bool):
+                cfg[BLOCK_KEY][name] = block[name]
         for change in fitting.changes:
             OmegaConf.update(cfg, change.key, change.value)
         for level in fitting.dropped:

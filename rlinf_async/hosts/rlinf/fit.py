@@ -57,7 +57,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     stopped_levels = {level for levels in refusals.values() for level in levels}
     dropped = stopped_levels & preset_levels(cfg.get("async"))
     remaining = asynchrony.without(dropped)
-    if not remaining.active:
+    if not any(remaining.levels.values()):
         dropped, remaining = set(), asynchrony
     # After levels have given way: `balance: auto` is decided by whether level 2 remains.
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
@@ -87,8 +87,12 @@ def _why(cfg: Mapping[str, Any], level: str, refused_keys: Mapping[Key, tuple[st
 def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
     """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
     reasons = {}
+    on = asynchrony.levels
     for refusal in REFUSED_KEYS:
-        levels = tuple(level for level in refusal.levels if asynchrony.levels[level])
+        levels = tuple(level for level in refusal.levels if on[level])
+        # What no level can serve, our workers cannot serve without a level either.
+        if not any(on.values()) and set(refusal.levels) == set(LEVEL_NAMES):
+            levels = ("skip",)
         if levels and refusal.where(cfg, asynchrony) and not refusal.allows(lookup(cfg, refusal.name)):
             reasons[refusal] = levels
     return reasons

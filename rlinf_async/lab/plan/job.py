@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from rlinf_async.config import LEVEL_NAMES, AsyncConfig
+from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, VECTORISED_SIMULATORS, ShardPlan
 from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
@@ -157,11 +157,12 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
 
 def _set(block: dict[str, Any], keys: Sequence[str], value: object) -> None:
     if keys == ["mode"]:
-        for level in LEVEL_NAMES:
-            block[level].pop("enabled", None)
+        for name, flags in FLAGS_OF_BLOCK.items():
+            for flag in flags:
+                block[name].pop(flag, None)
         value = "off" if value is False else value
-    if len(keys) == 1 and keys[0] in LEVEL_NAMES and isinstance(value, bool):
-        value = {"enabled": value}
+    if len(keys) == 1:
+        value = with_flags({keys[0]: value})[keys[0]]
     inner = block
     for key in keys[:-1]:
         inner = inner.setdefault(key, {})

@@ -1,4 +1,4 @@
-"""Settings of the three levels, by the names that users give them."""
+"""Settings of the three levels and of the work left out, by the names that users give them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS
+from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS, SKIP_KINDS, SKIPPING_MODES
 from rlinf_async.core.config_keys import did_you_mean
 
-MODE_OF_FLAGS = {flags: name for name, flags in MODE_LEVELS.items()}
+SKIP_NAME = "skip"
+ALL_LEVELS_NAME = "levels"
+MODE_OF_FLAGS = {(*flags, name in SKIPPING_MODES): name for name, flags in MODE_LEVELS.items()}
+NAME_OF_FLAGS = {**MODE_OF_FLAGS, (True, True, True, False): ALL_LEVELS_NAME}
+FLAGS_OF_NAME = {name: flags for flags, name in NAME_OF_FLAGS.items()}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The levels that are on, and the values of keys that are varied."""
+    """The levels that are on, whether dead work is left out, and the values of keys that are varied."""
 
     train: bool
     rollout: bool
     streamer: bool
+    skip: bool = False
+    """True if all of `async.skip` is on; else none of it is."""
     values: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     """Dotted keys of the config and their values, as Hydra reads them."""
 
@@ -32,8 +38,8 @@ class Setting:
 
     @property
     def active(self) -> bool:
-        """True if any level is on; if none is, a framework's own runner runs, where it has one."""
-        return any(self.flags.values())
+        """True if a level or `skip` is on; else a framework's own runner runs, where it has one."""
+        return any(self.levels) or self.skip
 
     @property
     def name(self) -> str:
@@ -43,14 +49,20 @@ class Setting:
 
     @property
     def levels_name(self) -> str:
-        """The preset of `async.mode` where there is one, otherwise the levels: `train+rollout`."""
-        return MODE_OF_FLAGS.get(self.levels) or "+".join(level for level, on in self.flags.items() if on)
+        """The preset of `async.mode` where there is one, otherwise its parts: `train+rollout`.
+
+        All levels without `skip` are `levels`.
+        """
+        parts = [level for level, on in self.flags.items() if on] + [SKIP_NAME] * self.skip
+        return NAME_OF_FLAGS.get((*self.levels, self.skip)) or "+".join(parts)
 
     @property
     def overrides(self) -> tuple[str, ...]:
         """The overrides that make a config this setting, whatever flags its own `async` block gives."""
-        mode = MODE_OF_FLAGS.get(self.levels, "full")
-        flags = (f"async.{level}.enabled={str(on).lower()}" for level, on in self.flags.items())
+        mode = MODE_OF_FLAGS.get((*self.levels, self.skip), "full")
+        levels = {f"{level}.enabled": on for level, on in self.flags.items()}
+        kinds = {f"{SKIP_NAME}.{kind}": self.skip for kind in SKIP_KINDS}
+        flags = (f"async.{key}={str(on).lower()}" for key, on in {**levels, **kinds}.items())
         return (f"async.mode={mode}", *flags, *(f"{key}={value}" for key, value in self.values))
 
     @property
@@ -61,15 +73,19 @@ class Setting:
         return tuple((key, value) for key, value in self.values if not _of_levels(key))
 
 
-LADDER_SETTINGS = tuple(
-    Setting(*(level < rung for level in range(len(LEVEL_NAMES)))) for rung in range(len(LEVEL_NAMES) + 1)
+LEAN_SETTING, FULL_SETTING = (Setting(*FLAGS_OF_NAME[mode]) for mode in ("lean", "full"))
+LADDER_SETTINGS = (
+    *(Setting(*(level < rung for level in range(len(LEVEL_NAMES)))) for rung in range(len(LEVEL_NAMES) + 1)),
+    FULL_SETTING,
 )
-"""The papers' ladder: off, then each level on top of those before."""
-ALL_SETTINGS = tuple(
-    sorted(
+"""The papers' ladder: off, then each level on top of those before; at last dead work is left out, too."""
+ALL_SETTINGS = (
+    *sorted(
         (Setting(*flags) for flags in itertools.product((True, False), repeat=3)),
         key=lambda one: sum(one.levels),
-    )
+    ),
+    LEAN_SETTING,
+    FULL_SETTING,
 )
 SETTING_GROUPS = {"ladder": LADDER_SETTINGS, "all": ALL_SETTINGS}
 
@@ -87,11 +103,11 @@ def parse_settings(text: str) -> tuple[Setting, ...]:
 def _settings_of_name(name: str) -> Sequence[Setting]:
     if name in SETTING_GROUPS:
         return SETTING_GROUPS[name]
-    if name in MODE_LEVELS:
-        return [Setting(*MODE_LEVELS[name])]
+    if name in FLAGS_OF_NAME:
+        return [Setting(*FLAGS_OF_NAME[name])]
     parts = name.split("+")
-    if set(parts) <= set(LEVEL_NAMES):
-        return [Setting(*(level in parts for level in LEVEL_NAMES))]
+    if set(parts) <= {*LEVEL_NAMES, SKIP_NAME}:
+        return [Setting(*(part in parts for part in (*LEVEL_NAMES, SKIP_NAME)))]
     valid = [*SETTING_GROUPS, *(setting.name for setting in ALL_SETTINGS)]
     raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")
 

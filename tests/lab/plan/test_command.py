@@ -31,7 +31,7 @@ def test_the_fastest_preset_is_named_with_what_to_paste():
     config, facts = SLOW
     found = compare(job(config, **facts), times(training=TrainingTimes(sample_s=1 / 64)))
     assert {one.name for one in found.others} == {
-        f"mode={mode}" for mode in ("off", "rollout", "streamer", "full")
+        f"mode={mode}" for mode in ("off", "lean", "rollout", "streamer", "full")
     }
     assert found.fastest.name == "mode=full"
     assert found.fastest.steps_per_s.middle > 1.1 * found.now.steps_per_s.middle

@@ -36,7 +36,7 @@ def test_a_run_gets_the_config_the_setting_a_seed_and_a_directory_of_its_own(tra
     run(sweep(home, "train+rollout", seeds=2, overrides=("runner.max_epochs=3",)))
     words = (home / "train+rollout-seed1" / "output.log").read_text()
     assert "--config-name some runner.max_epochs=3 async.mode=full async.train.enabled=true" in words
-    assert "async.streamer.enabled=false actor.seed=1007 runner.logger.log_path=" in words
+    assert "async.skip.masked=false actor.seed=1007 runner.logger.log_path=" in words
     record = json.loads((home / "train+rollout-seed1" / "cell.json").read_text())
     assert record["status"] == "done"
     assert record["exit_status"] == 0

@@ -29,7 +29,7 @@ def sweep(*arguments):
 def test_a_plan_has_every_setting_for_a_seed_before_the_next(tmp_path):
     made = planned(tmp_path, "runner.max_epochs=4", modes="ladder", seeds=2)
     assert [(cell.setting.name, cell.seed) for cell in made.cells] == [
-        (name, seed) for seed in (0, 1) for name in ("off", "train", "train+rollout", "full")
+        (name, seed) for seed in (0, 1) for name in ("off", "train", "train+rollout", "levels", "full")
     ]
     assert not (tmp_path / "sweep").exists()
 

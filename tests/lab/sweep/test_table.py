@@ -7,7 +7,7 @@ from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, parse_settings
 from rlinf_async.lab.sweep.table import Outcomes, as_csv, markdown, rows, screen
 from tests.lab.sweep.fakes import run
 
-OFF, TRAIN, BOTH, FULL = LADDER_SETTINGS
+OFF, TRAIN, BOTH, _, FULL = LADDER_SETTINGS
 
 
 def found(rates):
