@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -16,9 +17,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure
+from rlinf_async.core.failures import EnvironmentsFailed, FailedForGood, ShardFailure
 from rlinf_async.hosts.local import declared
 from rlinf_async.hosts.local.whole_process import WholeProcess
+from rlinf_async.observe.failures import read_failures
 from tests.conformance.environments import Steady
 from tests.conformance.hosts import host_or_skip
 from tests.conformance.test_copies import same
@@ -218,6 +220,71 @@ def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by
     numbers = ", ".join(map(str, sorted(held[0][which])))
     assert f"(Closes) have closed descriptors of the run ({numbers})" in fault["error"]
     assert fault["action"] == "environments built anew"
+
+
+CLOSES_ALL = """
+import os, sys
+from pathlib import Path
+from rlinf_async.hosts.local.envs import PointReach
+from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.observe.ending import RunFailed, recorded
+from tests.conformance.test_local_runs import settings_of
+
+class ClosesAll(PointReach):
+    calls = 0
+
+    def decide(self, actions):
+        type(self).calls += 1
+        if type(self).calls == 20:
+            os.closerange(int(sys.argv[2]), 65536)
+        return super().decide(actions)
+
+run_dir = Path(sys.argv[1])
+trainer = LocalTrainer(settings_of(), lambda first, size: ClosesAll(size, first=first), run_dir=run_dir)
+try:
+    with recorded(lambda: run_dir):
+        trainer.run()
+except RunFailed as failed:
+    (run_dir / "said").write_text(str(failed))
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_environments_that_close_all_descriptors_end_the_run_in_a_sentence(first, tmp_path):
+    run = [sys.executable, "-c", CLOSES_ALL, str(tmp_path), str(first)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3, done.stderr
+    said = (tmp_path / "said").read_text()
+    assert "have closed descriptors of the run" in said
+    assert "what was open cannot be put back; mend that" in said
+    assert [fault["what"] for fault in read_failures(tmp_path)][-1] == "run failed"
+
+
+def test_a_loop_whose_descriptors_and_copies_are_closed_while_it_waits_says_so_and_can_end():
+    process, asleep = WholeProcess(), threading.Event()
+    loop = process.loop()
+    select = loop._selector.select
+
+    def selecting(timeout=None):
+        asleep.set()
+        return select(None if timeout is None else min(timeout, 0.1))
+
+    def others():
+        asleep.wait()
+        for descriptor in [*loop.own, *(spare for spare, _ in process._spares.values())]:
+            os.close(descriptor)
+
+    loop._selector.select = selecting
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        with pytest.raises(FailedForGood, match="the environments have closed descriptors of the run"):
+            loop.run_until_complete(asyncio.sleep(60))
+        assert loop.run_until_complete(asyncio.sleep(0, "it can end")) == "it can end"
+    finally:
+        thread.join()
+        loop.close()
 
 
 def test_a_loop_whose_descriptors_are_closed_before_anybody_is_blamed_goes_on_and_they_are_named_later():

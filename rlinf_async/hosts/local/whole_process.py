@@ -2,7 +2,8 @@
 
 On other hosts environments have processes of their own, and may change them. Here a policy computes in the
 same process, by torch's default type, and event loops wait by their descriptors. So this state is checked
-after each call of the environments: a change is undone, and the environments have failed.
+after each call of the environments: a change is undone, and the environments have failed. What cannot be
+undone ends the run.
 
 The check cannot tell which of several environments that step at the same time made a change; those are blamed
 that were checked first, and all are of one class.
@@ -14,6 +15,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,10 +25,15 @@ from typing import TypeVar
 
 import torch
 
+from rlinf_async.core.failures import FailedForGood
+
 T = TypeVar("T")
 
 FIRST_SPARE = 512
 """Copies of descriptors have at least this number: who closes what is not theirs closes low ones."""
+STANDARD_STREAMS = (0, 1, 2)
+LONGEST_WAIT_S = 5.0
+"""A wait by a descriptor that is closed meanwhile does not end by it: so much later the loop looks again."""
 
 
 class WholeProcess:
@@ -41,6 +48,7 @@ class WholeProcess:
         self._reopened_descriptors: list[int] = []
         """Descriptors that were put back before it was known who had closed them."""
         self._loops: list[_Loop] = []
+        self._culprit = "the environments"
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose descriptors are its own until it is closed.
@@ -62,6 +70,7 @@ class WholeProcess:
         Raises:
             ValueError: there was something; `culprit` is said to have done it.
         """
+        self._culprit = culprit
         changes = list(self._changes())
         if changes:
             raise ValueError(f"{culprit} have {' and '.join(changes)}; it is as it was again")
@@ -89,8 +98,10 @@ class WholeProcess:
 
     def _put_back(self) -> list[int]:
         closed = [each for each, (_, status) in self._spares.items() if not _is_open(each, status)]
+        if lost := [each for each in closed if not _is_open(*self._spares[each])]:
+            self._renew(lost)
         for each in closed:
-            with suppress(OSError):  # the copy was closed, too: who uses it will say so
+            if each not in lost:
                 os.dup2(self._spares[each][0], each, inheritable=False)
         if closed:
             # Who has called a loop meanwhile has written to a closed descriptor, which asyncio passes over:
@@ -98,6 +109,28 @@ class WholeProcess:
             for loop in self._loops:
                 loop._write_to_self()  # type: ignore[attr-defined]
         return closed
+
+    def _renew(self, lost: list[int]) -> None:
+        """Give loops new descriptors where the copies were closed, too: the run has to end, and ends by
+        them."""
+        for each in STANDARD_STREAMS:
+            with suppress(OSError):
+                os.fstat(each)
+                continue
+            # What is opened next would have this number, and be written to by whoever prints.
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != each:
+                os.dup2(null, each)
+                os.close(null)
+        numbers = ", ".join(map(str, sorted(lost)))
+        for loop in self._loops:
+            if not loop.is_closed() and not set(lost).isdisjoint(loop.own):
+                loop.renew(
+                    f"{self._culprit} have closed descriptors of the run ({numbers}) and the copies that it "
+                    "keeps of them: what was open cannot be put back"
+                )
+        for each in lost:
+            del self._spares[each]
 
     def _changes(self) -> Iterator[str]:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
@@ -127,34 +160,65 @@ def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callabl
 
 
 class _Selector(DefaultSelector):
+    loss: str | None = None
+    """What was lost, in words, until it is raised."""
+
     def __init__(self, process: WholeProcess) -> None:
         super().__init__()
         self._process = process
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        events: list[tuple[SelectorKey, int]] = []
         try:
-            return super().select(timeout)
+            events = super().select(LONGEST_WAIT_S if timeout is None else min(timeout, LONGEST_WAIT_S))
         except OSError as error:
-            if error.errno != errno.EBADF:
+            if error.errno not in (errno.EBADF, errno.EINVAL):  # closed, or now of something else
                 raise
             # Environments have closed it in their thread, which has not come to the check behind their call.
             self._process.reopen()
-            return []
+        if self.loss is not None:
+            loss, self.loss = self.loss, None
+            raise FailedForGood(loss)
+        return events
+
+    def register_again(self) -> None:
+        """Wait for the same by a descriptor that is new, and has the same number."""
+        for key in list(self.get_map().values()):
+            self.unregister(key.fileobj)
+            with suppress(OSError):  # it is closed, too
+                self.register(key.fileobj, key.events, key.data)
 
 
 class _Loop(asyncio.SelectorEventLoop):
     def __init__(self, process: WholeProcess) -> None:
-        selector = _Selector(process)
+        self._watched = selector = _Selector(process)
         super().__init__(selector)
         # The end of its pipe that others write into is known to nobody else.
         # Taken when the loop is new: later the map has descriptors of others, which close their own.
-        own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]
-        self._process, self._own = process, own
-        process.hold(own)
+        self.own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]
+        self._process = process
+        process.hold(self.own)
+
+    def renew(self, loss: str) -> None:
+        """Go on with descriptors that are new, so that the loop can end; `loss` is raised in it, once."""
+        selector, near, far = self.own
+        fresh = (DefaultSelector(), *socket.socketpair())
+        # Out of the way first: what is new may have got the number of what another of them replaces.
+        free = max(FIRST_SPARE, *self.own) + 1
+        copies = [fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, free) for each in fresh]
+        for each in fresh:
+            each.close()
+        for copy, number in zip(copies, (selector, near, far), strict=True):
+            os.dup2(copy, number, inheritable=False)
+            os.close(copy)
+        os.set_blocking(near, False)
+        os.set_blocking(far, False)
+        self._watched.register_again()
+        self._watched.loss = loss
 
     def close(self) -> None:
         if not self.is_closed():
-            self._process.let_go(self._own)
+            self._process.let_go(self.own)
         super().close()
 
 
