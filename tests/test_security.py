@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -32,18 +33,28 @@ STARTS = "starts processes"
 BY_NAME = "imports what it is told"
 LISTENS = "uses a network"
 RUNS_TEXT = "runs text as code"
+WRITES = "writes files"
 ALLOWED = {
     "wire/connection.py": {UNPICKLES, LISTENS},
     "wire/payloads.py": {UNPICKLES},
     "wire/memory.py": {UNPICKLES},
-    "ray_runtime/cluster/environment.py": {LISTENS},
+    "ray_runtime/cluster/environment.py": {LISTENS, WRITES},
+    "ray_runtime/checkpoints/saved_buffer.py": {WRITES},
     "ray_runtime/processes/forking.py": {STARTS},
     "lab/demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
     "lab/demo/simulators/metaworld_task.py": {UNPICKLES},
     "lab/demo/simulators/camera.py": {BY_NAME},
-    "lab/process.py": {STARTS},
+    "lab/process.py": {STARTS, WRITES},
+    "lab/emulated/service.py": {WRITES},
+    "lab/sweep/plan.py": {WRITES},
     "observe/check.py": {STARTS},
     "observe/forking.py": {STARTS},
+    "observe/attempt.py": {WRITES},
+    "observe/spans.py": {WRITES},
+    "observe/files.py": {WRITES},
+    "observe/run_dir.py": {WRITES},
+    "observe/stacks.py": {WRITES},
+    "hosts/local/whole_process.py": {LISTENS, WRITES},
     "supervise.py": {STARTS},
     "hosts/rlinf/borrowed.py": {BY_NAME},
     "hosts/rlinf/hooks.py": {BY_NAME},
@@ -76,6 +87,10 @@ CALLS = {
     **dict.fromkeys(
         ("asyncio.start_server", "asyncio.start_unix_server", "asyncio.open_connection"), LISTENS
     ),
+    **dict.fromkeys(("tempfile.mkstemp", "mkstemp", "NamedTemporaryFile", "TemporaryFile"), WRITES),
+    **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"), WRITES),
+    **dict.fromkeys(("os.write", "os.truncate", "os.mkfifo", "os.mknod", "os.link"), WRITES),
+    **dict.fromkeys(("save_file", "safetensors.torch.save_file"), WRITES),
     **dict.fromkeys(("import_module", "importlib.import_module", "module_from_spec"), BY_NAME),
 }
 
@@ -98,6 +113,8 @@ def _of_call(node: ast.Call) -> Iterator[str]:
     called, given = ast.unparse(node.func), {key.arg: ast.unparse(key.value) for key in node.keywords}
     if called in CALLS:
         yield CALLS[called]
+    if writes(called, node, given):
+        yield WRITES
     if called.endswith("torch.load") and given.get("weights_only") != "True":
         yield UNPICKLES
     if called.endswith(".exec_module"):
@@ -106,6 +123,32 @@ def _of_call(node: ast.Call) -> Iterator[str]:
         yield UNPICKLES
     if given.get("shell", "False") != "False":
         yield RUNS_TEXT
+
+
+IN_MEMORY = re.compile("io.BytesIO|content|policy|buffer")
+"""Names in the package of what a library writes into that would write a file by itself."""
+DUMPS = (
+    *("torch.save", "np.save", "np.savez", "np.savez_compressed", "numpy.save", "numpy.savez"),
+    *("json.dump", "pickle.dump", "yaml.dump", "yaml.safe_dump", "gzip.open", "zipfile.ZipFile"),
+)
+
+
+def writes(called: str, node: ast.Call, given: dict[str, str]) -> bool:
+    """Whether a call opens a file to write, or gives a file its content by itself."""
+    arguments = [ast.unparse(argument) for argument in node.args]
+    if called.endswith((".write_text", ".write_bytes", ".tofile", ".to_csv", ".to_parquet")):
+        return True
+    if called in ("os.open", "opened", "open_regular"):
+        return any(flag in " ".join(arguments) for flag in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND"))
+    if called in ("open", "io.open", "os.fdopen") or called.endswith(".open"):
+        mode = given.get("mode", " ".join(argument for argument in arguments if argument[0] in "\"'"))
+        return any(letter in mode.split("/")[-1].strip("'\"") for letter in "wax+") and len(mode) <= 6
+    if called in DUMPS:
+        # Some give a text where they are given nothing to write to.
+        place = arguments[1:2] if called.startswith(("json", "pickle", "yaml")) else arguments
+        at = place[-1] if called == "torch.save" else place[0] if place else given.get("stream", "")
+        return bool(at) and not IN_MEMORY.fullmatch(at)
+    return False
 
 
 def test_nothing_unpickles_listens_or_runs_text_but_where_the_page_says_why():
@@ -127,6 +170,20 @@ def test_nothing_unpickles_listens_or_runs_text_but_where_the_page_says_why():
         ("numpy.load(path, allow_pickle=True)", UNPICKLES),
         ("yaml.unsafe_load(text)", UNPICKLES),
         ("import socket", LISTENS),
+        ("path.write_text(text)", WRITES),
+        ("path.with_suffix('.half').write_bytes(content)", WRITES),
+        ("open(path, 'w')", WRITES),
+        ("path.open('ab')", WRITES),
+        ("path.open(mode='r+')", WRITES),
+        ("os.fdopen(number, 'w')", WRITES),
+        ("os.open(path, os.O_WRONLY | os.O_TRUNC)", WRITES),
+        ("torch.save(state, path)", WRITES),
+        ("torch.save(state, folder / 'policy.pt')", WRITES),
+        ("np.savez(path, mean=mean)", WRITES),
+        ("json.dump(tree, file)", WRITES),
+        ("yaml.safe_dump(tree, file)", WRITES),
+        ("shutil.copy2(here, there)", WRITES),
+        ("save_file(tensors, path)", WRITES),
         ("from urllib.request import urlopen", LISTENS),
         ("await asyncio.start_server(f, port=1)", LISTENS),
         ("eval(text)", RUNS_TEXT),
@@ -137,6 +194,21 @@ def test_nothing_unpickles_listens_or_runs_text_but_where_the_page_says_why():
 )
 def test_what_is_looked_for_is_found(source, kind):
     assert kind in set(uses(source if "await" not in source else f"async def f():\n    {source}"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "path.open('rb')",
+        "os.open(path, os.O_RDONLY)",
+        "yaml.safe_dump(tree, sort_keys=False)",
+        "torch.save(state, content)",
+        "write_whole(path, content)",
+        "webbrowser.open('a-page-with-w')",
+    ],
+)
+def test_what_writes_no_file_by_itself_is_not_named(source):
+    assert WRITES not in set(uses(source))
 
 
 def test_the_page_names_every_place_and_every_file_of_a_run_directory(tmp_path):

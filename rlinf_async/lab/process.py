@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rlinf_async.observe.files import COMMON_MODE, opened
+
 ORDERLY_TIMEOUT_S = 15.0
 """Seconds that an interrupted run may take to end in order; it promises ten seconds."""
 TERMINATE_S = 5.0
@@ -50,7 +52,7 @@ def run_command(
         tick: called about once a second while it does.
         environment: variables that it gets in addition to those of this process.
     """
-    with log.open("wb") as output, _signals_as_exits():
+    with opened(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, COMMON_MODE) as output, _signals_as_exits():
         process = subprocess.Popen(
             command,
             cwd=directory,

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular
+from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular, write_whole
 
 LOCK_FILE = ".lock"
 
@@ -100,10 +100,7 @@ class Attempt:
         """Write the message for the process that has started this one, if it waits for one."""
         if place := os.environ.get(PLACE_VARIABLE):
             *_, last = [None, *read_failures(Path(self.run_dir))]
-            # In one move: whoever waits may read at any time.
-            half = Path(f"{place}.half")
-            half.write_text(json.dumps(asdict(replace(self, last_fault=last))))
-            half.replace(place)
+            write_whole(Path(place), json.dumps(asdict(replace(self, last_fault=last))).encode())
 
     def faults(self) -> list[dict[str, Any]]:
         """Return the faults that this attempt has recorded, in order; all of them where older ones were

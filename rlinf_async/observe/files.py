@@ -17,6 +17,8 @@ from typing import BinaryIO
 
 PRIVATE_MODE = 0o600
 """The mode of files that a run writes: no other account reads them unless the owner allows it."""
+COMMON_MODE = 0o666
+"""The mode of files that are for others, too, less what the umask takes."""
 PRIVATE_DIRECTORY = 0o700
 MAX_NAMES = 10_000
 """In one directory; a run has some dozens."""
@@ -111,20 +113,23 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE)
     raise OSError(errno.EINVAL, "it is no file", str(path))
 
 
-def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file, which is made private if it is not there.
+def append(path: Path, content: bytes, *, private: bool = True) -> None:
+    """Add to the end of a file, which is made, `private` or with the mode of the umask, if it is not there.
 
     Raises:
         OSError: it is a link or no file, or the disk is full.
     """
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+    mode = PRIVATE_MODE if private else COMMON_MODE
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode) as file:
         _write(file, content)
 
 
-def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
+def write_whole(
+    path: Path, content: bytes | memoryview, *, private: bool = True, flush: bool = False
+) -> None:
     """Give a file this content in one move: a reader sees a whole file, the old one or the new one.
 
-    A file that is not `private` has the mode that the umask gives.
+    A file that is not `private` has the mode that the umask gives. With `flush` it is on the disk on return.
 
     Raises:
         OSError: the path is no regular file (a link, say), or it cannot be written; it is then unchanged.
@@ -142,7 +147,9 @@ def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
         try:
             _write(file, content)
             if not private:
-                os.fchmod(file, 0o666 & ~_umask())
+                os.fchmod(file, COMMON_MODE & ~_umask())
+            if flush:
+                os.fsync(file)
         finally:
             os.close(file)
         os.replace(half, path)
@@ -151,6 +158,21 @@ def write_whole(path: Path, content: bytes, *, private: bool = True) -> None:
         with suppress(OSError):
             os.unlink(half)
         raise
+    if flush:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk.
+
+    Raises:
+        OSError: it cannot be opened, or the disk does not write.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_directory(path: Path) -> None:
@@ -182,7 +204,7 @@ def names_in(directory: Path, suffix: str) -> list[Path]:
     return sorted(paths)
 
 
-def _write(file: int, content: bytes) -> None:
+def _write(file: int, content: bytes | memoryview) -> None:
     view = memoryview(content)
     while view:
         # A disk that is nearly full takes a part of it.

@@ -236,7 +236,7 @@ class ClosesAll(PointReach):
     def decide(self, actions):
         type(self).calls += 1
         if type(self).calls == 20:
-            os.closerange(int(sys.argv[2]), 65536)
+            os.closerange(0, 65536)
         return super().decide(actions)
 
 run_dir = Path(sys.argv[1])
@@ -250,9 +250,8 @@ except RunFailed as failed:
 """
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_environments_that_close_all_descriptors_end_the_run_in_a_sentence(first, tmp_path):
-    run = [sys.executable, "-c", CLOSES_ALL, str(tmp_path), str(first)]
+def test_environments_that_close_all_descriptors_end_the_run_in_a_sentence(tmp_path):
+    run = [sys.executable, "-c", CLOSES_ALL, str(tmp_path)]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 3, done.stderr
     said = (tmp_path / "said").read_text()

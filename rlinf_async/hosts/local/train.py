@@ -22,7 +22,7 @@ from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
-from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import RunSummary, Tally
@@ -104,14 +104,11 @@ def save_policy(
     """
     content = io.BytesIO()
     torch.save(dict(weights), content)
-    half = path.with_suffix(".half")
     for tries_left in range(tries - 1, -1, -1):
         try:
-            half.write_bytes(content.getbuffer())
-            half.replace(path)
+            write_whole(path, content.getbuffer(), flush=True)
             return
         except OSError as error:
-            half.unlink(missing_ok=True)
             why = error.strerror
             if not tries_left:
                 raise OSError(f"{path} cannot be written: {why}; what the run has learned is lost") from error

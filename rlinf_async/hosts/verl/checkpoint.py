@@ -9,14 +9,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlinf_async.observe.attempt import Attempt, claim_directory
-from rlinf_async.observe.files import read_named
+from rlinf_async.observe.files import read_named, write_whole
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,
     find_newest,
     newest_sequence,
     problem_of,
-    replace_text,
     step_of,
     tidy,
 )
@@ -66,7 +65,7 @@ def step_folder(config: DictConfig, step: int) -> Path:
 
 def note_latest(config: DictConfig, step: int) -> None:
     """Say that the checkpoint of `step` is complete and the newest."""
-    replace_text(folder_of(config) / LATEST_STEP_FILE, str(step))
+    write_whole(folder_of(config) / LATEST_STEP_FILE, str(step).encode(), private=False, flush=True)
 
 
 def resume_point(

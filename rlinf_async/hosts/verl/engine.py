@@ -30,6 +30,7 @@ from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import blaming_the_policy, contained
+from rlinf_async.observe.files import write_whole
 
 MODEL_TYPE = "vla_policy"
 """The name of `PolicyEngine` in veRL's registry of engines."""
@@ -82,7 +83,8 @@ class PolicyConfig:
 
     def save_pretrained(self, directory: str) -> None:
         """Write the section that the policy was built from, where a model's configuration would stand."""
-        Path(directory, "config.json").write_text(json.dumps(self._section, indent=2, default=str) + "\n")
+        content = json.dumps(self._section, indent=2, default=str) + "\n"
+        write_whole(Path(directory, "config.json"), content.encode(), private=False)
 
 
 @EngineRegistry.register(model_type=MODEL_TYPE, backend=["fsdp2"], device=["cpu", "cuda", "npu"])

@@ -13,7 +13,7 @@ from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import Range
-from rlinf_async.observe.files import read_named
+from rlinf_async.observe.files import append, read_named
 from rlinf_async.observe.plain_data import read_json
 
 Result = dict[str, Any]
@@ -56,8 +56,8 @@ class Results:
         self.runs.append((cell, result))
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
+            line = json.dumps({"cell": asdict(cell), "result": result}) + "\n"
+            append(self.path, line.encode(), private=False)
 
     def missing(self, cells: Sequence[BenchCell]) -> list[BenchCell]:
         """Return the `cells` that have no result yet; one that failed is tried again.

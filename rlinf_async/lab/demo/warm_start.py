@@ -1,6 +1,7 @@
 """A starting policy cloned from Meta-World's scripted expert, good enough for sparse rewards to be met."""
 
 import hashlib
+import io
 import json
 import shutil
 import time
@@ -23,6 +24,7 @@ from rlinf_async.lab.demo.simulators.metaworld_task import (
     instruction,
 )
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.plain_data import read_json_file
 
 HIDDEN_UNITS = 256
@@ -237,10 +239,12 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
         trial.close()
     out_dir.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
-    torch.save(best.state, draft / "policy.pt")
+    policy = io.BytesIO()
+    torch.save(best.state, policy)
+    write_whole(draft / "policy.pt", policy.getbuffer(), private=False)
     stats.save(draft / "obs_stats.npz")
     summary = {"success": best.success, "seconds": round(time.monotonic() - start, 3)}
-    (draft / "summary.json").write_text(json.dumps(summary))
+    write_whole(draft / "summary.json", json.dumps(summary).encode(), private=False)
     _put(draft, folder)
 
 

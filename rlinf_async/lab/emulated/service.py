@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from rlinf_async.observe.files import opened
 
 TASK_COUNT = 10
 """Environments are dealt out to this number of tasks, the slowest of which is `slowest` times the mean."""
@@ -92,7 +96,7 @@ def holding(device: str | None) -> Iterator[None]:
     if device is None:
         yield
         return
-    with open(device, "a") as file:
+    with opened(Path(device), os.O_WRONLY | os.O_CREAT) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -22,12 +22,12 @@ import stat
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.files import read_regular, sync, write_whole
 
 LIST_FILE = "complete.json"
 LIST_FORMAT = 2
@@ -157,26 +157,6 @@ def tidy(parent: Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Give a file this content in one move, on the disk when it returns.
-
-    Raises:
-        OSError: the disk is full or does not write; the file is as it was.
-    """
-    half = path.with_name(f".{path.name}.half")
-    try:
-        with half.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    except OSError:
-        with suppress(OSError):
-            half.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
 @dataclass(frozen=True)
 class _Entry:
     """The facts that a list gives of a file."""
@@ -268,11 +248,12 @@ def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, seque
     with ThreadPoolExecutor(min(READER_THREADS, os.cpu_count() or 1)) as readers:
         entries = list(readers.map(_flush, paths))
     for directory, _, _ in os.walk(folder, topdown=False):
-        _sync(Path(directory))
+        sync(Path(directory))
     files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
     facts_of_list = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
     # Last, when all else is on the disk: a folder with a list is whole.
-    replace_text(folder / LIST_FILE, _with_seal({**facts_of_list, "files": files}))
+    text = _with_seal({**facts_of_list, "files": files})
+    write_whole(folder / LIST_FILE, text.encode(), private=False, flush=True)
 
 
 def _flush(path: Path) -> dict[str, Any]:
@@ -297,7 +278,7 @@ def _move(aside: Path, folder: Path) -> None:
         if old_folder.exists():
             old_folder.rename(folder)
         raise
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(old_folder, ignore_errors=True)
 
 
@@ -335,12 +316,3 @@ def _age(folder: Path) -> tuple[int, int]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, DIGEST_NAME).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

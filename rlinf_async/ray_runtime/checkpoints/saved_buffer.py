@@ -27,7 +27,7 @@ from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.files import opened
+from rlinf_async.observe.files import opened, write_whole
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import is_count
 
@@ -90,7 +90,7 @@ async def save_buffer(
         facts = asdict(replace(piece, payload=None))
         entries.append({**facts, "payload": name})
     index = {"run": _of_run(settings), "pieces": entries}
-    (folder / BUFFER_FOLDER / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+    write_whole(folder / BUFFER_FOLDER / INDEX_FILE, _as_json(index), private=False)
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
         "env_steps_trained": ledger.env_steps_trained,
         "refused": dict(ledger.refused),
     }
-    (directory / STATE_FILE).write_text(json.dumps(state, indent=2) + "\n")
+    write_whole(directory / STATE_FILE, _as_json(state), private=False)
 
 
 def read_ledger(directory: Path) -> Ledger:
@@ -353,3 +353,7 @@ def _build(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
         items = [_build(item, tensors) for item in content]
         return items if kind == "list" else tuple(items)
     return content
+
+
+def _as_json(content: object) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
+from rlinf_async.observe.files import write_whole
 
 ASSETS_VARIABLE = "RLINF_ASYNC_LIBERO_ASSETS"
 """Names the folder of meshes, textures and scenes, which LIBERO's packages on PyPI leave out."""
@@ -78,4 +79,4 @@ def _write_config(config_dir: Path, root: Path) -> None:
         "assets": root / "assets",
     }
     text = yaml.safe_dump({name: str(path) for name, path in places.items()})
-    (config_dir / "config.yaml").write_text(text)
+    write_whole(config_dir / "config.yaml", text.encode(), private=False)

@@ -1,9 +1,12 @@
 """Fixed mean and standard deviation that put simulator states on a common scale."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from rlinf_async.observe.files import write_whole
 
 SMALLEST_STD = 0.01
 """Floor of the standard deviation, so that a coordinate that never moved in the data stays near zero."""
@@ -38,7 +41,9 @@ class ObservationStats:
             return cls(mean=file["mean"], std=file["std"])
 
     def save(self, path: Path) -> None:
-        np.savez(path, mean=self.mean, std=self.std)
+        content = io.BytesIO()
+        np.savez(content, mean=self.mean, std=self.std)
+        write_whole(path, content.getbuffer(), private=False)
 
     def normalise(self, states: np.ndarray) -> np.ndarray:
         """`states` [..., state_dim] with zero mean and unit deviation, as float32."""
