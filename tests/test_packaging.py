@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import unpack
+
 ROOT = Path(__file__).parents[1]
 
 WITHOUT_HOSTS = """
@@ -70,7 +72,7 @@ def unpacked(sdist, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
         assert not [member.name for member in archive if member.issym() or member.islnk()]
-        archive.extractall(folder, filter="data")
+    unpack(sdist, folder)
     (tree,) = folder.iterdir()
     return tree
 

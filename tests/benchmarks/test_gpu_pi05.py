@@ -70,9 +70,9 @@ def test_a_call_without_time_makes_one_run():
 def test_every_way_is_accepted_by_rlinfs_config(way, tmp_path):
     pytest.importorskip("rlinf", reason="RLinf is not installed")
     from rlinf_async.compose import compose_config
-    from tests.checkouts import checkout
+    from tests.checkouts import EMBODIED, configs
 
-    embodied = checkout("rlinf-v0.3") / "examples" / "embodiment"
+    embodied = configs("rlinf-v0.3") / EMBODIED
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMBODIED_PATH", str(embodied))
         cfg = compose_config(pi05.CONFIG, [*Sizes().overrides, *way.overrides], directory=embodied / "config")

@@ -19,7 +19,7 @@ from rlinf_async import cli
 from rlinf_async import config_errors as config_files
 from rlinf_async.core.config_keys import MODE_PRESETS, misplaced
 from rlinf_async.hosts.rlinf import doorway
-from tests.checkouts import checkout
+from tests.checkouts import EMBODIED, configs
 
 BASE = "defaults: [/metaworld_ppo_mlp, _self_]\n"
 
@@ -189,11 +189,12 @@ def test_a_merge_key_may_stand_twice(tmp_path: Path) -> None:
 
 
 def test_the_configs_of_rlinf_find_their_folder_by_where_they_are() -> None:
-    folder = checkout("rlinf-main") / "examples" / "embodiment" / "config"
+    root = configs("rlinf-v0.3")
+    folder = root / EMBODIED / "config"
     result = invoke("explain", folder, name="libero_object_ppo_openpi_pi05")
     assert result.exit_code == 0, result.output
     assert os.environ["EMBODIED_PATH"] == str(folder.parent)
-    assert os.environ["REPO_PATH"] == str(checkout("rlinf-main"))
+    assert os.environ["REPO_PATH"] == str(root)
 
 
 def test_any_other_variable_that_is_not_set_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""RLinf as its users have it: a checkout on PYTHONPATH, not installed, and its unmodified scripts."""
+"""RLinf as its users have it: a checkout on PYTHONPATH, not installed, and its unmodified scripts.
+
+Where v0.3 is put together of its wheel, the scripts are ours, with the calls of RLinf's: tests/checkouts.py.
+"""
 
 import json
 import os
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkouts import TREES, checkout
+from tests.checkouts import EMBODIED, RELEASED, TREES, checkout
 from tests.runs.conftest import Runner
 from tests.runs.test_entry_script import run_script, users_config
 
@@ -39,8 +42,8 @@ metadata.Distribution.from_name = classmethod(from_name)
 PPO, GRPO = "metaworld_ppo_mlp", "metaworld_grpo_mlp"
 OF = {PPO: (), GRPO: ("algorithm.group_size=4", "env.eval.group_size=1")}
 MODES = ("full", "train", "rollout", "streamer")
-ALWAYS = {("rlinf-v0.3", PPO, "full"), ("rlinf-pr1365", GRPO, "full")}
-"""What is run before every merge; the script of the main branch then runs RLinf's YAML for ManiSkill."""
+ALWAYS = {(RELEASED, PPO, "full"), (RELEASED, GRPO, "full"), ("rlinf-pr1365", GRPO, "full")}
+"""What is run before every merge; RLinf's YAML for ManiSkill then runs as well."""
 RUNS = [
     pytest.param(*case, marks=pytest.mark.every_python if case in ALWAYS else pytest.mark.nightly)
     for case in product(TREES, OF, MODES)
@@ -80,14 +83,14 @@ def put_on_the_path(runs: Runner, home: Path, start: Path) -> None:
     (start / "sitecustomize.py").write_text(NOT_INSTALLED + (OPERATORS if beside else ""))
     places = (start, home, ROOT, ROOT / "rlinf_async" / "_hydra", *beside)
     runs.environment["PYTHONPATH"] = os.pathsep.join(map(str, places))
-    runs.environment["EMBODIED_PATH"] = str(home / "examples" / "embodiment")
+    runs.environment["EMBODIED_PATH"] = str(home / EMBODIED)
 
 
 @pytest.mark.parametrize(("tree", "config", "mode"), RUNS, indirect=["tree"])
 def test_rlinfs_own_script_runs_asynchronously_by_one_word(
     tree: Path, config: str, mode: str, runs: Runner, tmp_path: Path
 ) -> None:
-    script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
+    script = tree / EMBODIED / "train_embodied_agent.py"
     theirs = users_config(tmp_path, "~async", *OF[config], config=config)
     status, output = run_script(runs, script, theirs, f"+async.mode={mode}")
     assert status == 0, output
@@ -98,11 +101,11 @@ def test_rlinfs_own_script_runs_asynchronously_by_one_word(
 
 @pytest.mark.parametrize(
     "tree",
-    [tree if tree == "rlinf-main" else pytest.param(tree, marks=pytest.mark.nightly) for tree in TREES],
+    ["rlinf-v0.3", "rlinf-main", pytest.param("rlinf-pr1365", marks=pytest.mark.nightly)],
     indirect=True,
 )
 def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp_path: Path) -> None:
-    script = tree / "examples" / "embodiment" / "train_async.py"
+    script = tree / EMBODIED / "train_async.py"
     status, output = run_script(runs, script, users_config(tmp_path, *ASYNC_PPO))
     assert status == 0, output
     assert "levels train + rollout + streamer" in output
@@ -110,9 +113,9 @@ def test_rlinfs_asynchronous_script_runs_our_loops(tree: Path, runs: Runner, tmp
 
 
 @pytest.mark.nightly  # our own command is asked the same: tests/runs/test_failures.py
-@pytest.mark.parametrize("tree", ["rlinf-main"], indirect=True)
+@pytest.mark.parametrize("tree", ["rlinf-v0.3", "rlinf-main"], indirect=True)
 def test_a_run_that_fails_says_so_by_its_exit_status(tree: Path, runs: Runner, tmp_path: Path) -> None:
-    script = tree / "examples" / "embodiment" / "train_embodied_agent.py"
+    script = tree / EMBODIED / "train_embodied_agent.py"
     del runs.environment["HYDRA_FULL_ERROR"]  # with it, RLinf's main branch notices the failure by itself
     status, output = run_script(runs, script, users_config(tmp_path), "env.train.task_name=brew-coffee-v3")
     assert status == 1, output

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER, check_vulkan
-from tests.checkouts import checkout
+from tests.checkouts import EMBODIED, checkout
 from tests.runs.conftest import Runner
 from tests.runs.test_checkouts import absent, put_on_the_path
 from tests.runs.test_entry_script import SCRIPT
@@ -71,9 +71,10 @@ def test_maniskill_trains_and_is_evaluated_in_full_mode(maniskill: Runner) -> No
     assert run.metrics[-1]["train/actor/grad_norm"] > 0
 
 
-def test_rlinfs_own_yaml_runs_asynchronously(maniskill: Runner, tmp_path: Path) -> None:
-    home = checkout("rlinf-main")
-    embodied = home / "examples" / "embodiment"
+@pytest.mark.parametrize("tree", ["rlinf-v0.3", "rlinf-main"])
+def test_rlinfs_own_yaml_runs_asynchronously(tree: str, maniskill: Runner, tmp_path: Path) -> None:
+    home = checkout(tree)
+    embodied = home / EMBODIED
     put_on_the_path(maniskill, home, tmp_path / "start")
     # RLinf's unmodified script, or its twin where what its reward models import is not installed.
     script = SCRIPT if absent else embodied / "train_embodied_agent.py"

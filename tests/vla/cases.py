@@ -49,7 +49,7 @@ class Case:
     name: str
     package: str
     """Without it this is not the environment that the class runs in."""
-    archive: str | None
+    tree: str | None
     configure: Callable[[Path], DictConfig]
     """Write what it is built of into a folder, and return its configuration."""
     values: bool = True
@@ -74,7 +74,7 @@ class Case:
     @property
     def missing(self) -> str | None:
         """Why it cannot be built here, in words."""
-        return sources.why_missing(self.package, self.archive)
+        return sources.why_missing(self.package, self.tree)
 
     @contextmanager
     def environment(self, place: Path) -> Iterator[None]:

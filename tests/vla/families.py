@@ -62,7 +62,7 @@ class Family:
     config: str
     package: str
     """Without it this is not the environment that the model runs in."""
-    archive: str
+    tree: str
     write: Callable[[Path], None]
     """Write what stands in for published weights, tokenizers and statistics into a folder."""
     tiny: tuple[str, ...]
@@ -75,7 +75,7 @@ class Family:
     @property
     def missing(self) -> str | None:
         """Why it cannot run here, in words."""
-        return sources.why_missing(self.package, self.archive)
+        return sources.why_missing(self.package, self.tree)
 
     def overrides(self, place: Path) -> tuple[str, ...]:
         """What to change in `config` when `write` has filled the folder `place`."""

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from tests.checkouts import checkout
+from tests.checkouts import EMBODIED, configs
 from tests.hosts.rlinf.learners import run_cases
 from tests.vla.families import FAMILIES, LORA
 from tests.vla.learning import Case, run
@@ -33,7 +33,7 @@ def trained(family, tmp_path_factory):
     """Every mode, by its name."""
     place = tmp_path_factory.mktemp("learning")
     family.write(place)
-    given = {"family": family, "place": place, "configs": checkout("rlinf-v0.3") / "examples" / "embodiment"}
+    given = {"family": family, "place": place, "configs": configs("rlinf-v0.3") / EMBODIED}
     wanted = {name: sizes for name, sizes in MODES.items() if name != "blind" or family.name == "pi0"}
     cases = [Case(name=name, **{"mode": name, **given, **sizes}) for name, sizes in wanted.items()]
     return run_cases(2, cases, tmp_path_factory.mktemp("ranks"), run=run)

@@ -184,8 +184,8 @@ def gr00t_block(checkpoint: Path) -> dict[str, Any]:
     """RLinf's own `model/gr00t.yaml`, which its LIBERO configurations of GR00T have for `actor.model`."""
     from omegaconf import OmegaConf
 
-    from tests.checkouts import checkout
+    from tests.checkouts import EMBODIED, configs
 
-    file = checkout("rlinf-v0.3") / "examples" / "embodiment" / "config" / "model" / "gr00t.yaml"
+    file = configs("rlinf-v0.3") / EMBODIED / "config" / "model" / "gr00t.yaml"
     stock = OmegaConf.load(file)
     return OmegaConf.to_container(OmegaConf.merge(stock, {"model_path": str(checkpoint)}))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rlinf_async.cli import app
 from rlinf_async.hosts.rlinf.checkout import EXAMPLES_FOLDER, KNOWN_EXAMPLES, look_at
-from tests.checkouts import TREES, checkout
+from tests.checkouts import RELEASED, TREES, checkout, configs
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -31,7 +31,7 @@ def test_the_digests_are_those_of_the_trees_at_hand(monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     import generate_rlinf_configs
 
-    assert generate_rlinf_configs.known([checkout(name) for name in TREES]) == KNOWN_EXAMPLES.read_text()
+    assert generate_rlinf_configs.known([configs(name) for name in TREES]) == KNOWN_EXAMPLES.read_text()
     sys.modules.pop("generate_rlinf_configs")
 
 
@@ -39,7 +39,7 @@ def test_the_digests_are_those_of_the_trees_at_hand(monkeypatch):
 def moved(tmp_path):
     """A tree that has renamed a method, changed an example, added two, and put a comment into one."""
     root = tmp_path / "RLinf"
-    source = checkout(TREES[-1])
+    source = checkout(RELEASED)
     shutil.copytree(source / "rlinf", root / "rlinf")
     shutil.copytree(source / EXAMPLES_FOLDER, root / EXAMPLES_FOLDER)
     for path in (root, *root.rglob("*")):

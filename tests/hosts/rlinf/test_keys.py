@@ -19,7 +19,7 @@ from rlinf_async.hosts.rlinf.keys import (
     undecided,
 )
 from rlinf_async.observe.display import RunDisplay
-from tests.checkouts import TREES, checkout
+from tests.checkouts import TREES, package
 from tests.hosts.rlinf.given import config
 
 REPLACED = (
@@ -64,7 +64,7 @@ def test_a_key_without_effect_is_named_with_the_reason_if_it_is_set():
 
 def sources(tree):
     """RLinf's code of the classes that ours replace."""
-    root = checkout(tree) / "rlinf"
+    root = package(tree)
     yield from ((path, (root / path).read_text()) for path in REPLACED)
     for path in (root / "workers" / "actor").glob("*fsdp_actor_worker.py"):
         text = path.read_text()

@@ -7,7 +7,7 @@ import pytest
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
 from rlinf_async.hosts.rlinf.models import ONE_STEP, PER_SAMPLE, SHARED_STEP, scored_by, shared_chance
-from tests.checkouts import checkout
+from tests.checkouts import TREES, package
 
 FULL = AsyncConfig.from_mapping({"mode": "full"})
 DRAWS = ("randint", "denoise_inds")
@@ -52,9 +52,10 @@ def test_policies_of_other_packages_are_not_examined():
     assert set(OWN_MODELS) <= PER_SAMPLE
 
 
-def test_every_model_of_rlinfs_that_draws_one_step_for_a_pass_is_known_to_do_so():
+@pytest.mark.parametrize("tree", TREES)
+def test_every_model_of_rlinfs_that_draws_one_step_for_a_pass_is_known_to_do_so(tree):
     """Against the sources: the models in whose folders both words are, beside heads that others choose."""
-    root = checkout("rlinf-main") / "rlinf" / "models" / "embodiment"
+    root = package(tree) / "models" / "embodiment"
     drawing = {
         path.parent.relative_to(root).parts[0]
         for path in root.rglob("*.py")

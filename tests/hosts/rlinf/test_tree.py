@@ -12,7 +12,7 @@ import pytest
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, check_rlinf, read_tree, rlinf_tree
-from tests.checkouts import TREES, checkout
+from tests.checkouts import TREES, package
 
 ROOT = Path(__file__).parents[3]
 BASE = """
@@ -89,7 +89,7 @@ def test_observations_of_which_ours_would_lose_a_part_are_not_served(tree):
 
 @pytest.mark.parametrize("name", TREES)
 def test_every_tree_at_hand_has_what_our_classes_need(name):
-    assert read_tree(checkout(name) / "rlinf").missing == ()
+    assert read_tree(package(name)).missing == ()
 
 
 def test_a_name_is_imported_from_wherever_this_rlinf_keeps_it():
