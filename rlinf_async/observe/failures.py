@@ -32,6 +32,7 @@ FaultKind = Literal[
     "silent",
     "not finite",
     "save failed",
+    "stranger",
     "run failed",
     "terminated",
     "interrupted",

@@ -1,13 +1,14 @@
 """Connections between processes of a run, past Ray: a unix socket where both are on one node, else TCP.
 
-Whoever connects first sends the token of the listener, and is not heard before. Then both sides send frames:
-the length of a message, and the message, pickled. Frames of one turn of the event loop leave together. Each
-end learns at once when the other has died.
+Both ends first show each other that they know the token of the listener (`wire.handshake`); nothing else is
+read or sent before. Then both send frames: the length of a message, and the message, pickled. Frames of one
+turn of the event loop leave together. Each end learns at once when the other has died.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import pickle
 import secrets
 import socket
@@ -22,13 +23,21 @@ import ray
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.request_broker import settle
 from rlinf_async.observe.failures import in_words
+from rlinf_async.wire.handshake import Handshake, NotKnown
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.strangers import STRANGERS, Silent, stranger_by_account
 
 LENGTH_FORMAT = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36
 """More than any piece; of what is longer, the length itself is wrong."""
 TOKEN_BYTES = 32
-TOKEN_TIMEOUT_S = 10.0
+TOKEN_TIMEOUT_S = 60.0
+"""In which whoever connects shows that it knows the token; its event loop may be busy at first."""
+ACCEPTED_AT_ONCE = 16
+"""Connections that a listener accepts in one turn of its event loop, before it does other work."""
+OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ROOM_WAIT_S = 0.1
+"""Before a listener that has no descriptor left accepts again."""
 LOOK_S = 5.0
 """Between two looks at Ray's nodes while somebody waits for an answer."""
 MAX_WAITING = 1024
@@ -47,11 +56,17 @@ class Connection(asyncio.Protocol):
     _transport: Any = None
 
     def __init__(
-        self, token: bytes, receive: Receive, *, on_loss: Callable[[Exception | None], None] | None = None
+        self,
+        token: bytes,
+        receive: Receive,
+        *,
+        on_loss: Callable[[Exception | None], None] | None = None,
+        on_known: Callable[[Connection, str | None], None] = lambda connection, refusal: None,
     ) -> None:
-        """The end that gives `on_loss`, to be called at the end, shows the token; the other asks for it."""
-        self._token, self._receive, self._on_loss = token, receive, on_loss
-        self._heard = on_loss is not None
+        """The end that gives `on_loss`, to be called at the end, has connected; the other listens. `on_known`
+        is told when the other end has shown that it knows the token or has gone, or why it was refused."""
+        self._receive, self._on_loss, self._on_known = receive, on_loss, on_known
+        self._handshake = Handshake(token, "listens" if on_loss is None else "connects")
         self._buffer = bytearray()
         self._unsent: list[bytes] = []
 
@@ -71,21 +86,24 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        if self._on_loss is not None:
-            self._transport.write(self._token)
-        else:
+        if self._on_loss is None:
+            self._transport.write(self._handshake.begin())
             # Somebody who connects and says nothing would hold the socket for ever.
-            asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_strangers)
-        self._flush()
+            asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_silent)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        # The token comes first: a message is unpickled below, which runs whatever its sender has packed.
-        if not self._heard and len(self._buffer) >= TOKEN_BYTES:
-            # In constant time: the time of a comparison that stops early tells how much of a token is right.
-            self._heard = secrets.compare_digest(self._take(TOKEN_BYTES), self._token)
-            self._refuse_strangers()
-        while self._heard and len(self._buffer) >= LENGTH_FORMAT.size:
+        # The proof comes first: a message is unpickled below, which runs whatever its sender has packed.
+        while not self._handshake.done and len(self._buffer) >= self._handshake.awaited:
+            try:
+                self._transport.write(self._handshake.hear(bytes(self._take(self._handshake.awaited))))
+            except NotKnown:
+                self._refuse("has not shown that it knows the token")
+                return
+            if self._handshake.done:
+                self._on_known(self, None)
+                self._flush()
+        while self._handshake.done and len(self._buffer) >= LENGTH_FORMAT.size:
             (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
             if length > LONGEST_MESSAGE_BYTES:
                 # Raised here, it ends the connection: asyncio closes one whose protocol fails.
@@ -95,12 +113,23 @@ class Connection(asyncio.Protocol):
             self._receive(self, *pickle.loads(self._take(LENGTH_FORMAT.size + length)[LENGTH_FORMAT.size :]))
 
     def connection_lost(self, error: Exception | None) -> None:
+        if not self._handshake.done:
+            self._on_known(self, None)
         if self._on_loss is not None:
             self._on_loss(error)
 
-    def _refuse_strangers(self) -> None:
-        if not self._heard:
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
             self._transport.abort()
+
+    def _refuse_silent(self) -> None:
+        if not self._handshake.done:
+            self._refuse(f"has said nothing for {TOKEN_TIMEOUT_S:g} s")
+
+    def _refuse(self, why: str) -> None:
+        self._on_known(self, why)
+        self._transport.abort()
 
     def _take(self, size: int) -> memoryview:
         # The slice is a copy: a bytearray of which somebody holds a view cannot be shortened.
@@ -109,8 +138,8 @@ class Connection(asyncio.Protocol):
         return head
 
     def _flush(self) -> None:
-        if self._transport is None:
-            return  # `connection_made` does it
+        if not self._handshake.done:
+            return  # its end does it
         frames, self._unsent = self._unsent, []
         if frames and not self._transport.is_closing():
             self._transport.writelines(frames)
@@ -124,10 +153,11 @@ class Listener:
 
     def __init__(self, listening: Listening, receive: Receive) -> None:
         self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
-        self._new_connection = partial(Connection, self._token, receive)
+        self._receive = receive
         self._sockets: dict[bool, socket.socket] = {}
-        # Kept here, as the event loop refers to tasks weakly, and the server is a task's result.
-        self._starts: set[asyncio.Task[asyncio.AbstractServer]] = set()
+        self._silent = Silent()
+        # Kept here, as the event loop refers to tasks weakly.
+        self._beginning: set[asyncio.Task[Any]] = set()
 
     def address(self, node: str | None) -> Address:
         """The address for a process of `node`, or for those of any node.
@@ -139,20 +169,54 @@ class Listener:
         if not near and not self._listening.other_nodes:
             raise ValueError(f"{self._listening} is for processes of the same node")
         if near not in self._sockets:
-            listening = self._near() if near else socket.create_server((node_address(), 0))
-            self._sockets[near] = listening
-            loop = asyncio.get_running_loop()
-            start = loop.create_unix_server if near else loop.create_server
-            # Whoever connects before it has started waits in the backlog of the socket.
-            self._starts.add(
-                loop.create_task(start(self._new_connection, sock=listening, backlog=MAX_WAITING))
+            listening = (
+                self._near() if near else socket.create_server((node_address(), 0), backlog=MAX_WAITING)
             )
+            listening.setblocking(False)
+            self._sockets[near] = listening
+            self._go_on(listening)
         place = self._sockets[near].getsockname()
         return place.decode() if near else place, self._token
 
     def address_for_all(self) -> Address:
         """The address for every process of the run."""
         return self.address(None if has_other_nodes() else this_node())
+
+    def _go_on(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Begin with those who wait. asyncio's own servers accept as many as wait before they look at any:
+        strangers could take all descriptors of the process."""
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connected, place = listening.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_ROOM:
+                    STRANGERS.note("somebody", self._listening.words, f"no room is left ({error.strerror})")
+                    self._silent.end_one()
+                    loop.remove_reader(listening)
+                    loop.call_later(ROOM_WAIT_S, self._go_on, listening)
+                return  # nobody waits any more, or who did has gone
+            near = listening.family == socket.AF_UNIX
+            if near and (stranger := stranger_by_account(connected)) is not None:
+                STRANGERS.note(stranger, self._listening.words, "this run is of another")
+                connected.close()
+                continue
+            connected.setblocking(False)
+            host = "this machine" if near else str(place[0])
+            connection = Connection(self._token, self._receive, on_known=partial(self._know, host))
+            if not near:
+                self._silent.add(connection, host, connection.abort)
+            begin = loop.create_task(loop.connect_accepted_socket(partial(_itself, connection), connected))
+            self._beginning.add(begin)
+            begin.add_done_callback(self._beginning.discard)
+
+    def _know(self, host: str, connection: Connection, refusal: str | None) -> None:
+        self._silent.discard(connection)
+        if refusal is not None:
+            STRANGERS.note(f"a process on {host}", self._listening.words, refusal)
 
     def _near(self) -> socket.socket:
         near = socket.socket(socket.AF_UNIX)
@@ -291,7 +355,7 @@ class Callers:
         """
         # Who asks again tries again: a link that was reset may have come back.
         if address not in self.by_address or self.by_address[address].has_lost:
-            self.by_address[address] = Caller(self._peer, partial(_itself, address))
+            self.by_address[address] = Caller(self._peer, partial(_known, address))
         answer = asyncio.create_task(self.by_address[address].ask(*question))
         try:
             async with asyncio.timeout(timeout_s):
@@ -353,8 +417,12 @@ def _refuse_answer(*message: object) -> None:
     raise ConnectionError("somebody was told something, and has answered")
 
 
-async def _itself(address: Address) -> Address:
+async def _known(address: Address) -> Address:
     return address
+
+
+def _itself(connection: Connection) -> Connection:
+    return connection
 
 
 # -- nodes of Ray's cluster --

@@ -26,6 +26,11 @@ class Listening(Enum):
         self.listeners, self.content, self.other_nodes = listeners, content, other_nodes
 
     @property
+    def words(self) -> str:
+        """The place, in a sentence."""
+        return f"{' or '.join(self.listeners)} for {self.content}"
+
+    @property
     def socket_name(self) -> str:
         """The beginning of the names of its unix sockets, which are of Linux's abstract ones."""
         return f"rlinf-async-{self.name.lower().replace('_', '-')}-"

@@ -1,6 +1,7 @@
 """What processes of a run say to each other past Ray, and what happens when one of them dies or lies."""
 
 import asyncio
+import errno
 import os
 import pickle
 import socket
@@ -26,7 +27,9 @@ from rlinf_async.wire.connection import (
     Senders,
     this_node,
 )
+from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.strangers import STRANGERS, Silent
 from tests.listening import listening
 from tests.loops.virtual import now, settle
 from tests.second_network import Wire
@@ -49,12 +52,29 @@ class Transport:
     def is_closing(self):
         return False
 
+    def abort(self):
+        self.aborted = True
 
-def end(heard, *, lost=None):
+    def pop(self):
+        written, self.written = bytes(self.written), bytearray()
+        return written
+
+
+def end(heard, *, lost=None, token=TOKEN):
     """One end of a connection whose other end is the test."""
-    made = Connection(TOKEN, lambda _, *message: heard.append(message), on_loss=lost)
+    made = Connection(token, lambda _, *message: heard.append(message), on_loss=lost)
     made.connection_made(Transport())
     return made
+
+
+def shake_hands(listens, connects):
+    """Have two ends show each other that they know the token; what both say."""
+    said = b""
+    for speaks, hears in ((listens, connects), (connects, listens), (listens, connects)):
+        words = speaks._transport.pop()
+        said += words
+        hears.data_received(words)
+    return said
 
 
 class Echo:
@@ -77,20 +97,29 @@ class Echo:
 
         return Caller("the echo", where)
 
-    async def stranger(self, data, *, far=False):
-        """Somebody who connects by other means, and sends `data`; returns his socket."""
+    async def stranger(self, data, *, far=False, knows=False):
+        """Somebody who connects by other means, and sends `data`, perhaps when he has shown that he knows the
+        token; returns his socket."""
         place, _ = self.address(far)
         opened = socket.socket(socket.AF_INET if far else socket.AF_UNIX)
         opened.connect(place)
         opened.setblocking(False)
-        await asyncio.get_running_loop().sock_sendall(opened, data)
+        loop = asyncio.get_running_loop()
+        if knows:
+            shake = Handshake(self.address(far)[1], "connects")
+            await loop.sock_sendall(opened, shake.hear(await loop.sock_recv(opened, NONCE_BYTES)))
+            shake.hear(await loop.sock_recv(opened, PROOF_BYTES))
+        await loop.sock_sendall(opened, data)
         return opened
 
 
 async def hung_up(opened):
     """Wait until the other side has ended the connection without a word."""
     with suppress(ConnectionResetError):  # it has left something unread
-        assert await asyncio.get_running_loop().sock_recv(opened, 1) == b""
+        nonce = await asyncio.get_running_loop().sock_recv(opened, NONCE_BYTES)
+        if len(nonce) == NONCE_BYTES:
+            nonce = await asyncio.get_running_loop().sock_recv(opened, 1)
+        assert nonce == b""
     opened.close()
 
 
@@ -107,6 +136,7 @@ def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts,
     async def main():
         heard = []
         sender, receiver = end([], lost=print), end(heard)
+        shake_hands(receiver, sender)
         for message, turn in zip(messages, turns + [False] * len(messages), strict=False):
             sender.send(*message)
             if turn:
@@ -125,6 +155,7 @@ def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts,
 @pytest.mark.real_time
 async def test_messages_of_one_turn_leave_together():
     sender, leaving = end([], lost=print), []
+    shake_hands(end([]), sender)
     sender._transport.writelines = leaving.append
     for number in range(3):
         sender.send(number)
@@ -165,7 +196,7 @@ class Trap:
         return (setattr, (Trap, "sprung", True))
 
 
-STRANGE = [bytes(TOKEN_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\xff" * 4096]
+STRANGE = [bytes(NONCE_BYTES + PROOF_BYTES), b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 2, b"\xff" * 4096]
 
 
 @pytest.mark.parametrize("far", NEAR_AND_FAR)
@@ -180,12 +211,132 @@ async def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
     assert echo.heard == [(1,)]
 
 
+def test_the_token_is_not_among_what_is_said_and_what_was_said_opens_nothing_again():
+    async def main():
+        heard, lost = [], []
+        listens, connects = end(heard), end([], lost=lost.append)
+        said = shake_hands(listens, connects)
+        connects.send("private")
+        await asyncio.sleep(0)
+        listens.data_received(connects._transport.pop())
+        assert heard == [("private",)]
+        assert TOKEN not in said
+        # Somebody who has heard all of it says the same words to the same listener.
+        again = end(heard)
+        again.data_received(said[NONCE_BYTES : 2 * NONCE_BYTES + PROOF_BYTES])
+        assert again._transport.aborted
+        # And one who sends back to the listener what it says itself.
+        mirrored = end(heard)
+        mirrored.data_received(mirrored._transport.pop() * 2)
+        assert mirrored._transport.aborted
+
+    asyncio.run(main())
+
+
+def test_who_connects_says_nothing_to_a_listener_that_does_not_know_the_token_and_reads_nothing_of_it():
+    async def main():
+        told = []
+        connects = end(told, lost=print)
+        connects.send("private")
+        await asyncio.sleep(0)
+        connects.data_received(bytes(NONCE_BYTES))
+        assert len(connects._transport.pop()) == NONCE_BYTES + PROOF_BYTES
+        trap = pickle.dumps((Trap(),))
+        connects.data_received(bytes(PROOF_BYTES) + LENGTH_FORMAT.pack(len(trap)) + trap)
+        assert connects._transport.aborted
+        assert connects._transport.pop() == b""
+        assert (told, Trap.sprung) == ([], False)
+
+    asyncio.run(main())
+
+
+FLOOD = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+opened = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for each in opened:
+    each.settimeout(5)
+    each.connect("\\0" + sys.argv[1])
+print("connected", flush=True)
+ended = sum(each.recv(1) == b"" for each in opened)
+print(ended, flush=True)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
+async def test_silent_connections_of_another_account_hold_no_descriptor_and_are_one_record(monkeypatch):
+    recorded = []
+    monkeypatch.setattr(STRANGERS, "_refused", {})
+    monkeypatch.setattr(STRANGERS, "_record", lambda error: recorded.append(error))
+    echo = Echo()
+    place, _ = echo.address(False)
+    used, most = len(os.listdir("/proc/self/fd")), 0
+    flood = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", FLOOD, place[1:], "300"), stdout=subprocess.PIPE
+    )
+    said = asyncio.create_task(flood.stdout.read())
+    while not said.done():
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        assert await echo.caller().call(1, 1) == ()
+    await flood.wait()
+    assert (await said).split() == [b"connected", b"300"]
+    # Each caller of this test keeps its two ends; no stranger keeps any.
+    assert most - used < 2 * len(echo.heard) + 40
+    (sentence,) = recorded
+    assert sentence.startswith("a process of the account 65534 has connected to the request channel for requ")
+
+
+@pytest.mark.real_time
+async def test_silent_connections_from_another_machine_are_capped_and_it_loses_its_oldest(
+    monkeypatch,
+):
+    monkeypatch.setattr(connection, "Silent", lambda: Silent(4))
+    echo = Echo()
+    silent = [await echo.stranger(b"", far=True) for _ in range(8)]
+    for opened in silent[:4]:
+        await hung_up(opened)
+    assert await echo.caller(far=True).call(1, 1) == ()
+    for opened in silent[4:]:
+        opened.close()
+
+
+def test_the_host_with_most_silent_connections_loses_one_and_no_other_does():
+    ended, silent = [], Silent(5)
+    for number, host in enumerate("abbbaa"):
+        silent.add(number, host, lambda number=number: ended.append(number))
+    assert ended in ([0], [1])
+    silent.discard(2)
+    silent.add(6, "c", lambda: ended.append(6))
+    silent.add(7, "b", lambda: ended.append(7))
+    assert len(silent) == 5
+    assert 6 not in ended
+
+
+@pytest.mark.real_time
+async def test_a_listener_without_descriptors_goes_on_when_there_are_some(monkeypatch):
+    echo, full = Echo(), [True, True]
+    echo.address(False)
+    accept = socket.socket.accept
+
+    def accepting(self):
+        if full:
+            full.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accepting)
+    assert await echo.caller().call(1, 1) == ()
+    assert full == []
+
+
 async def test_what_comes_with_the_token_is_read():
     """The trap of the test above would spring."""
     echo = Echo()
-    _, token = echo.address(False)
     trap = pickle.dumps((Trap(),))
-    opened = await echo.stranger(token + LENGTH_FORMAT.pack(len(trap)) + trap)
+    opened = await echo.stranger(LENGTH_FORMAT.pack(len(trap)) + trap, knows=True)
     await settle()
     assert Trap.sprung
     opened.close()
@@ -201,9 +352,8 @@ async def test_who_does_not_show_a_token_in_time_is_let_go(said):
 
 async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
     echo = Echo()
-    _, token = echo.address(False)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    await hung_up(await echo.stranger(token + LENGTH_FORMAT.pack(2**40)))
+    await hung_up(await echo.stranger(LENGTH_FORMAT.pack(2**40), knows=True))
     assert echo.heard == []
     assert await echo.caller().call(1, 1) == ()
 
@@ -211,6 +361,7 @@ async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
 async def test_a_caller_says_that_a_frame_was_too_long():
     echo = Echo()
     caller = echo.caller()
+    assert await caller.call(0, 0) == ()
     (await caller.connection())._buffer += LENGTH_FORMAT.pack(2**40)
     with pytest.raises(PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"):
         await caller.call(1, 1)
@@ -218,9 +369,8 @@ async def test_a_caller_says_that_a_frame_was_too_long():
 
 async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
     echo = Echo()
-    _, token = echo.address(False)
     frame = pickle.dumps((1, bytes(1000)))
-    opened = await echo.stranger(token + LENGTH_FORMAT.pack(len(frame)) + frame[:500])
+    opened = await echo.stranger(LENGTH_FORMAT.pack(len(frame)) + frame[:500], knows=True)
     await settle()
     opened.close()
     await settle()
@@ -231,7 +381,9 @@ async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
 LISTENING = """
 import asyncio
 from rlinf_async.wire.connection import Listener, this_node
+from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.strangers import STRANGERS, Silent
 
 async def main():
     heard = lambda connection, key, *message: print("heard", flush=True)
@@ -367,7 +519,9 @@ def test_what_is_for_processes_of_one_node_tells_no_other_where_it_is():
 FAR = """
 import asyncio
 from rlinf_async.wire import connection
+from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.strangers import STRANGERS, Silent
 
 async def main():
     connection.node_address = lambda: "192.0.2.1"

@@ -1,5 +1,6 @@
 """Large observations between an env worker and an inference rank, on one machine and on two."""
 
+import asyncio
 import os
 import pickle
 
@@ -112,8 +113,9 @@ async def test_a_process_that_has_died_is_an_error_on_another_machine_too(two_ma
         await reader.read(place, address)
         (caller,) = reader._callers.by_address.values()
         (await caller.connection())._transport.abort()
-        for start in shown._listener._starts:
-            (await start).close()
+        for listening in shown._listener._sockets.values():
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
         await settle()
         for reads in (reader, Reader()):  # one that had connected, and one that had not
             two_machines.append("another")

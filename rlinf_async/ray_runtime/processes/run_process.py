@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import numpy as np
 import torch
 
 from rlinf_async import __version__
+from rlinf_async.observe.failures import record_failure
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.wire.memory import machine
+from rlinf_async.wire.strangers import STRANGERS
 
 ROUND_TRIPS = 8
 """Calls that ask another machine for its time; the shortest one counts."""
@@ -52,6 +55,9 @@ class RunProcess:
         offset = 0.0 if clock is None else await _offset(clock)
         self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
+        STRANGERS.record_by(
+            partial(record_failure, Path(run_dir), process=process, what="stranger", action="the run goes on")
+        )
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""
