@@ -6,7 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 
 MAX_FAILED_SAVES = 3
-"""Checkpoints in a row, or tries to write the last policy, that may fail before a run ends."""
+"""Tries in a row to write a checkpoint, or the last policy, that may fail before a run ends."""
+FIRST_SAVE_WAIT_S = 10.0
+
+
+def save_wait_s(failed: int) -> float:
+    """Seconds before the next try to save, after so many that have failed in a row: 10, 20, 40 ..."""
+    return FIRST_SAVE_WAIT_S * 2.0 ** min(failed - 1, 10)
 
 
 class RestartBudget:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async import __version__
 from rlinf_async.config import words
-from rlinf_async.core.restarts import MAX_FAILED_SAVES
+from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -26,9 +26,6 @@ from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import RunSummary, Tally
-
-SAVE_WAIT_S = 10.0
-"""Before the second try; each later wait is twice the one before."""
 
 
 def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> None:
@@ -112,6 +109,6 @@ def save_policy(
             why = error.strerror
             if not tries_left:
                 raise OSError(f"{path} cannot be written: {why}; what the run has learned is lost") from error
-            seconds = SAVE_WAIT_S * 2 ** (tries - 1 - tries_left)
+            seconds = save_wait_s(tries - tries_left)
             say(f"{path} cannot be written: {why}; it is tried again in {seconds:g} s ({tries_left} more)")
             wait(seconds)

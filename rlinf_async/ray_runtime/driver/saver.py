@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -11,19 +15,26 @@ from typing import Protocol
 import ray
 
 from rlinf_async import __version__
-from rlinf_async.core.restarts import MAX_FAILED_SAVES
+from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.ending import full_disk, short
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 
+FULL_DISK_BYTES = 1 << 20
+"""Bytes below which a disk is full, whatever an error says."""
 TOGETHER_S = 60.0
 """After one learner rank has failed to write, the others have ended by then, or wait for it."""
 
 
 class SaveError(RuntimeError):
     """A checkpoint could not be written; the message names the process and the reason."""
+
+
+class NoRoom(SaveError):
+    """The next checkpoint would not fit where the one before is."""
 
 
 class SaveHooks(Protocol):
@@ -54,6 +65,8 @@ class Saver:
         run_dir: Path,
         *,
         say: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
         self._settings, self._keep_count = settings, settings.asynchrony.advanced.keep_checkpoints
@@ -62,30 +75,42 @@ class Saver:
             "plan": asdict(settings.plan),
             "max_staleness": settings.asynchrony.max_staleness,
         }
+        self._now, self._wait = now, wait
+        self._first_failed_at = self._next_try_at = 0.0
         self._bytes = 0
         self._written: set[Path] = set()
         """Checkpoints of this process, which it need not read again before an older one is removed."""
         self.saved: int | None = None
         """The step of the checkpoint that was written last."""
         self.failed = 0
-        """The number of checkpoints that have failed since."""
+        """The number of tries that have failed since."""
 
     def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
         """Write the checkpoint after `step`; whether it is there now.
 
-        `before` is called once all of it is written, and it has not got its name.
+        After a failure the run goes on, and one that is due too soon is left out; the `last` one of the run
+        is waited for. `before` is called once all of it is written, and it has not got its name.
 
         Raises:
-            SaveError: it is not, and was the `last` one of the run or one too many in a row.
+            SaveError: it is not, and was one try too many in a row.
         """
+        if self._now() < self._next_try_at and not last:
+            return False
+        while not self._try(step, before):
+            if not last:
+                return False
+            self._wait(self._next_try_at - self._now())
+        return True
+
+    def _try(self, step: int, before: Callable[[], None]) -> bool:
         folder = self._hooks.checkpoint(step)
         try:
             self._write(step, folder, before)
             self._hooks.saved(step, folder)
         except (OSError, SaveError) as error:
-            self._note_failure(step, error, last=last)
+            self._note_failure(step, error, folder.parent)
             return False
-        self.saved, self.failed = step, 0
+        self.saved, self.failed, self._next_try_at = step, 0, 0.0
         self._written.add(folder)
         self._prune(folder.parent)
         return True
@@ -156,21 +181,40 @@ class Saver:
         need = self._bytes or _bytes_of(find_newest(aside.parent, digests=False).folder)
         free = shutil.disk_usage(aside).free
         if free < need:
-            raise SaveError(
+            raise NoRoom(
                 f"{aside.parent} has {free / 1e9:.3g} GB left, and the checkpoint before took "
                 f"{need / 1e9:.3g} GB"
             )
 
-    def _note_failure(self, step: int, error: BaseException, *, last: bool) -> None:
+    def _note_failure(self, step: int, error: BaseException, parent: Path) -> None:
+        now = self._now()
+        self._first_failed_at = now if not self.failed else self._first_failed_at
         self.failed += 1
-        ends = last or self.failed >= MAX_FAILED_SAVES
-        action = "the run ends" if ends else "the run goes on, and saves when it is due again"
-        message = f"the checkpoint after step {step} could not be written: {error}"
+        ends, wait_s = self.failed >= MAX_FAILED_SAVES, save_wait_s(self.failed)
+        self._next_try_at = now + wait_s
+        goes_on = f"the run goes on, and tries again in {wait_s:g} s at the earliest"
+        action = "the run ends" if ends else goes_on
+        message = f"the checkpoint after step {step} could not be written: {_why(error, parent)}"
         record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
         if ends:
-            often = f" ({self.failed} in a row)" if not last else ""
-            raise SaveError(message + often) from error
+            took = f"{now - self._first_failed_at:.0f} s"
+            raise SaveError(f"{message} (tried {self.failed} times in {took})") from error
         self._say(f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} in a row that end it)")
+
+
+def _why(error: BaseException, parent: Path) -> str:
+    """The reason of a failure to write into `parent`, in a sentence.
+
+    Libraries say of a full disk what they like, such as `unexpected pos 64 vs 0`: so it is looked at.
+    """
+    free = None
+    with suppress(OSError):
+        free = shutil.disk_usage(parent).free
+    says_so = full_disk(error) is not None or os.strerror(errno.ENOSPC).lower() in str(error).lower()
+    if isinstance(error, NoRoom) or not (says_so or (free is not None and free < FULL_DISK_BYTES)):
+        return short(str(error))
+    left = "" if free is None else f" ({free / 1e6:.0f} MB are free)"
+    return f"no space is left on {parent}{left}"
 
 
 def _in_words(group: str, errors: Sequence[str | None]) -> str:

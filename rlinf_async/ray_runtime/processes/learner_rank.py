@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rlinf_async.core.failures import ForeignError
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tree
 from rlinf_async.loops.finite import SkippedSteps
@@ -27,6 +28,20 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, seed_version
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 from rlinf_async.wire.connection import Address
+
+
+def as_save_error(error: BaseException) -> ForeignError:
+    """The error of a framework that could not save, by what the system has said, if it has.
+
+    torch's CheckpointException has the errors of the ranks in `failures`, each with its frames.
+    """
+    while isinstance(failures := getattr(error, "failures", None), Mapping) and failures:
+        failure = next(iter(failures.values()))
+        error = failure[0] if isinstance(failure, tuple) else failure
+    said: BaseException | None = error
+    while said is not None and not isinstance(said, OSError):
+        said = said.__cause__ or said.__context__
+    return ForeignError.of(said or error)
 
 
 class LearnerRank(RunProcess):
@@ -136,7 +151,7 @@ class LearnerRank(RunProcess):
     async def try_to_save(self, *arguments: object) -> str | None:
         """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
         try:
-            await self.compute(self.save_checkpoint, *arguments)
+            await self.compute(contained, partial(self.save_checkpoint, *arguments), as_save_error)
         except Exception as error:  # noqa: BLE001 - whoever asked says what it means
             return in_words(error)
         return None

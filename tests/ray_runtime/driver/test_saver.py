@@ -67,6 +67,15 @@ class Hooks:
         self.done.append(step)
 
 
+class Clock:
+    def __init__(self):
+        self.now, self.waits = 1000.0, []
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        self.now += seconds
+
+
 @pytest.fixture
 def given(tmp_path):
     """A saver, its fleet, its hooks, and what it has said."""
@@ -79,7 +88,11 @@ def given(tmp_path):
         )
         settings = SimpleNamespace(asynchrony=asynchrony, plan=PLAN, renews=renews)
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
-        saver = Saver(fleet, settings, hooks, tmp_path, say=said.append)
+        clock = Clock()
+        saver = Saver(
+            fleet, settings, hooks, tmp_path, say=said.append, now=lambda: clock.now, wait=clock.wait
+        )
+        saver.clock = clock
         return saver, fleet, hooks, said
 
     return build
@@ -118,6 +131,7 @@ def test_what_comes_before_the_name_of_a_checkpoint_comes_after_all_of_it(given)
     assert saver.save(2, before=look)
     assert seen == [(".global_step_2.writing", True, [])]
     fleet.errors["save_buffer"] = ["OSError: no space left on device"]
+    saver.clock.now += 60
     assert not saver.save(4, before=look)
     assert len(seen) == 1
 
@@ -137,28 +151,64 @@ def test_a_failure_is_recorded_and_said_and_the_run_goes_on(given, tmp_path, who
     fleet.errors[who] = ["OSError: no space left on device"] * len(fleet.errors[who])
     assert not saver.save(4)
     assert (saver.saved, saver.failed, hooks.done) == (2, 1, [2])
-    assert "no space left on device; the run goes on, and saves when it is due again (1 of 3" in said[0]
+    goes_on = "the run goes on, and tries again in 10 s at the earliest"
+    assert f"no space is left on {hooks.parent} (" in said[0]
+    assert f"MB are free); {goes_on} (1 of 3" in said[0]
     (fault,) = read_failures(tmp_path)
-    assert (fault["what"], fault["action"]) == (
-        "save failed",
-        "the run goes on, and saves when it is due again",
-    )
+    assert (fault["what"], fault["action"]) == ("save failed", goes_on)
     assert find_newest(hooks.parent).step == 2
     fleet.errors[who] = [None] * len(fleet.errors[who])
+    saver.clock.now += 9.5
+    assert not saver.save(5)
+    assert len(said) == 1
+    saver.clock.now += 0.5
     assert saver.save(6)
     assert (saver.saved, saver.failed) == (6, 0)
 
 
-def test_too_many_in_a_row_end_the_run_and_so_does_the_last(given):
+def test_too_many_in_a_row_end_the_run(given):
     saver, fleet, _, _ = given()
     fleet.errors["try_to_save"] = ["OSError: read-only", "OSError: read-only"]
-    assert not saver.save(2)
-    assert not saver.save(4)
-    with pytest.raises(SaveError, match=r"learner 1: OSError: read-only \(3 in a row\)"):
-        saver.save(6)
-    saver.failed = 0
-    with pytest.raises(SaveError, match="after step 9 could not be written"):
+    for step in range(2, 50):  # a step takes a second
+        saver.clock.now += 1
+        if saver.failed == 2 and saver.clock.now >= saver._next_try_at:
+            break
+        assert not saver.save(step)
+    # Ten seconds after the first, and twenty after the second.
+    assert step == 2 + 30
+    with pytest.raises(SaveError, match=r"learner 1: OSError: read-only \(tried 3 times in 30 s\)"):
+        saver.save(step)
+
+
+def test_the_last_one_is_waited_for(given):
+    saver, fleet, hooks, _ = given()
+    fleet.errors["try_to_save"] = ["OSError: read-only", "OSError: read-only"]
+    with pytest.raises(SaveError, match=r"after step 9 could not be written: .*tried 3 times in 30 s\)$"):
         saver.save(9, last=True)
+    assert saver.clock.waits == [10.0, 20.0]
+
+    def heal(seconds):
+        fleet.errors["try_to_save"] = [None, None]
+
+    saver.failed, saver._wait = 0, heal
+    assert saver.save(9, last=True)
+    assert find_newest(hooks.parent).step == 9
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0\nframe #0: f",
+        "CheckpointException: ranks:dict_keys([0])\n" + "Traceback\n" * 25,
+    ],
+)
+def test_a_full_disk_is_named_in_one_line_whatever_a_library_says_of_it(given, monkeypatch, error):
+    saver, fleet, hooks, said = given()
+    fleet.errors["try_to_save"] = [error, None]
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    assert not saver.save(2)
+    assert f"after step 2 could not be written: no space is left on {hooks.parent} (0 MB are free)" in said[0]
+    assert "\n" not in said[0]
 
 
 def test_where_the_last_one_would_not_fit_the_learners_are_not_asked(given, monkeypatch):
@@ -205,4 +255,5 @@ def test_an_error_after_the_rename_is_a_failure_like_others(given, monkeypatch):
     saver, _, hooks, said = given()
     monkeypatch.setattr(hooks, "saved", failing)
     assert not saver.save(2)
-    assert "No space left on device; the run goes on" in said[0]
+    assert "MB are free); the run goes on" in said[0]
+    assert f"no space is left on {hooks.parent} (" in said[0]

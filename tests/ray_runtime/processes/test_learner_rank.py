@@ -1,6 +1,7 @@
 """What a learner rank does for every host, with the least that a host has to give."""
 
 import asyncio
+import errno
 import math
 import threading
 from dataclasses import replace
@@ -12,12 +13,12 @@ import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.ray_runtime.processes.coordinator import LearnerRanks
-from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank, as_save_error
 from rlinf_async.wire.connection import Answers
 from rlinf_async.wire.listening import Listening
 from tests.making import piece, run_settings, ticket
@@ -202,3 +203,14 @@ def test_what_receivers_hold_is_known_before_the_first_offer():
     asyncio.run(rank.expect_receivers({"weight": "float32"}, True))
     assert rank.sender.types == {"weight": "float32"}
     assert len(rank.senders) == 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_save_that_the_system_refuses_is_named_by_its_words(wrapped):
+    full = OSError(errno.ENOSPC, "No space left on device", "/run/checkpoints/0_0.distcp")
+    error = RuntimeError("unexpected pos 64 vs 0")
+    error.__context__ = full
+    if wrapped:
+        error = CheckpointException("write", {0: _wrap_exception(error)})
+    assert str(as_save_error(error)) == f"OSError: {full}"
+    assert str(as_save_error(ValueError("no model"))) == "ValueError: no model"
