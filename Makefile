@@ -1,4 +1,4 @@
-# One command each: `make setup`, `make demo`, `make test`, `make check`, `make docs`.
+# One command each: `make demo`, `make test`, `make check`, `make docs`; each makes the environment that it needs.
 
 # The first Python that is there and supported.
 PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3; do \
@@ -11,10 +11,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALL := $(PIP) install -qq -c .ci/constraints.txt
-EXTRAS := rlinf rlinf-wheel rlinf-scripts metaworld bench report docs test dev
+EXTRAS := rlinf rlinf-wheel metaworld report
+# What tests, checks, documents and benchmarks need beside that.
+EXTRAS_DEV := rlinf-scripts bench docs test dev
 
-# Where to take torch from when pip's default build does not suit this machine; see docs/install.md.
+# Where to take torch from when the build for this machine is not the right one; see docs/install.md.
 TORCH_INDEX_URL ?=
+export TORCH_INDEX_URL
 
 # Arguments for pytest: make test ARGS="tests/core -x"
 ARGS ?=
@@ -27,6 +30,7 @@ LIGHT := not (ray or browser or render or libero or maniskill or nightly)
 MUTANTS ?=
 
 SETUP := $(VENV)/.setup
+SETUP_DEV := $(VENV)/.setup-dev
 SETUP_LIBERO := $(VENV)/.setup-libero
 SETUP_MANISKILL := $(VENV)/.setup-maniskill
 SETUP_SCRIPTS := $(VENV)/.setup-scripts
@@ -38,8 +42,10 @@ VENV_VERL := .venv-verl
 BIN_VERL := $(VENV_VERL)/bin
 PIP_VERL := $(BIN_VERL)/python -m pip
 INSTALL_VERL := $(PIP_VERL) install -qq -c .ci/constraints-verl.txt
-EXTRAS_VERL := verl metaworld report test
+EXTRAS_VERL := verl metaworld report
+EXTRAS_VERL_DEV := test
 SETUP_VERL := $(VENV_VERL)/.setup
+SETUP_VERL_DEV := $(VENV_VERL)/.setup-dev
 TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/wire tests/lab/demo/policies \
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py \
@@ -51,8 +57,7 @@ SETUP_VERL_VLA := $(VERL_VLA)/.setup
 VERL_VLA_PATH := $(CURDIR)/tests/verl_vla/site:$(CURDIR):$(CURDIR)/$(VERL_VLA)
 
 # The supported Pythons beside that of the main environment, in an environment each: `make test-pythons`, or
-# `make test-pythons OTHER_PYTHONS=3.12`. pip's torch for them is built for CUDA and brings gigabytes, unless
-# TORCH_INDEX_URL is set.
+# `make test-pythons OTHER_PYTHONS=3.12`.
 OTHER_PYTHONS := 3.12 3.13
 TEST_PYTHONS := $(OTHER_PYTHONS:%=test-python-%)
 EXTRAS_PYTHON := rlinf rlinf-wheel rlinf-scripts metaworld test
@@ -73,25 +78,37 @@ TESTS_TREES := tests/test_docs_rlinf_configs.py tests/hosts/rlinf/test_checkout.
 	tests/hosts/rlinf/test_keys.py tests/hosts/rlinf/test_models.py tests/hosts/rlinf/test_tree.py \
 	tests/runs/test_checkouts.py tests/runs/test_maniskill.py tests/test_sources.py
 
-.PHONY: setup setup-libero setup-maniskill setup-simulators setup-scripts setup-vla setup-verl setup-verl-vla demo demo-vla demo-verl \
+.PHONY: setup setup-dev setup-libero setup-maniskill setup-simulators setup-all setup-scripts setup-vla setup-verl setup-verl-dev setup-verl-vla demo demo-vla demo-verl \
 	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
 	test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
+setup-dev: $(SETUP_DEV)
 
-$(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+$(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py .ci/install_torch.py
+	$(if $(PYTHON),,$(error This needs Python 3.11, 3.12 or 3.13; PYTHON=/path/of/python names one))
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python .ci/install_torch.py .ci/constraints.txt torch
 	# Files in between, so that a failing script stops make.
 	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
 	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
 	$(PIP) install -qq --no-deps -r $(VENV)/no-deps.txt
 	$(INSTALL) -r $(VENV)/requirements.txt
-	$(PIP) install -qq --no-deps --no-build-isolation -e .
+	$(PIP) install -qq --no-deps -e .
+	touch $@
+
+$(SETUP_DEV): $(SETUP)
+	$(BIN)/python .ci/requirements.py $(EXTRAS_DEV) > $(VENV)/requirements-dev.txt
+	$(INSTALL) -r $(VENV)/requirements-dev.txt
 	touch $@
 
 setup-libero: $(SETUP_LIBERO)
 setup-maniskill: $(SETUP_MANISKILL)
+
+# What goes into the same environment, one after the other whatever --jobs says.
+setup-all:
+	$(MAKE) setup-dev
+	$(MAKE) setup-simulators
 
 # Both, one after the other whatever --jobs says: they are put into the same environment.
 setup-simulators: setup
@@ -106,18 +123,24 @@ $(SETUP_LIBERO) $(SETUP_MANISKILL): $(VENV)/.setup-%: $(SETUP)
 	touch $@
 
 setup-verl: $(SETUP_VERL)
+setup-verl-dev: $(SETUP_VERL_DEV)
 
-$(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py
-	test -x $(BIN_VERL)/python || $(PYTHON) -m venv $(VENV_VERL)
-	$(INSTALL_VERL) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+$(SETUP_VERL): pyproject.toml .ci/constraints-verl.txt .ci/requirements.py .ci/install_torch.py
+	$(BIN_VERL)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV_VERL)
+	$(BIN_VERL)/python .ci/install_torch.py .ci/constraints-verl.txt torch
 	$(BIN_VERL)/python .ci/requirements.py $(EXTRAS_VERL) > $(VENV_VERL)/requirements.txt
 	$(INSTALL_VERL) -r $(VENV_VERL)/requirements.txt
-	$(PIP_VERL) install -qq --no-deps --no-build-isolation -e .
+	$(PIP_VERL) install -qq --no-deps -e .
+	touch $@
+
+$(SETUP_VERL_DEV): $(SETUP_VERL)
+	$(BIN_VERL)/python .ci/requirements.py $(EXTRAS_VERL_DEV) > $(VENV_VERL)/requirements-dev.txt
+	$(INSTALL_VERL) -r $(VENV_VERL)/requirements-dev.txt
 	touch $@
 
 setup-verl-vla: $(SETUP_VERL_VLA)
 
-$(SETUP_VERL_VLA): $(SETUP_VERL) .ci/verl-vla.txt
+$(SETUP_VERL_VLA): $(SETUP_VERL_DEV) .ci/verl-vla.txt
 	rm -rf $(VERL_VLA)
 	$(PIP_VERL) install -qq --no-deps --target $(VERL_VLA) -r .ci/verl-vla.txt
 	rm -rf $(VERL_VLA)/tests # of a package; ours are meant
@@ -130,7 +153,7 @@ test-verl-vla: setup-verl-vla
 
 setup-vla: $(SETUP_VLA)
 
-$(SETUP_VLA): $(SETUP) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.txt
+$(SETUP_VLA): $(SETUP_DEV) .ci/vla-openpi.txt .ci/vla-openvla-oft.txt .ci/vla-gr00t.txt
 	rm -rf $(VLA)
 	$(PIP) install -qq --no-deps --target $(VLA)/openpi -r .ci/vla-openpi.txt
 	$(PIP) install -qq --no-deps --target $(VLA)/openvla-oft -r .ci/vla-openvla-oft.txt
@@ -153,7 +176,7 @@ TORCHVISION := 0.28.0
 
 # For tests of RLinf's own scripts. Beside the environment: this torchvision is built for CUDA, and packages
 # that use it where it is installed would fail beside torch for CPU.
-$(SETUP_SCRIPTS): $(SETUP)
+$(SETUP_SCRIPTS): $(SETUP_DEV)
 	$(PIP) install -qq --no-deps --upgrade --target $(VENV)/scripts torchvision==$(TORCHVISION)
 	touch $@
 
@@ -169,22 +192,22 @@ demo-vla: setup $(if $(wildcard $(VLA)/openpi),openpi-transformers)
 demo-verl: setup-verl
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/rlinf-async train --config-name verl_metaworld_ppo_mlp
 
-test: setup
+test: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not nightly" $(ARGS)
 
-test-verl: setup-verl
+test-verl: setup-verl-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "not nightly" $(ARGS)
 
 # By hand, as no package index has RLinf's branches: make test-trees TREES=/git/of/RLinf.
-test-trees: setup
+test-trees: setup-dev
 	$(if $(TREES),,$(error name RLinf's trees: make test-trees TREES=..., as CONTRIBUTING.md says))
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 RLINF_TREES=$(TREES) $(BIN)/python -m pytest $(TESTS_TREES) \
 		-m "not nightly" $(ARGS)
 
-test-light: setup
+test-light: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "$(LIGHT)" $(ARGS)
 
-test-light-verl: setup-verl
+test-light-verl: setup-verl-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(LIGHT)" $(ARGS)
 
 # Parts that run beside each other with --jobs, the longest first: a run that starts or ends mostly waits. Of
@@ -193,21 +216,21 @@ test-heavy: test-heavy-runs test-heavy-verl test-heavy-nodes test-heavy-others t
 
 NODES := tests/runs/test_nodes.py
 
-test-heavy-runs: setup
+test-heavy-runs: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs --ignore $(NODES) \
 		-m "$(HEAVY) and not shared_run" $(ARGS)
 
-test-heavy-nodes: setup
+test-heavy-nodes: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NODES) -m "$(HEAVY) and not shared_run" $(ARGS)
 
-test-heavy-others: setup
+test-heavy-others: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/runs \
 		-m "$(HEAVY) and not shared_run" $(ARGS)
 
-test-heavy-shared: setup
+test-heavy-shared: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs -m "$(HEAVY) and shared_run" $(ARGS)
 
-test-heavy-verl: setup-verl
+test-heavy-verl: setup-verl-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(HEAVY)" $(ARGS)
 
 # What is light of their tests, a run of our command, and the runs marked `every_python`.
@@ -219,15 +242,14 @@ test-python-%: export RAY_ADDRESS = local
 test-python-%: export OMP_NUM_THREADS = 1
 $(TEST_PYTHONS): test-python-%:
 	$(MAKE) setup VENV=.venv-$* PYTHON=python$* EXTRAS="$(EXTRAS_PYTHON)"
-	.venv-$*/bin/python -m pip install --quiet --no-deps -c .ci/constraints.txt \
-		$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torchvision==$(TORCHVISION)
+	.venv-$*/bin/python .ci/install_torch.py .ci/constraints.txt torchvision==$(TORCHVISION)
 	.venv-$*/bin/rlinf-async train metaworld_ppo_mlp runner.max_epochs=3 runner.logger.log_path=runs/python-$*
 	.venv-$*/bin/python -m pytest $(TESTS_PYTHON) $(ARGS) \
 		-m "every_python or $(LIGHT)"
 
 # What takes too long for every change: hours on two cores. Searches are wider, too (tests/conftest.py).
 nightly: export HYPOTHESIS_PROFILE := nightly
-nightly: setup setup-verl setup-simulators setup-scripts
+nightly: setup-dev setup-verl-dev setup-simulators setup-scripts
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly --timeout 3600 $(ARGS)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m nightly --timeout 3600 $(ARGS)
 	$(if $(VLA_SOURCES),$(MAKE) test-vla ARGS="-m nightly --timeout 3600",@echo "left out: make test-vla, as VLA_SOURCES names no sources of models")
@@ -236,10 +258,10 @@ nightly: setup setup-verl setup-simulators setup-scripts
 		else echo "no tests on Python $$each: there is no python$$each"; fi; done
 
 # Every setting of the levels, on real clusters; what has been run in runs/every_setting is not run again.
-runs-verl: setup-verl
+runs-verl: setup-verl-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m tests.runs_verl.every_setting
 
-$(SETUP_MUTANTS): $(SETUP)
+$(SETUP_MUTANTS): $(SETUP_DEV)
 	$(INSTALL) mutmut==3.8.1
 	touch $@
 
@@ -250,19 +272,19 @@ mutants: $(SETUP_MUTANTS)
 
 check: lint $(TYPES)
 
-lint: setup
+lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-$(TYPES): types-%: setup
+$(TYPES): types-%: setup-dev
 	$(BIN)/mypy --python-version $*
 
 # The site, in site/; a broken link or anchor fails.
-docs: setup
+docs: setup-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: setup
+format: setup-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python docs/generate_config.py
@@ -273,14 +295,15 @@ format: setup
 	$(BIN)/python docs/generate_readme.py
 
 # Pins what the virtual environment holds now. A local label such as +cpu names a build, not a version.
-constraints: setup
+constraints: setup-dev
 	{ sed -n '/^#/p' .ci/constraints.txt; \
 	  $(PIP) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
 	mv .ci/constraints.new .ci/constraints.txt
 
-constraints-verl: setup-verl
+constraints-verl: setup-verl-dev
 	{ sed -n '/^#/p' .ci/constraints-verl.txt; \
-	  $(PIP_VERL) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort; } > .ci/constraints.new
+	  $(PIP_VERL) freeze --exclude-editable | sed 's/+.*//' | tr '[:upper:]' '[:lower:]' | sort \
+	  | sed 's/^verl==.*/&; python_version < "3.13"/'; } > .ci/constraints.new
 	mv .ci/constraints.new .ci/constraints-verl.txt
 
 # What is to be released, built and installed where nothing of this checkout is: see CONTRIBUTING.md.
@@ -292,8 +315,7 @@ release-check:
 	$(RELEASE)/tools/bin/python -m build --outdir dist > $(RELEASE)/build.log
 	$(RELEASE)/tools/bin/twine check --strict dist/*
 	$(PYTHON) -m venv $(RELEASE)/clean
-	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt \
-		$(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	$(RELEASE)/clean/bin/python .ci/install_torch.py .ci/constraints.txt torch
 	$(RELEASE)/clean/bin/pip install -qq -c .ci/constraints.txt "$$(ls dist/*.whl)[rlinf,metaworld,report]"
 	$(RELEASE)/clean/bin/pip install -qq --no-deps -c .ci/constraints.txt rlinf
 	cd $(RELEASE)/clean && bin/rlinf-async --version && bin/rlinf-async doctor \
