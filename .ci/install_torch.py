@@ -2,9 +2,10 @@
 
     install_torch.py CONSTRAINTS PACKAGE...
 
-pip's own index has the build for CUDA alone, which brings gigabytes of libraries. It is taken where there is such
-a GPU, and where the index for the CPU does not give the packages. TORCH_INDEX_URL names any other index. What has
-been chosen is said in one line. Dependencies are left to the next step: not all of their versions are on that index.
+pip's own index has the build for CUDA alone, which brings gigabytes of libraries. It is taken where there is
+such a GPU, and where the index for the CPU does not give the packages. TORCH_INDEX_URL names any other index.
+What has been chosen is said in one line. Dependencies are left to the next step: not all of their versions
+are on that index.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main(constraints: str, *packages: str) -> int:
     for index, words in choices:
         if install(packages, constraints, index, last=index == choices[-1][0]):
             names = [package.partition("==")[0] for package in packages]
-            print(*(f"{name} {version(name)}" for name in names), words, flush=True)
+            sys.stdout.write(" ".join([*(f"{name} {version(name)}" for name in names), words]) + "\n")
             return 0
     return 1
 

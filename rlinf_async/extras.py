@@ -13,13 +13,13 @@ OTHERS = {
     "openpi": "openpi: install it as RLinf's documentation of pi0 says",
 }
 """Modules that no extra brings: what each is called, and where it comes from."""
+PROPER = ("torch", "numpy", "rich", "typer", "yaml", "packaging", "filelock", "hydra", "omegaconf")
+"""Modules that every installation has, unless it was made without dependencies."""
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
 EXTRA_OF = {
     **dict.fromkeys(
         (
-            "hydra",
-            "omegaconf",
             "ray",
             "transformers",
             "huggingface_hub",
@@ -29,7 +29,7 @@ EXTRA_OF = {
         ),
         "rlinf",
     ),
-    **dict.fromkeys(("gymnasium", "gym", "imageio", "cv2", "sortedcontainers"), "rlinf"),
+    **dict.fromkeys(("gymnasium", "gym", "imageio", "cv2", "sortedcontainers", "safetensors"), "rlinf"),
     **dict.fromkeys(("metaworld", "mujoco"), "metaworld"),
     "jinja2": "report",
     "verl": "verl",
@@ -39,15 +39,18 @@ EXTRA_OF = {
 
 
 def pip_install(*extras: str) -> str:
-    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1'`.
+    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1'`; of none, the
+    dependencies proper.
 
     It names the packages and not this one, whose source, a checkout or an index, is not known here.
     """
     try:
         lines = requires("rlinf-async") or []
     except PackageNotFoundError:  # a checkout that is on the path, and not installed
-        return f"pip install '.[{','.join(extras)}]' in the checkout"
-    packages = {re.split(r"\s*;", line)[0] for line in lines if _extra(line) in extras}
+        named = f"[{','.join(extras)}]" if extras else ""
+        return f"pip install '.{named}' in the checkout"
+    wanted = extras or (None,)
+    packages = {re.split(r"\s*;", line)[0] for line in lines if _extra(line) in wanted}
     return " ".join(["pip install", *(f"'{requirement}'" for requirement in sorted(packages))])
 
 
@@ -56,6 +59,8 @@ def remedy(error: ModuleNotFoundError) -> str | None:
     module = (error.name or "").partition(".")[0]
     if module in OTHERS:
         return f"this needs {OTHERS[module]}"
+    if module in PROPER:
+        return f"this needs {module}, which comes with rlinf-async: {pip_install()}"
     if module not in EXTRA_OF:
         return None
     extra = EXTRA_OF[module]

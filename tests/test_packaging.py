@@ -8,12 +8,15 @@ import sys
 import sysconfig
 import tarfile
 import tomllib
-import venv
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+from tests.built import build, install, normal
 from tests.sources import unpack
 
 ROOT = Path(__file__).parents[1]
@@ -50,20 +53,9 @@ print(rlinf_async.configs.__path__)
 """
 
 
-def build(tmp_path_factory, pattern: str, *, source: Path, kind: str) -> Path:
-    """A distribution of the given kind, from the tree at `source`."""
-    pytest.importorskip("hatchling", reason="builds with it")
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(folder)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob(pattern)
-    return built
-
-
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory) -> Path:
-    return build(tmp_path_factory, "*.tar.gz", source=ROOT, kind="sdist")
+    return build(tmp_path_factory.mktemp("dist"), "*.tar.gz", source=ROOT, kind="sdist")
 
 
 @pytest.fixture(scope="module")
@@ -80,19 +72,14 @@ def unpacked(sdist, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(unpacked, tmp_path_factory) -> Path:
     """Built from the sdist, as `python -m build` and package indexes do."""
-    return build(tmp_path_factory, "*.whl", source=unpacked, kind="wheel")
+    return build(tmp_path_factory.mktemp("dist"), "*.whl", source=unpacked, kind="wheel")
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
     """An environment with the wheel, and with what this interpreter has installed but for its checkout."""
     folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=False, symlinks=True)
-    pip = [sys.executable, "-m", "pip", f"--python={folder / 'bin' / 'python'}"]
-    subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, cwd=folder
-    )
-    (site,) = folder.glob("lib/python*/site-packages")
+    site = install(wheel, folder)
     # A folder that a .pth file names is searched, but the .pth files in it are not read: no editable install.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return folder
@@ -110,12 +97,26 @@ def pyproject() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_sdist_holds_the_whole_repository(unpacked):
-    if not (ROOT / ".git").exists():
-        pytest.skip("this tree is no git checkout, and git says what belongs to it")
-    tracked = run(["git", "ls-files"], cwd=ROOT).splitlines()
-    assert {"README.md", "LICENSE", "configs/metaworld_ppo_mlp.yaml"} <= set(tracked)
-    assert not [name for name in tracked if (ROOT / name).exists() and not (unpacked / name).exists()]
+def test_the_sdist_holds_what_is_installed_and_read_and_no_more(unpacked):
+    files = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlinf_async").rglob("*.py")}
+    texts = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "docs/install.md"}
+    assert package | texts | {"configs/metaworld_ppo_mlp.yaml", "examples/toy_host.py"} <= files
+    tops = {name.partition("/")[0] for name in files if "/" in name}
+    assert tops == {"rlinf_async", "configs", "examples", "patches", "docs"}
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_what_is_built_carries_no_weights_and_is_small(kind, request):
+    built = request.getfixturevalue(kind)
+    if kind == "wheel":
+        members = {each.filename: each.file_size for each in zipfile.ZipFile(built).infolist()}
+    else:
+        with tarfile.open(built) as archive:
+            members = {each.name: each.size for each in archive}
+    assert not [name for name in members if name.endswith((".pt", ".npz", ".safetensors"))]
+    assert max(members.values()) < 500_000, max(members, key=members.get)
+    assert built.stat().st_size < 1_500_000
 
 
 def test_the_repository_needs_no_symbolic_link():
@@ -188,16 +189,74 @@ def test_the_version_is_the_same_in_the_package_and_in_its_metadata():
     assert rlinf_async.__version__ == pyproject()["project"]["version"]
 
 
-def test_every_requirement_is_pinned_for_ci():
-    def name(requirement: str) -> str:
-        return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0].lower())
+def pins(file: str) -> dict[str, Requirement]:
+    """The pins of a file of constraints, by name."""
+    lines = (ROOT / ".ci" / file).read_text().splitlines()
+    return {normal(each.name): each for each in map(Requirement, (line for line in lines if "==" in line))}
 
+
+def test_every_requirement_is_pinned_for_ci():
     project = pyproject()["project"]
-    wanted = {name(each) for each in project["dependencies"]}
-    wanted |= {name(each) for extra in project["optional-dependencies"].values() for each in extra}
-    files = (ROOT / ".ci" / "constraints.txt", ROOT / ".ci" / "constraints-verl.txt")
-    pinned = {name(line) for file in files for line in file.read_text().splitlines() if "==" in line}
-    assert wanted - {"rlinf-async"} <= pinned
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    wanted = {normal(Requirement(line).name) for lines in groups for line in lines}
+    assert wanted <= {*pins("constraints.txt"), *pins("constraints-verl.txt")}
+
+
+def oldest_pythons() -> list[str]:
+    """The oldest patch release of every Python that this package names: 3.11.0 and so on."""
+    project = pyproject()["project"]
+    named = [each.rpartition(" :: ")[2] for each in project["classifiers"] if " Python :: " in each]
+    oldest = [f"{each}.0" for each in named]
+    supported = SpecifierSet(project["requires-python"])
+    assert oldest
+    assert all(each in supported for each in oldest), "a classifier names what requires-python excludes"
+    minors = {f"3.{minor}.0" for minor in range(99) if f"3.{minor}.0" in supported}
+    assert minors == set(oldest), "requires-python takes in what no classifier names"
+    return oldest
+
+
+@pytest.mark.parametrize(
+    ("file", "environment"),
+    [("constraints.txt", Path(sys.prefix)), ("constraints-verl.txt", ROOT / ".venv-verl")],
+)
+def test_every_pin_runs_on_the_oldest_patch_release_of_every_python(file, environment):
+    sites = [str(site) for site in environment.glob("lib/python*/site-packages")]
+    if not sites:
+        pytest.skip(f"there is no {environment.name}: make setup-verl")
+    installed = {normal(each.metadata["Name"]): each for each in distributions(path=sites)}
+    pinned = pins(file)
+    refused = []
+    for name in pinned.keys() & installed.keys():
+        needed = SpecifierSet(installed[name].metadata["Requires-Python"] or "")
+        marker = pinned[name].marker
+        refused += [
+            f"{pinned[name]} wants Python {needed}, not {python}"
+            for python in oldest_pythons()
+            if not needed.contains(python) and (marker is None or marker.evaluate(versions(python)))
+        ]
+        assert installed[name].version in pinned[name].specifier, f"{name} is not installed as pinned"
+    assert not refused
+    assert len(pinned.keys() & installed.keys()) > len(pinned) / 2, (
+        "these are not the pins of that environment"
+    )
+
+
+def versions(python: str) -> dict[str, str]:
+    """What a marker may ask about that Python."""
+    return {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+
+
+def test_what_a_user_installs_holds_no_tools_of_tests_checks_or_documents():
+    makefile = (ROOT / "Makefile").read_text()
+    extras = pyproject()["project"]["optional-dependencies"]
+    tools = {Requirement(line).name for extra in ("docs", "test", "dev") for line in extras[extra]}
+    for variable in ("EXTRAS", "EXTRAS_VERL"):
+        named = re.search(rf"^{variable} := (.*)$", makefile, re.M)[1].split()
+        of_user = {Requirement(line).name for extra in named for line in extras[extra]}
+        assert named
+        assert not of_user & tools
+        developers = re.search(rf"^{variable}_DEV := (.*)$", makefile, re.M)[1].split()
+        assert not {*named} & {*developers}
 
 
 def test_the_installed_command_explains_a_packaged_config_from_any_directory(installed, tmp_path):

@@ -35,7 +35,7 @@ PARALLEL_EPISODES = 16
 """Test episodes that are played at the same time."""
 
 STARTS = Path(__file__).parent / "starts"
-"""Starts that come with the package, by the key of their settings: those of the demos."""
+"""The starts of the demos, by the key of their settings. The repository holds them, and no wheel."""
 
 State = dict[str, torch.Tensor]
 
@@ -194,7 +194,7 @@ class Candidate(NamedTuple):
 
 
 def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
-    """Clone the expert into `out_dir`, or find there what an equal call made before, or in the package.
+    """Clone the expert into `out_dir`, or find there what an equal call made before, or in the repository.
 
     Raises:
         ValueError: what is found there cannot be read.

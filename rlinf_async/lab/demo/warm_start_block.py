@@ -19,7 +19,7 @@ def fill_in(cfg: DictConfig) -> None:
 
     Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
     observations under which the clone was made. Clones are kept next to the run directory and found again by
-    their settings; that of the demo comes with the package.
+    their settings; a clone of this repository holds those of the demos.
     """
     if cfg.get("warm_start") is None:
         return
@@ -32,7 +32,8 @@ def fill_in(cfg: DictConfig) -> None:
     starts = run_dir(cfg).parent / "warm_starts"
     if not place(settings, starts).exists():
         console.print(
-            f"warm start: cloning the scripted expert of {settings.task_name}, below a minute ...",
+            f"warm start: cloning the scripted expert of {settings.task_name}, below a minute "
+            f"(a clone of the repository of rlinf-async holds those of the demos) ...",
             soft_wrap=True,
         )
     start = warm_start(settings, starts)

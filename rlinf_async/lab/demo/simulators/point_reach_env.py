@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import torch
 
 from rlinf_async.hosts.local.envs import PointReach
 
 
-class PointReachEnv(gymnasium.Env):
-    """Points that are to be moved to the origin of a plane; a decision is one action."""
+class PointReachEnv:
+    """Points that are to be moved to the origin of a plane; a decision is one action.
+
+    It needs no package beside numpy and torch, and so is no `gymnasium.Env`.
+    """
 
     def __init__(
         self, cfg: Any, num_envs: int, seed_offset: int, total_num_processes: int, worker_info: object
@@ -33,6 +35,9 @@ class PointReachEnv(gymnasium.Env):
     def take_on(self, seed_offset: int, rollout: int) -> None:
         """The next reset begins this rollout of the environments that `seed_offset` numbers."""
         self._points.take_on(seed_offset, rollout)
+
+    def close(self) -> None:
+        """There is nothing to let go."""
 
     def update_reset_state_ids(self) -> None:
         """Called between rollouts: every reset draws new points by itself."""
