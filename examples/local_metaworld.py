@@ -49,7 +49,7 @@ def main() -> None:
         # A process per shard: simulators in threads would share one interpreter lock with the learner.
         metaworld(task, obs_stats=start.obs_stats_path, seed=SETTINGS.seed, processes=1),
         weights=torch.load(start.policy_path),
-        on_step=display.step,
+        on_step=lambda report, _: display.step(report),
     )
     title = f"PPO, mode {ASYNC.mode}; staleness at most {ASYNC.max_staleness}; start {start.success:.0%}"
     display.start(title, step=0, total=SETTINGS.batches)

@@ -437,7 +437,70 @@ except TypeError:
 assert found == {"stock": None, "patched": 2}[sys.argv[1]], found
 """
 
+WARMED_UP = """
+import sys
+from types import SimpleNamespace
+import torch
+from omegaconf import OmegaConf
+from rlinf.hybrid_engines.fsdp.fsdp_model_manager import FSDPModelManager
+
+folder = sys.argv[2] + "-checkpoint"
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+
+class Strategy:
+    def clip_grad_norm_(self, model):
+        return torch.tensor(1.0)
+
+    def save_checkpoint(self, model, optimizer, scheduler, path, **_):
+        import os
+        os.makedirs(path, exist_ok=True)
+        torch.save([each.state_dict() for each in (model, optimizer, scheduler)], path + "/state.pt")
+
+    def load_checkpoint(self, model, optimizer, scheduler, path):
+        states = torch.load(path + "/state.pt", weights_only=False)
+        for each, state in zip((model, optimizer, scheduler), states):
+            each.load_state_dict(state)
+
+
+def manager():
+    torch.manual_seed(0)
+    made = object.__new__(FSDPModelManager)
+    parts = {"policy": torch.nn.Linear(3, 2), "value_head": torch.nn.Linear(3, 1)}
+    made.model = torch.nn.ModuleDict(parts)
+    optim = {"lr": 1e-2, "value_lr": 1e-1, "adam_beta1": 0.9, "adam_beta2": 0.9}
+    made._cfg = OmegaConf.create({"optim": optim, "fsdp_config": {}})
+    made._logger = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
+    made._strategy, made.store_requires_grad_param_name = Strategy(), []
+    made.optimizer_steps, made.critic_warmup_steps = 0, 2
+    made.is_weight_offloaded = made.is_optimizer_offloaded = False
+    made.optimizer = made.build_optimizer(model=made.model, enable_critic_warmup=True)
+    made.lr_scheduler = made.build_lr_scheduler(optimizer=made.optimizer, optim_config=made._cfg.optim)
+    made.grad_scaler = made.build_grad_scaler(False)
+    return made
+
+
+def step(made):
+    for parameter in made.model.parameters():
+        parameter.grad = torch.cos(parameter.detach()) if parameter.requires_grad else None
+    made.optimizer_step()
+    return [parameter.detach().clone() for parameter in made.model.parameters()]
+
+
+one, resumed = manager(), manager()
+for _ in range(4):
+    step(one)
+one.save_checkpoint(folder)
+try:
+    resumed.load_checkpoint(folder)
+    goes_on = all(map(torch.equal, step(one), step(resumed)))
+except ValueError:
+    goes_on = False  # the state is of two groups, and the optimizer has one
+assert goes_on == (sys.argv[1] == "patched")
+"""
+
 SCRIPTS = {
+    "critic's warm-up": WARMED_UP,
     "norm of two ranks": NORM,
     "tied weights": TIED,
     "stored log-probabilities": SELECTING,

@@ -79,7 +79,7 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
     environments = metaworld(task, obs_stats=start.obs_stats_path, seed=seed, processes=1)
     draw, killed = random.Random(seed), []
 
-    def kill(report: StepReport) -> None:
+    def kill(report: StepReport, _: object) -> None:
         if every is None or report.step % every or report.step == BATCHES:
             return
         found = simulators_of(os.getpid())

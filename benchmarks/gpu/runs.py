@@ -123,7 +123,7 @@ def run(bench: Bench, mode: str) -> Run:
         bench.settings(mode),
         bench.environments(),
         policy=vla(bench.params, device=bench.device, dtype=bench.dtype),
-        on_step=lambda report: published.append(time.perf_counter()),
+        on_step=lambda report, _: published.append(time.perf_counter()),
         watch=passes,
     )
     result = host.run()

@@ -185,7 +185,7 @@ def _curves(result: VirtualResult, task: Task) -> dict[str, Any]:
         "success_by_task": [_rounded(values) for values in by_task],
         "mean_lag": _rounded([seen.mean_lag for seen in result.batches]),
         "streamed_share": _rounded([one["train/streamed"] for one in metrics]),
-        "gradient_norm": _rounded([one["train/grad_norm"] for one in metrics]),
+        "gradient_norm": _rounded([one["train/actor/grad_norm"] for one in metrics]),
         "virtual_seconds": _rounded([seen.seconds for seen in result.batches]),
         "trajectories": str(result.local.ledger),
     }

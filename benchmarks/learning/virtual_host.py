@@ -32,7 +32,7 @@ from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
 from rlinf_async.hosts.workers.shard import ShardOutput
 from rlinf_async.lab.virtual.clock import run
-from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
+from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
@@ -158,7 +158,6 @@ class TimedLearner:
             streaming=self._settings.run.streams,
             compute=self._lasting,
         )
-        del metrics[WAITING_METRIC]
         self.seen[batch].seconds = asyncio.get_running_loop().time()
         return metrics
 
@@ -227,7 +226,7 @@ def train(
             "ranks": [TimedRank(rank, times.inference)],
             "learner": learner,
         }
-        local = run(SelfScoring(settings, **loops, model=model, busy={}, on_step=lambda report: None).train())
+        local = run(SelfScoring(settings, **loops, model=model, busy={}, on_step=lambda *_: None).train())
     return VirtualResult(local, tuple(learner.seen[batch] for batch in range(settings.batches)))
 
 

@@ -84,6 +84,7 @@ class InProcessRun:
         seconds: float,
         metrics: Mapping[str, float],
         restarts: Mapping[str, int] | None = None,
+        publication_seconds: float = 0.0,
     ) -> StepReport:
         """Return the report of a step whose version is published; the next one counts from here."""
         # Batch `step - 1` has made version `step`.
@@ -100,6 +101,7 @@ class InProcessRun:
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts=restarts or {},
+            publication=min(1.0, publication_seconds / seconds) if seconds else 0.0,
         )
         requests.batch_size, requests.batch_wait = Spread(), Spread()
         return report

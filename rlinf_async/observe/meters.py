@@ -88,6 +88,10 @@ class Spread:
         return {f"{name}/{key}": value for key, value in self.as_dict().items()}
 
 
+PUBLICATION_METRIC = "async/publication_seconds"
+LAG_METRIC = "async/publication/lag_seconds"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
     """The measures of a step, for the eyes of a user and for `metrics.jsonl`."""

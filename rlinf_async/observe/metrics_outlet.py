@@ -1,4 +1,4 @@
-"""A framework's own metrics loggers, such as TensorBoard and W&B, which a run outlives."""
+"""The numbers of each step on their way out of a run: its own file, and loggers that it outlives."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rlinf_async.observe.failures import in_words
+from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.run_dir import RunDir
 
 Logger = TypeVar("Logger")
 LONGEST_REST = 64
 """Most batches that are left out between two tries; it is one after the first failure, and doubles."""
+
+
+def no_loggers(batch: int, metrics: Mapping[str, float]) -> None:
+    """Do nothing: the run has `metrics.jsonl` alone."""
+
+
+class StepOutlet:
+    """Writes the metrics of a step to `metrics.jsonl` and to the loggers of a framework, under one set of
+    names on every host.
+    """
+
+    def __init__(
+        self, records: RunDir, *, loggers: Callable[[int, Mapping[str, float]], object] = no_loggers
+    ) -> None:
+        """`loggers` is given each batch, from 0, and its metrics; it outlives its own failures."""
+        self._records, self._loggers = records, loggers
+
+    def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
+        """Write a step: `metrics` of training, episodes and evaluation by name, and those of its report."""
+        named = {name: value for each in (*metrics, report.as_metrics()) for name, value in each.items()}
+        # Batch `step - 1` has made version `step`.
+        self._loggers(report.step - 1, named)
+        self._records.log(report.step, named)
 
 
 class MetricsOutlet(Generic[Logger]):

@@ -115,14 +115,14 @@ def test_it_learns_to_reach_the_point(algorithm):
 
 def test_every_step_is_reported_in_order():
     seen = []
-    result = run(small(), on_step=seen.append)
+    result = run(small(), on_step=lambda report, _: seen.append(report))
     assert [report.step for report in seen] == [1, 2, 3, 4]
     assert tuple(seen) == result.reports
 
 
 def test_nothing_of_single_steps_is_kept_of_a_run_that_is_long():
     seen = []
-    result = run(small(), on_step=seen.append, keep_steps=False)
+    result = run(small(), on_step=lambda report, _: seen.append(report), keep_steps=False)
     assert (result.reports, result.metrics) == ((), ())
     assert len(seen) == small().batches
     assert {report.total for report in seen} == {4}
@@ -219,7 +219,7 @@ def test_an_interrupt_in_the_middle_of_a_run_is_one_and_leaves_its_ledger(levels
     settings = small(levels=asynchrony(*levels), batches=1000)
     build = point_reach(group_size=settings.group_size, seed=settings.seed)
 
-    def interrupt(report):
+    def interrupt(report, metrics):
         if report.step == 2:
             signal.raise_signal(signal.SIGINT)
 

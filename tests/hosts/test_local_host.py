@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +66,47 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     assert "full" in page.read_text()
     assert RunDir(tmp_path).read(tmp_path / "status.json")["step"] == 40
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
+
+
+def test_all_that_a_page_names_of_a_run_in_one_process_is_in_its_metrics(tmp_path):
+    """The words are those of docs/config.md; what Ray's processes alone have is left out."""
+    loglinear = ("async.advanced.proximal=loglinear", "async.train.correction=tis")
+    names = {}
+    for run, overrides in {"full": (), "loglinear": loglinear}.items():
+        ended = invoke("train", *NAME, f"run_dir={tmp_path / run}", "settings.batches=2", *plus(overrides))
+        assert ended.exit_code == 0, ended.output
+        names[run] = {name for each in RunDir(tmp_path / run).read_metrics() for name in each}
+    found = names["full"] | names["loglinear"]
+    page = Path("docs/config.md").read_text()
+    told = re.findall(r"`((?:async|train)/[^`]+)`", page[page.index("| metric | what |") :])
+    elsewhere = ("async/requests_again", "async/steps_skipped", "async/save_failures", "train/premise/")
+    grouped = ("train/groups_without_signal",)  # with GRPO
+    for name in (each for metric in told for each in spelled_out(metric)):
+        if not name.startswith((*elsewhere, *grouped, "async/restarts/")):
+            assert any(re.fullmatch(name, each) for each in found), name
+    assert {"env/return", "env/success_once", "rollout/rewards", "rollout/advantages_mean"} <= found
+
+
+def plus(overrides):
+    return [f"++{each}" for each in overrides]
+
+
+def spelled_out(metric):
+    """The names that `a/{b,c}/lag_<n>/...` stands for, as patterns."""
+    alternatives = re.split(r"\{([^}]*)\}", metric.replace("lag_<n>", r"lag_\d+").replace("...", ".*"))
+    spelled = [""]
+    for number, part in enumerate(alternatives):
+        spelled = [begin + each for begin in spelled for each in (part.split(",") if number % 2 else [part])]
+    return spelled
+
+
+def test_a_run_prints_what_explain_remarks(tmp_path):
+    overrides = ("async.deterministic=true", "async.mode=train")
+    facts = json.loads(invoke("explain", *NAME, *plus(overrides), "--json").output)
+    assert any("async.deterministic" in remark for remark in facts["remarks"])
+    ended = invoke("train", *NAME, *plus(overrides), f"run_dir={tmp_path}", "settings.batches=1")
+    printed = " ".join(ended.output.split())
+    assert all(remark in printed for remark in facts["remarks"])
 
 
 def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):

@@ -318,9 +318,9 @@ def test_on_policy_weights_are_one_and_the_policy_has_not_moved_from_its_anchor(
     learner.begin(0)
     learner.accept([piece(policy(0))])
     metrics = learner.finish()
-    assert metrics["train/behaviour_weight"] == pytest.approx(1.0)
+    assert metrics["train/actor/behaviour_weight"] == pytest.approx(1.0)
     assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics["train/grad_norm"] > 0
+    assert metrics["train/actor/grad_norm"] > 0
 
 
 def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):

@@ -25,6 +25,7 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import Renewal, run_shard, together
+from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import resume_buffer, save_buffer
 from tests.hosts.local_runs import same, small
@@ -96,7 +97,9 @@ class SavingRun(LocalRun):
 
     async def _learn(self):
         for batch in range(self.start, self._settings.batches):
-            self._metrics.append(await self._learner.train(batch, self._pieces, self._trajectories.fail))
+            metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
+            del metrics[WAITING_METRIC]  # a time
+            self._metrics.append(metrics)
             await self._publish(batch + 1)
             if (batch + 1) % EVERY == 0:
                 await self._save(batch + 1)
@@ -146,7 +149,7 @@ def trained(folder, *, lag, saved=None, save_every=EVERY):
             learner=thread,
             model=model,
             busy=busy,
-            on_step=lambda report: None,
+            on_step=lambda *_: None,
         )
         run.begin(folder, learner.training, saved)
         result = asyncio.run(run.train())

@@ -5,7 +5,31 @@ from itertools import pairwise
 
 import pytest
 
-from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet
+from rlinf_async.observe.meters import Spread, StepReport
+from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet, StepOutlet
+from rlinf_async.observe.run_dir import RunDir
+
+
+def test_the_metrics_of_a_step_reach_the_file_and_the_loggers_of_a_framework(tmp_path):
+    given, none = [], Spread()
+    outlet = StepOutlet(RunDir(tmp_path), loggers=lambda batch, metrics: given.append((batch, metrics)))
+    report = StepReport(
+        step=3,
+        total=4,
+        seconds=2.0,
+        env_steps=10,
+        episode_return=None,
+        success=None,
+        busy={},
+        staleness=none,
+        batch_size=none,
+        batch_wait=none,
+    )
+    outlet.log(report, {"train/loss": 1.0}, {"env/return": 0.5})
+    ((batch, metrics),) = given
+    (line,) = RunDir(tmp_path).read_metrics()
+    assert (batch, line.pop("step")) == (2, 3)
+    assert metrics == line == {"train/loss": 1.0, "env/return": 0.5, **report.as_metrics()}
 
 
 class Disk:

@@ -13,10 +13,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from rlinf_async import __version__
 from rlinf_async.config import words
+from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
@@ -75,13 +75,16 @@ class LocalHost(Host):
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
+            "remarks": list(explanation.remarks(settings.run, auto_reset=False)),
         }
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        table = Table(show_header=False)
-        for name, value in facts.items():
-            table.add_row(name, words(value) if name == "levels" else str(value))
-        console.print(table)
+        rows = [
+            (name, words(value) if name == "levels" else str(value))
+            for name, value in facts.items()
+            if name != "remarks"
+        ]
+        explanation.show_rows(rows, facts["remarks"], console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         return plain(cfg)

@@ -17,17 +17,21 @@ from rlinf_async.core.objectives import (
     ppo_loss,
     valid_steps,
     value_loss,
+    weight_measures,
     without_masked,
     without_signal,
 )
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, flat, samples_of
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
+from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -98,10 +102,16 @@ class LocalTraining:
         self._metrics: dict[str, list[float]] = defaultdict(list)
         self._count = 0.0
         self._silent = 0
+        self._reports: list[Tensors] = []
+        self._episodes: list[Tensors] = []
         self._skipped_steps.begin(batch, self._settings.asynchrony.advanced)
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        fields = concatenate([piece.payload for piece in pieces], dim=1)
+        payloads = [dict(piece.payload) for piece in pieces]
+        # Environments need not tell the same of every rollout, so that these are not joined.
+        told: list[Any] = [flat(payload.pop(EPISODES_FIELD, {})) for payload in payloads]
+        self._episodes += told
+        fields = concatenate(payloads, dim=1)
         self._note_episodes(fields)
         rollout = self._queue.put(fields)
         return {
@@ -133,6 +143,7 @@ class LocalTraining:
         return rollout["valid"]  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
+        self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
         columns = {name: rollout[name] for name in SAMPLE_FIELDS}
         columns["prev_values"] = leaf(rollout, "prev_values")[:-1]
         order = order.to(self._queue.device)
@@ -156,10 +167,19 @@ class LocalTraining:
         return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
+        # What environments tell of episodes first: returns and successes are those of the rewards and ends.
+        episodes = {f"env/{name}": value for name, value in mean_of_episodes(self._episodes).items()}
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        for report in self._reports:
+            # Reported when samples were cut, before the batch was complete and its mean known.
+            report["advantages"] = normalized(report["advantages"])
+        rollouts = {f"rollout/{name}": value for name, value in self._of_rollouts().items()}
         if self._settings.algorithm == "grpo":
             means["train/groups_without_signal"] = float(self._silent)
-        return means | self._skipped_steps.pop()
+        return episodes | means | rollouts | self._skipped_steps.pop()
+
+    def _of_rollouts(self) -> dict[str, float]:
+        return of_rollouts(self._reports) if self._reports else {}
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
         samples = samples_of(rollout)
@@ -201,7 +221,24 @@ class LocalTraining:
         self._count += float(count)
         self.note("loss", loss.detach() / count.clamp(min=1))
         self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
-        self.note("behaviour_weight", _mean(_of_decisions(weights), samples["valid"]))
+        self._note_weights(weights, anchor, behaviour, samples["valid"])
+
+    def _note_weights(
+        self, weights: torch.Tensor, anchor: torch.Tensor, behaviour: torch.Tensor, valid: torch.Tensor
+    ) -> None:
+        weighting = self._settings.asynchrony.weighting
+        if weighting is None:
+            return
+        measures = weight_measures(
+            weights,
+            anchor,
+            behaviour,
+            correction=weighting.correction,
+            max_weight=weighting.max_weight,
+            scored=self.scored,
+        )
+        for name, each in measures.items():
+            self.note(name, _mean(_of_decisions(each), valid))
 
     def _weights(self, anchor: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
         weighting = self._settings.asynchrony.weighting
@@ -235,7 +272,7 @@ class LocalTraining:
             self._optimizer.step()
         self._optimizer.zero_grad()
         self._count = 0.0
-        self.note("grad_norm", norm)
+        self.note("actor/grad_norm", norm)
 
 
 def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim.Optimizer:

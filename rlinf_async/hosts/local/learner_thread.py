@@ -9,7 +9,7 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.foreign import DaemonThread
-from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
+from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import Learner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
@@ -55,7 +55,6 @@ class LearnerThread:
                 await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
                 if learning.done():
                     learning.exception()  # which only echoes what has ended the run
-        del metrics[WAITING_METRIC]  # a time; the metrics of two equal runs are the same
         return metrics
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.kit.recorder import SampleRecorder
+from rlinf_async.hosts.kit.recorder import SampleRecorder, one_row
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -26,6 +26,8 @@ from rlinf_async.observe.meters import BusyMeter
 
 T = TypeVar("T")
 
+EPISODES_FIELD = "episodes"
+"""The field of a rollout with the statistics that environments have given, [1, B, ...]; not all give some."""
 ONE_EPISODE = {"auto_reset": False, "ignore_terminations": False}
 """A rollout begins with a reset, and what has ended stands still."""
 
@@ -164,7 +166,8 @@ class RolloutRecorder(SampleRecorder[ShardOutput]):
     """Records also which of the ended episodes were cut off, and counts the steps of a decision."""
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings) -> None:
-        super().__init__(ticket, settings=settings, every_end=False, episodes=[])
+        self._told: Episodes = []
+        super().__init__(ticket, settings=settings, every_end=False, episodes=self._told)
         self._truncated: list[torch.Tensor] = []
         self._steps = 1
 
@@ -186,4 +189,7 @@ class RolloutRecorder(SampleRecorder[ShardOutput]):
         self._steps = answer["actions"].shape[1]
 
     def rollout(self) -> Tree:
-        return super().rollout() | {"truncated": torch.stack(self._truncated)}
+        fields = super().rollout() | {"truncated": torch.stack(self._truncated)}
+        for episodes in self._told:
+            fields[EPISODES_FIELD] = one_row(dict(episodes))
+        return fields

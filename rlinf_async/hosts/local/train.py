@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
+from rlinf_async.hosts.explanation import remarks
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -24,6 +25,7 @@ from rlinf_async.observe.ending import recorded
 from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
 from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import RunSummary, Tally
 
@@ -42,10 +44,11 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
 
     tally = Tally()
 
-    def report(step: StepReport) -> None:
+    outlet = StepOutlet(records)
+
+    def report(step: StepReport, metrics: Mapping[str, float]) -> None:
         tally.add(step)
-        episodes = {"env/return": step.episode_return, "env/success_once": step.success}
-        records.log(step.step, {**step.as_metrics(), **episodes})
+        outlet.log(step, metrics)
         records.write_step(step.step, step.total)
         display.step(step)
 
@@ -61,6 +64,8 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         on_fault=fault,
         keep_steps=False,
     )
+    for remark in remarks(settings.run, auto_reset=False):
+        display.note(remark)
     display.start(title, step=0, total=settings.batches)
     so_far = partial(_sum_of, tally, trainer)
     with recorded(lambda: run_dir, summary=so_far):

@@ -29,15 +29,17 @@ from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
+from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import FaultCounts, in_words, record_failure, trace_of
-from rlinf_async.observe.meters import BusyMeter, StepReport
+from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, BusyMeter, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
 Result = TypeVar("Result")
+OnStep = Callable[[StepReport, Mapping[str, float]], None]
 LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 """The names of the loops in a trace; all of them are in this process."""
 
@@ -93,7 +95,7 @@ class LocalTrainer:
         *,
         policy: PolicyFactory | None = None,
         weights: Mapping[str, torch.Tensor] | None = None,
-        on_step: Callable[[StepReport], None] = lambda report: None,
+        on_step: OnStep = lambda report, metrics: None,
         watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
@@ -104,7 +106,7 @@ class LocalTrainer:
         With a `run_dir` the loops write there what they do when, and every fault
         that the run outlives; `on_fault` is called with it, too.
         Without `keep_steps` the result has nothing of single batches, so that memory does not grow with their
-        number; `on_step` is given every report.
+        number; `on_step` is given every report, and all metrics of its batch, times among them.
         """
         self.settings = settings
         self._environments = environments
@@ -209,7 +211,7 @@ class LocalRun(InProcessRun):
         learner: LearnerThread,
         model: ActorCritic,
         busy: dict[str, BusyMeter],
-        on_step: Callable[[StepReport], None],
+        on_step: OnStep,
         spans: Mapping[Process, SpanLog] | None = None,
         faults: Faults | None = None,
         keep_steps: bool = True,
@@ -279,27 +281,38 @@ class LocalRun(InProcessRun):
         for batch in range(self._settings.batches):
             began = time.monotonic()
             metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
-            await self._publish(batch + 1)
-            self._report(batch + 1, metrics, began)
+            # Apart: the metrics of two equal runs are the same, and times are not.
+            times = {WAITING_METRIC: metrics.pop(WAITING_METRIC), **await self._publish(batch + 1)}
+            self._report(batch + 1, metrics, times, began)
 
-    async def _publish(self, version: int) -> None:
-        """Give every inference rank the weights of `version`, then open the gate for it."""
+    async def _publish(self, version: int) -> dict[str, float]:
+        """Give every inference rank the weights of `version`, then open the gate for it; what that took."""
+        began = time.monotonic()
         await self._settings.run.may_offer(version, self._trajectories)
+        offered = time.monotonic()
         state = _copy(self._model)
         check_weights(version, state)
         for rank in self._ranks:
             await rank.load(version, state)
         # After every rank: a rollout that is admitted for this version may be answered by any of them.
         self._trajectories.publish(version)
+        ended = time.monotonic()
+        return {PUBLICATION_METRIC: ended - began, LAG_METRIC: ended - offered}
 
-    def _report(self, step: int, metrics: dict[str, float], began: float) -> None:
+    def _report(self, step: int, metrics: dict[str, float], times: Mapping[str, float], began: float) -> None:
         restarts = {"env": FaultCounts.of(self._faults.pop()).restarts["env"]}
         seconds = time.monotonic() - began
-        report = self._reported(step, seconds=seconds, metrics=metrics, restarts=restarts)
+        report = self._reported(
+            step,
+            seconds=seconds,
+            metrics=metrics,
+            restarts=restarts,
+            publication_seconds=times[PUBLICATION_METRIC],
+        )
         if self._keep_steps:
             self._reports.append(report)
             self._metrics.append(metrics)
-        self._on_step(report)
+        self._on_step(report, {**metrics, **times})
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

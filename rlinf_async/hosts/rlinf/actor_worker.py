@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss, corrected_loss
+from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.foreign import blaming_the_policy, contained
@@ -118,6 +120,21 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             anchoring = self.loss.micro_batch(micro_batch, self.version)
         with self.spans.span("micro-batch"), anchoring:
             super().train_micro_batch(micro_batch, metrics, is_last=is_last)
+
+    def save_checkpoint(self, save_path: str, step: int = 0) -> None:
+        """RLinf's own, and what it leaves out; see `optimizer_progress`."""
+        super().save_checkpoint(save_path, step)
+        if self._rank == 0:
+            OptimizerProgress.of(self).write(Path(save_path))
+
+    def load_checkpoint(self, load_path: str) -> None:
+        """RLinf's own, into the optimizer whose state it is."""
+        progress = OptimizerProgress.read(Path(load_path), warmup_steps=self.critic_warmup_steps)
+        if self.is_weight_offloaded:
+            self.load_param_and_grad(self.device)  # an optimizer is built on the parameters where they are
+        progress.prepare(self)
+        super().load_checkpoint(load_path)
+        progress.restore(self)
 
     def optimizer_step(self) -> Any:
         """RLinf's own, which is left out where gradients are not finite; here that is counted."""

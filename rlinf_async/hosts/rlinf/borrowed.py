@@ -111,6 +111,8 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "offload_optimizer": TURNS,
             "save_checkpoint": CHECKPOINTS,
             "load_checkpoint": CHECKPOINTS,
+            "critic_warmup_steps": CHECKPOINTS,
+            "is_weight_offloaded": CHECKPOINTS,
         },
     ),
     "EmbodiedRewardWorker": BorrowedName(

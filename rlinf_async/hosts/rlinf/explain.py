@@ -71,13 +71,19 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         "remarks": [
             *_beyond(values, hardware),
             *([] if hardware.named else _absent(values)),
-            *TABLE.without_effect(dotted(values).items()),
-            *undecided(values),
-            *effects(values, settings, hardware),
-            *bonus_remarks(values),
-            *_remarks(cfg, settings),
+            *remarks(cfg, settings, hardware),
         ],
     }
+
+
+def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Iterator[str]:
+    """Yield what is to be said of a config that can run, before the run and in it."""
+    values = plain(cfg)
+    yield from TABLE.without_effect(dotted(values).items())
+    yield from undecided(values)
+    yield from effects(values, settings, hardware)
+    yield from bonus_remarks(values)
+    yield from _remarks(cfg, settings)
 
 
 def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:

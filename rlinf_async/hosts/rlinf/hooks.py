@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -13,7 +14,6 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
-from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import borrowed, compat
@@ -22,13 +22,13 @@ from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
     checked,
     is_active,
+    machines,
     obstacles,
     read_fit,
     resolve,
     uses_us,
     write_back,
 )
-from rlinf_async.hosts.rlinf.keys import undecided
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
@@ -57,18 +57,28 @@ def prepare(cfg: DictConfig) -> None:
         return
     active = asks_for_levels(cfg)
     if active:
+        # Here, as worker processes have no use for it.
+        from rlinf_async.hosts.rlinf.explain import remarks
+
         register_models()
         settings = resolve(cfg, beside=obstacles(checked(cfg), active=is_active(cfg)))
         # Before `write_back`, after which the config has no setting left that would give way.
-        notes = [*read_fit(cfg).notes, *undecided(plain(cfg))]
+        notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
         for note in notes:
-            RunDisplay().note(note)
+            _say_once(note, str(cfg.runner.logger.log_path))
     # After every check: it moves aside the files of the run before, which a refused config must not do.
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
         # Before Ray starts: worker processes inherit the environment that it starts with.
         load_in_workers(active)
+
+
+@cache
+def _say_once(remark: str, run: str) -> None:
+    """Print a remark on `run`, whose config this process may prepare twice: before Ray, and with RLinf's
+    cluster."""
+    RunDisplay().note(remark)
 
 
 def check_presence(cfg: DictConfig) -> None:

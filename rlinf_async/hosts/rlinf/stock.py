@@ -24,7 +24,8 @@ from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.meters import PUBLICATION_METRIC, Shares, Spread, StepReport
+from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary, Tally
@@ -140,8 +141,8 @@ class StockRecords:
         report = self._report(parts, step + 1)
         self._tally.add(report)
         self._written += 1
-        sync = {"async/publication_seconds": parts.get(SYNC_METRIC, 0.0)}
-        self._run_dir.log(step + 1, {**parts, **sync, **report.as_metrics()})
+        sync = {PUBLICATION_METRIC: parts.get(SYNC_METRIC, 0.0)}
+        StepOutlet(self._run_dir).log(report, parts, sync)
         self._run_dir.write_step(step + 1, self._total)
 
     def _report(self, parts: Mapping[str, float], step: int) -> StepReport:

@@ -55,7 +55,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(cfg),
         "begins": beginning(config),
-        "remarks": [*beyond(cfg, settings, cluster), *_remarks(cfg, settings)],
+        "remarks": [*beyond(cfg, settings, cluster), *remarks(cfg, settings)],
     }
 
 
@@ -80,7 +80,8 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
     return f"{lookup(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
 
 
-def _remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
+def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
+    """Yield what is to be said of a config (plain data) that can run, before the run and in it."""
     yield from TABLE.without_effect(changes(cfg))
     yield from other_words(cfg)
     yield from without_fate(cfg)

@@ -13,8 +13,6 @@ from torch.distributed import ProcessGroup
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 
-from rlinf_async.core.tensors import Tensors
-
 HIDDEN_PREFIXES = ("perf/",)
 """Prefixes of metrics of veRL's that tell nothing of training."""
 
@@ -70,30 +68,6 @@ def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
         for name, value in metrics.items()
         if not name.startswith(HIDDEN_PREFIXES)
     }
-
-
-def of_rollouts(rollouts: Sequence[Tensors], group: ProcessGroup | None = None) -> dict[str, float]:
-    """Means, and extremes of advantages and returns, over the valid decisions of a batch and of all ranks.
-
-    Args:
-        rollouts: `rewards`, `advantages`, `returns` and the mask `valid`, [T, B] each.
-    """
-    valid = torch.cat([rollout["valid"].flatten() for rollout in rollouts])
-    sums: dict[str, float] = {"count": float(valid.sum())}
-    most: dict[str, float] = {}
-    for name in ("rewards", "advantages", "returns"):
-        values = torch.cat([rollout[name].flatten().float() for rollout in rollouts])[valid]
-        sums[name] = float(values.double().sum())
-        # A rank without values would leave its extremes out and take no part in the reduction, for which the
-        # others wait: every rollout has a valid first decision.
-        if name != "rewards" and len(values):
-            # Minima as maxima of negatives: one reduction serves both.
-            most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}
-    sums = sum_over_ranks(sums, group)
-    most = sum_over_ranks(most, group, dist.ReduceOp.MAX)
-    count = max(1.0, sums.pop("count"))
-    means = {name if name == "rewards" else f"{name}_mean": total / count for name, total in sums.items()}
-    return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
 
 
 def sum_over_ranks(

@@ -17,6 +17,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
+from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.observe.display import RunDisplay
@@ -85,8 +86,10 @@ class VLAAsyncTrainer(PPOTrainer):
         TERMINATION.install()  # Ray is up by now, and models take their time
         make_ready(config)
         self.settings = read(config)
-        for change in write_back(config, self.settings):
-            RunDisplay().note(str(change))
+        # Before the config is written back, after which it has nothing left to remark.
+        notes = list(remarks(plain(config), self.settings))
+        for note in (*map(str, write_back(config, self.settings)), *notes):
+            RunDisplay().note(note)
         # veRL's own command comes here without `VerlHost.prepare` and `train`; after those, claiming and
         # setting aside once more change nothing.
         claim(config)

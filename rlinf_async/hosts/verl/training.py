@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from tensordict import NonTensorData, TensorDict
 from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
@@ -16,21 +18,19 @@ from verl.workers.config import ActorConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
-from rlinf_async.hosts.verl.measures import StepMeasures, of_rollouts, of_verl, sum_over_ranks
+from rlinf_async.hosts.verl.measures import StepMeasures, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
-
-REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
-"""Fields of a rollout from which the metrics of rollouts are made."""
 
 
 class TrainsMiniBatches(Protocol):
@@ -216,7 +216,8 @@ class EngineTraining(ScoringTraining):
         return self._metrics(self._measures.means(self._group))
 
     def _metrics(self, training: Mapping[str, float]) -> dict[str, float]:
-        rollouts = of_rollouts(self._reports, self._group)
+        largest = partial(sum_over_ranks, group=self._group, op=dist.ReduceOp.MAX)
+        rollouts = of_rollouts(self._reports, summed=self.summed, largest=largest)
         if self._settings.plan.group_size > 1:
             silent = self.summed({"groups_without_signal": float(self._silent)})
             training = {**training, **silent}

@@ -35,6 +35,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import BusyMeter, StepReport
+from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary
@@ -70,7 +71,7 @@ class Records:
     def step(self, report: StepReport) -> None:
         """A batch is trained, and its version acts."""
         if self._run_dir is not None:
-            self._run_dir.log(report.step, report.as_metrics())
+            StepOutlet(self._run_dir).log(report)
 
     def end(self, reports: Sequence[StepReport], ledger: Ledger) -> None:
         """All batches are trained."""

@@ -14,6 +14,7 @@ from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.run_dir import RunDir
@@ -27,7 +28,7 @@ from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals
 from rlinf_async.ray_runtime.driver.saver import Saver
 from rlinf_async.ray_runtime.driver.status_poller import StatusPoller
-from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep, mean_of_episodes, prefixed
+from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep, prefixed
 from rlinf_async.ray_runtime.handles import Handle
 
 SAVE_FAILURES = "async/save_failures"
@@ -258,7 +259,7 @@ class AsyncRun:
         (lag,) = set(self._publication.wait(step.step, step.published))
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
-        self._reporter.log(step, {**metrics, **step.metrics(lag), **report.as_metrics()})
+        self._reporter.log(report, metrics, step.metrics(lag))
         self._endings.tally.add(report)
         self._endings.ledger = self.fetch_ledger()
         self.display.step(report)

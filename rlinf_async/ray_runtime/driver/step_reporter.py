@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
-from rlinf_async.observe.meters import Shares, StepReport
+from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport
+from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 
-MODEL_REWARDS = "reward_model_output"
-"""The statistic of rollouts with an item for every reward of a reward model, and not for every episode."""
 LEARN_KEYS = ("busy", "publication_seconds")
 """Keys that `learn` returns besides the framework's metrics."""
 
@@ -43,9 +41,9 @@ class TrainedStep:
     def metrics(self, lag_seconds: float | None) -> dict[str, float]:
         """Metrics of the learner, of publication and of evaluation, by the names they are logged under."""
         training = {name: value for name, value in self.learners[0].items() if name not in LEARN_KEYS}
-        publication = {"async/publication_seconds": self.publication_seconds}
+        publication = {PUBLICATION_METRIC: self.publication_seconds}
         if lag_seconds is not None:
-            publication["async/publication/lag_seconds"] = lag_seconds
+            publication[LAG_METRIC] = lag_seconds
         return {**training, **publication, **self.evaluation}
 
 
@@ -63,8 +61,7 @@ class StepReporter:
     ) -> None:
         """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks."""
         self._fleet = fleet
-        self._log = log
-        self._run_dir = RunDir(run_dir)
+        self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
         self._faults = FailureReader(run_dir)
         self._say = say
         self._total = total
@@ -109,31 +106,9 @@ class StepReporter:
             self._say(sentence(fault))
         return faults
 
-    def log(self, step: TrainedStep, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step to `metrics.jsonl` and to the framework's loggers."""
-        self._log(step.batch, metrics)
-        self._run_dir.log(step.step, metrics)
-
-
-def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """The mean of each statistic over the episodes of all workers, and how many there were.
-
-    Each of `results` has the episodes of one worker in the first dimension; where there are none at all,
-    nothing is said. These are RLinf's numbers.
-    """
-    nonempty = [result for result in results if result]
-    names = dict.fromkeys(name for result in nonempty for name in result)
-    means = {}
-    for name in names:
-        episodes = torch.cat([result[name].reshape(-1).float() for result in nonempty if name in result])
-        means[name] = float(episodes.mean()) if episodes.numel() else 0.0
-    if nonempty:
-        means["num_trajectories"] = float(sum(map(_episodes, nonempty)))
-    return means
-
-
-def _episodes(result: Mapping[str, torch.Tensor]) -> int:
-    return max((len(values) for name, values in result.items() if name != MODEL_REWARDS), default=0)
+    def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step; see `observe.metrics_outlet.StepOutlet`."""
+        self._outlet.log(report, *metrics)
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

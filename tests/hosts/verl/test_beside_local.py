@@ -116,4 +116,4 @@ def test_both_hosts_make_the_same_of_the_same_trajectories(name):
     after, expected = weights(worker), model.state_dict()
     assert max((after[name] - before[name]).abs().max() for name in before) > 1e-3
     assert max((after[name] - expected[name]).abs().max() for name in before) < 2e-5
-    assert ours["train/actor/grad_norm"] == pytest.approx(theirs["train/grad_norm"], rel=1e-3)
+    assert ours["train/actor/grad_norm"] == pytest.approx(theirs["train/actor/grad_norm"], rel=1e-3)

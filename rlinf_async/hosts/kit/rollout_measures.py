@@ -1,0 +1,43 @@
+"""Metrics of the rollouts of a batch: rewards, advantages and returns of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from rlinf_async.core.tensors import Tensors
+
+REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
+"""Fields of a rollout from which these metrics are made."""
+Reduce = Callable[[dict[str, float]], dict[str, float]]
+"""Makes of the values of this learner rank those of all of them; every rank gives the same names."""
+
+
+def _alone(values: dict[str, float]) -> dict[str, float]:
+    return values
+
+
+def of_rollouts(
+    rollouts: Sequence[Tensors], *, summed: Reduce = _alone, largest: Reduce = _alone
+) -> dict[str, float]:
+    """Means, and extremes of advantages and returns, over the valid decisions of a batch and of all ranks.
+
+    Args:
+        rollouts: `rewards`, `advantages`, `returns` and the mask `valid`, [T, B] each.
+    """
+    valid = torch.cat([rollout["valid"].flatten() for rollout in rollouts])
+    sums: dict[str, float] = {"count": float(valid.sum())}
+    most: dict[str, float] = {}
+    for name in ("rewards", "advantages", "returns"):
+        values = torch.cat([rollout[name].flatten().float() for rollout in rollouts])[valid]
+        sums[name] = float(values.double().sum())
+        # A rank without values would leave its extremes out and take no part in the reduction, for which the
+        # others wait: every rollout has a valid first decision.
+        if name != "rewards" and len(values):
+            # Minima as maxima of negatives: one reduction serves both.
+            most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}
+    sums, most = summed(sums), largest(most)
+    count = max(1.0, sums.pop("count"))
+    means = {name if name == "rewards" else f"{name}_mean": total / count for name, total in sums.items()}
+    return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
