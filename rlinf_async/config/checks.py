@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from rlinf_async.config.removed import check_not_removed
-from rlinf_async.core.config_keys import did_you_mean, nearest
+from rlinf_async.core.config_keys import clipped, did_you_mean, nearest, shortened
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -16,7 +16,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         # First: a value that is gone has a sentence of its own, and no near neighbour.
         check_not_removed(name, value)
         hint = did_you_mean(value, choices)
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
+        raise ValueError(f"{name}={shortened(value)} must be one of {', '.join(choices)}{hint}")
 
 
 def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None) -> None:
@@ -27,7 +27,7 @@ def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None
         word = "" if or_else is None else f"{or_else} or "
         # A word has no nearest number, and the least one could mean the opposite of what was asked for.
         near = f"; nearest: {max(least, round(value))}" if is_finite(value) else ""
-        raise ValueError(f"{name}={value!r} must be {word}a whole number of at least {least}{near}")
+        raise ValueError(f"{name}={shortened(value)} must be {word}a whole number of at least {least}{near}")
 
 
 def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
@@ -36,12 +36,12 @@ def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
         return
     if not (is_finite(value) and value > 0):
         word = "auto or " if auto else ""
-        raise ValueError(f"{name}={value!r} must be {word}a finite number above 0; nearest: 1")
+        raise ValueError(f"{name}={shortened(value)} must be {word}a finite number above 0; nearest: 1")
 
 
 def check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be true or false")
+        raise ValueError(f"{name}={shortened(value)} must be true or false")
 
 
 def is_finite(value: Any) -> bool:
@@ -57,7 +57,7 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
             check_not_removed(f"{path}.{key}")
             near = nearest(key, valid, cutoff=0.5)
             hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
-            raise ValueError(f"unknown key {path}.{key}; {hint}")
+            raise ValueError(f"unknown key {path}.{clipped(str(key))}; {hint}")
 
 
 def check_block(
@@ -75,7 +75,7 @@ def check_block(
         hint = f"; nearest: {path}.{first}={number}" if first else ""
         if flag:
             hint = f", true or false; nearest: {path}={str(number != 0).lower()}"
-        raise ValueError(f"{path}={content!r} must be a block{hint}")
+        raise ValueError(f"{path}={shortened(content)} must be a block{hint}")
     block = dict(content or {})
     check_keys(path, block, schema)
     return block

@@ -12,6 +12,31 @@ def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str |
     return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
 
 
+MISSPELT = 0.8
+"""Least ratio of difflib at which a name counts as another one misspelt."""
+
+
+def misspelt(name: object, names: Iterable[str]) -> str | None:
+    """The known name that `name` is a misspelling of: one with the same letters, or nearly all of them."""
+    known, letters = list(names), sorted(str(name))
+    swapped = (each for each in known if sorted(each) == letters)
+    return next(swapped, None) or nearest(name, known, cutoff=MISSPELT)
+
+
+LONGEST_VALUE = 80
+"""Characters of a value in a sentence, which is short however long the value is."""
+
+
+def shortened(value: object) -> str:
+    """A value as Python writes it, within a line."""
+    return clipped(repr(value))
+
+
+def clipped(text: str) -> str:
+    """A text within a line."""
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+
+
 def did_you_mean(name: object, names: Iterable[str]) -> str:
     """`; did you mean 'the nearest'?`, or nothing where no known name is near."""
     near = nearest(name, names)

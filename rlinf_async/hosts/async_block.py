@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import MODE_LEVELS, with_flags
-from rlinf_async.core.config_keys import misplaced, nearest
+from rlinf_async.core.config_keys import misplaced, nearest, shortened
 from rlinf_async.loops.run_settings import RunSettings
 
 BLOCK_KEY = "async"
@@ -56,7 +56,7 @@ def _nearest_mode(content: object) -> str:
 
 def _written(content: object) -> str:
     """As YAML has it."""
-    return str(content).lower() if isinstance(content, bool) else repr(content)
+    return str(content).lower() if isinstance(content, bool) else shortened(content)
 
 
 def with_preset(cfg: DictConfig, mode: str) -> DictConfig:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_async.core.config_keys import nearest
+from rlinf_async.core.config_keys import misspelt, shortened
 
 MOST_AT_ONCE = 3
 """Reasons that are told, so that an answer has five lines; the overrides are those of all."""
@@ -68,9 +68,11 @@ def _together(reasons: Sequence[Reason]) -> str:
 
 
 def unknown(key: str, name: object, names: Sequence[str], what: str) -> Reason:
-    """Return the reason that `key` names none of `names`, which are each `what`; with the near one, or
-    all.
+    """Return the reason that `key` names none of `names`, which are each `what`; with that of which it is a
+    misspelling, or all.
+
+    What is near is no override: a reader has to tell whether it was meant.
     """
-    near = nearest(name, names)
+    near = misspelt(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"
-    return Reason(f"{key}={name!r} is not {what}{hint}", f"{key}={near}" if near else "")
+    return Reason(f"{key}={shortened(name)} is not {what}{hint}")

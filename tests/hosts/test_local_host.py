@@ -170,7 +170,10 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
             "model.model_type=nowhere",
             "model.model_type='nowhere' is not an entry point of rlinf_async.models",
         ),
-        ("~model", "a config of the local host has no model.model_type"),
+        (
+            "~model",
+            "model is missing; set it to a block with model_type, an entry point of rlinf_async.models",
+        ),
         ("+env.auto_reset=true", "env.auto_reset=true: a rollout of the local host begins with a reset"),
     ],
 )

@@ -6,23 +6,27 @@ effect, and the pages that list keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.core.config_keys import dotted, lookup, nearest
+from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
 from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
 from rlinf_async.hosts.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
 UNSET_VALUES = (None, False, 0, "")
 """Values by which a key asks for nothing; so do empty blocks and lists."""
-LONGEST_VALUE = 80
-"""Characters of a value in a refusal, which is a line however long the value is."""
 ANY_VALUE = Anything()
+
+
+def no_default(key: str) -> None:
+    return None
 
 
 def always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
@@ -36,7 +40,11 @@ class Key:
     name: str
     kind: Kind = ANY_VALUE
     required: bool = False
-    """True if a run needs a value; a value that it does not need may be null, too."""
+    """True if a run needs a value."""
+    nullable: bool = False
+    """True if null may stand for no value."""
+    null: Any = None
+    """The value that null stands for and that is written in its place; None if nothing is."""
     fate: Fate = "served"
     why: str = ""
     """For a reader: why it has no effect, is changed, or is refused."""
@@ -68,35 +76,62 @@ class Key:
         """
         return f"does not support {self.name}={shortened(value)}; {self.remedy}"
 
+    def missing(self) -> Reason:
+        """Why a config without a value of this key cannot run."""
+        return Reason(f"{self.name} is missing; set it to {self.kind.words}")
+
     def wrong(self, key: str, value: Any) -> Reason | None:
-        """Why `value` cannot be the value of `key`, which this row is about."""
-        if value is None:
-            if not self.required:
-                return None
-            return Reason(f"{key} is missing; set it to {self.kind.words}")
+        """Why `value`, which is not null, cannot be the value of `key`, which this row is about."""
         if self.kind.accepts(value):
             return None
         near = self.kind.near(value)
-        hint = "" if near is None else f"; nearest: {written(near)}"
-        if isinstance(near, str):
-            hint = f"; did you mean {near!r}?"
-        text = f"{key}={shortened(value)} must be {self.kind.words}{hint}"
-        return Reason(text, "" if near is None else f"{key}={written(near)}")
+        text = f"{key}={shortened(value)} must be {self.kind.words}"
+        if near is None or isinstance(near, str):  # a word is a guess, which a reader has to decide on
+            return Reason(f"{text}; did you mean {near!r}?" if near else text)
+        return Reason(f"{text}; nearest: {written(near)}", f"{key}={written(near)}")
+
+    def wrong_null(self, key: str, default: Any) -> Reason:
+        """Why `key`, which this row is about, cannot be null.
+
+        Args:
+            default: the value that the key has where nobody sets it; None if it has none.
+        """
+        if self.required:
+            return self.missing()
+        text = f"{key}=null must be {self.kind.words}"
+        if default is None:
+            return Reason(text)
+        return Reason(f"{text}; the default is {written(default)}", f"{key}={written(default)}")
 
 
-def rows(kind: Kind, *names: str, required: bool = False) -> Iterator[Key]:
-    """A served key of `kind` for each name."""
+def rows(
+    kind: Kind, *names: str, required: bool = False, nullable: bool = False, null: Any = None
+) -> Iterator[Key]:
+    """A served key of `kind` for each name; where `null` is a value, null stands for it."""
     for name in names:
-        yield Key(name=name, kind=kind, required=required)
+        yield Key(name=name, kind=kind, required=required, nullable=nullable or null is not None, null=null)
 
 
 class Table:
     """The keys of a host."""
 
-    def __init__(self, rows: Sequence[Key]) -> None:
-        """The first row that matches a key is its row; rows without a pattern come before others."""
+    def __init__(
+        self, rows: Sequence[Key], *, default_of: Callable[[str], Any] = no_default, is_whole: bool = False
+    ) -> None:
+        """The first row that matches a key is its row; rows without a pattern come before others.
+
+        Args:
+            default_of: returns the value that a dotted key has where nobody sets it; None if it has none.
+            is_whole: True if keys without a default may be null, as the framework lists all of its defaults.
+        """
         self.rows = tuple(sorted(rows, key=lambda row: "*" in row.name or "?" in row.name))
+        self._default_of, self._is_whole = default_of, is_whole
         self._row_of_key: dict[str, Key | None] = {}
+
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """The names of the blocks that the keys of all rows stand in."""
+        return frozenset(row.name.partition(".")[0].rstrip("*?") for row in self.rows)
 
     def find(self, key: str) -> Key | None:
         """Return the row of a dotted key; None if the table has none."""
@@ -134,8 +169,22 @@ class Table:
 
     def misshapen(self, cfg: Mapping[str, Any]) -> list[Reason]:
         """Return the reasons for sections of `cfg` (plain data) that hold something else than keys."""
-        blocks = [name for name in self._blocks if not _is_block(lookup(cfg, name))]
-        return [Reason(f"{name}={shortened(lookup(cfg, name))} must be {Block().words}") for name in blocks]
+        return [reason for name in self._blocks if (reason := self._wrong_block(cfg, name))]
+
+    def _wrong_block(self, cfg: Mapping[str, Any], name: str) -> Reason | None:
+        row = self._exact.get(name) or Key(name=name, kind=Block(), required=name in self._required_blocks)
+        if not _holds(cfg, name) or row.fate != "served":
+            return None
+        value = lookup(cfg, name)
+        if value is None:
+            return self._wrong_null(row, name, complete=True)
+        return None if isinstance(value, Mapping) else Key(name=name, kind=Block()).wrong(name, value)
+
+    @cached_property
+    def _required_blocks(self) -> frozenset[str]:
+        """The sections that hold a key that every run needs."""
+        parts = [row.name.split(".") for row in self.rows if row.required]
+        return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
 
     def _wrong_values(self, cfg: Mapping[str, Any], *, complete: bool) -> Iterator[Reason]:
         present = dotted(cfg)
@@ -148,8 +197,36 @@ class Table:
                 keys = [row.name]
             for key in keys:
                 value = lookup(cfg, key) if key == row.name else present[key]
-                if (value is not None or complete) and (reason := row.wrong(key, value)):
+                if value is not None:
+                    reason = row.wrong(key, value)
+                elif _holds(cfg, key):
+                    reason = self._wrong_null(row, key, complete=complete)
+                else:
+                    reason = row.missing() if row.required and complete else None
+                if reason:
                     yield reason
+
+    def _wrong_null(self, row: Key, key: str, *, complete: bool) -> Reason | None:
+        """Why `key` cannot be null; a run that is not `complete` gets the keys that it needs from others."""
+        default = self._default_of(key)
+        is_default = self._is_whole and default is None and not row.required
+        if row.nullable or is_default or row.fate != "served" or (row.required and not complete):
+            return None
+        return row.wrong_null(key, None if isinstance(default, Mapping) else default)
+
+    def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the keys of `cfg` (plain data) that are null, and the values that null stands for there."""
+        for row in self.rows:
+            if row.null is not None and lookup(cfg, row.name) is None and _holds(cfg, row.name):
+                yield row.name, row.null
+
+    def without_nulls(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """`cfg` (plain data) with the values that null stands for, of the keys where it stands for one."""
+        result = copy.deepcopy(dict(cfg))
+        for key, value in self.nulls(cfg):
+            section, _, name = key.rpartition(".")
+            lookup(result, section)[name] = value
+        return result
 
     def unknown(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of `cfg` (plain data) that no row is about and that are not null, with their values."""
@@ -188,14 +265,25 @@ def asks_for_nothing(value: Any) -> bool:
     return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
 
 
-def shortened(value: Any) -> str:
-    """A value as Python writes it, within a line."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
+def _holds(cfg: Mapping[str, Any], key: str) -> bool:
+    """Return True if `cfg` has a dotted key, with any value or null."""
+    section, _, name = key.rpartition(".")
+    around = lookup(cfg, section) if section else cfg
+    return isinstance(around, Mapping) and name in around
 
 
-def _is_block(value: Any) -> bool:
-    return value is None or isinstance(value, Mapping)
+def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
+    """Yield a note for each key at the top of `cfg` that is not `known`: it is the user's own.
+
+    `known` are the sections of the framework and of this package.
+    """
+    brought = entry_points(group="rlinf_async.preparations").names
+    for name in cfg:
+        if name not in known and name not in brought:
+            near = misspelt(name, known)
+            hint = f"; did you mean {near}?" if near else ""
+            own = f"{clipped(str(name))} is a block of this config's own"
+            yield f"{own}, in which {framework} reads nothing{hint}"
 
 
 VERL_VLA = ("", "rollout.", "env_loop.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlinf_async.core.config_keys import nearest
+from rlinf_async.core.config_keys import misspelt
 
 
 class Kind(Protocol):
@@ -116,7 +116,7 @@ class Names:
         return isinstance(value, str) and value in self.names
 
     def near(self, value: Any) -> Any:
-        return nearest(value, self.names) if isinstance(value, str) else None
+        return misspelt(value, self.names) if isinstance(value, str) else None
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Or:
 
     def near(self, value: Any) -> Any:
         names = [other for other in self.others if isinstance(other, str)]
-        if isinstance(value, str) and (near := nearest(value, names)):
+        if isinstance(value, str) and (near := misspelt(value, names)):
             return near
         return self.kind.near(value)
 

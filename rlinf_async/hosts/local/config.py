@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import nearest
+from rlinf_async.core.config_keys import nearest, shortened
 from rlinf_async.entry_points import MODELS_GROUP
 from rlinf_async.hosts.async_block import plain, read_block
-from rlinf_async.hosts.kit.keys import Key, Table, counterparts, shortened
+from rlinf_async.hosts.kit.keys import Key, Table, counterparts
 from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
@@ -28,11 +29,18 @@ UNSERVED_KEYS = {
     "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }
 """Keys of the `async` block that mean nothing where all loops are in one process."""
+DEFAULTS = {
+    f"settings.{each.name}": each.default for each in fields(LocalSettings) if each.name in SETTING_KINDS
+}
+DECLARED_PARTS = (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP))
+"""Blocks that name a class by a key, and the group of entry points that declares it."""
 TABLE = Table(
     (
         Key(name="run_dir", kind=Text("the place of the run's records"), required=True),
-        Key(name="env", kind=Block()),
-        Key(name="model", kind=Block()),
+        *(
+            Key(name=name, kind=Block(f"a block with {key}, an entry point of {group}"), required=True)
+            for name, key, group in DECLARED_PARTS
+        ),
         Key(name="settings", kind=Block()),
         Key(name="env.env_class", kind=Text()),
         Key(name="env.auto_reset", kind=Flag()),
@@ -40,7 +48,9 @@ TABLE = Table(
         Key(name="model.model_type", kind=Text()),
         *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTING_KINDS.items()),
         *(Key(name=name) for name in ("async*", "defaults", "env.*", "host", "hydra*", "model.*")),
-    )
+    ),
+    default_of=DEFAULTS.get,
+    is_whole=True,
 )
 """Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 
@@ -55,40 +65,26 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     values = plain(cfg)
     # Alone and first: with something else in a block's place, the lookups below would fail on their own.
     refuse(TABLE.misshapen(values))
-    refuse([*_wrong_values(values), *_unread_keys(values)])
+    refuse([*TABLE.malformed(values), *_unread_keys(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(_unserved(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
     return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
 
 
-def _wrong_values(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the reasons for values of `cfg` (plain data) that are not of their key's kind."""
-    block = cfg.get("settings")
-    settings = block if isinstance(block, Mapping) else {}
-    nulls = [
-        Reason(f"settings.{name}=null must be {SETTING_KINDS[name].words}", f"~settings.{name}")
-        for name, value in settings.items()
-        if value is None and name in SETTING_KINDS
-    ]
-    return [*TABLE.malformed(cfg), *nulls]
-
-
 def _unread_keys(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the keys of `cfg` (plain data) that nothing reads, with those that were meant."""
-    prepared_sections = entry_points(group="rlinf_async.preparations").names
     for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
-        if section in prepared_sections:
-            continue
         if section == "settings":
             near = nearest(name, SETTING_KINDS)
             hint = f"; did you mean settings.{near}?" if near else ""
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
-        other = next((one for one in counterparts(key) if TABLE.find(one)), None) or TABLE.nearest(key)
-        hint = f"; use {other}" if other else "; remove it"
-        yield Reason(f"a run of the local host does not read {key}={shortened(value)}{hint}", f"~{key}")
+        # Of other blocks only the frameworks' own words are more than a user's: they would change nothing.
+        if other := next((one for one in counterparts(key) if TABLE.find(one)), None):
+            setting = f"{key}={shortened(value)}"
+            yield Reason(f"a run of the local host does not read {setting}; use {other}", f"~{key}")
 
 
 def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
@@ -129,7 +125,7 @@ def check_declared(cfg: DictConfig) -> None:
         ValueError: a class is not named or not provided, or the environments are to reset themselves.
     """
     reasons = []
-    for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
+    for section, key, group in DECLARED_PARTS:
         name, names = name_in(cfg, section, key), sorted(entry_points(group=group).names)
         if name not in names:
             reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))

@@ -23,7 +23,13 @@ from rlinf_async.hosts.rlinf.keys import TABLE, read_by_others
 from rlinf_async.hosts.rlinf.losses import failing_assertions, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent, misnamed
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers, uneven_intervals
+from rlinf_async.hosts.rlinf.settings import (
+    RLinfSettings,
+    endless_schedules,
+    scored_by_workers,
+    unevaluated,
+    uneven_intervals,
+)
 from rlinf_async.hosts.rlinf.tree import check_rlinf
 
 
@@ -44,7 +50,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
         check_rlinf()
         refuse_other_algorithms(values)
     refuse(TABLE.malformed(values, complete=complete or active))
-    return values
+    return TABLE.without_nulls(values)
 
 
 def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
@@ -59,6 +65,8 @@ def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> lis
         *(absent(cfg) if here else ()),
         *failing_assertions(cfg),
         *uneven_intervals(cfg),
+        *unevaluated(cfg),
+        *endless_schedules(cfg),
         *(read_by_others(cfg) if active else ()),
         *unbuildable(cfg["actor"]["model"], key="actor.model"),
     ]
@@ -76,8 +84,14 @@ def read_fit(cfg: DictConfig) -> Fit:
 
 def _values(cfg: DictConfig) -> dict[str, Any]:
     """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
-    values = as_rlinf_counts(plain(cfg))
+    values = as_rlinf_counts(TABLE.without_nulls(plain(cfg)))
     return {**values, BLOCK_KEY: translated(values, read_block(cfg))}
+
+
+def write_nulls(cfg: DictConfig) -> None:
+    """`TABLE.without_nulls`, in place: RLinf's own code ends at such a null."""
+    for key, value in TABLE.nulls(plain(cfg)):
+        OmegaConf.update(cfg, key, value)
 
 
 def asks_for_levels(cfg: DictConfig) -> bool:
@@ -152,6 +166,7 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
     # Read before anything is written: the changes follow from the settings that they replace.
     fitting, block = read_fit(cfg), read_block(cfg)
+    write_nulls(cfg)
     with open_dict(cfg):
         for name in cfg[BLOCK_KEY].keys() & block.keys():
             if isinstance(cfg[BLOCK_KEY][name], bool):

@@ -58,7 +58,7 @@ class RLinfHost(PackagedHost):
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
-        from rlinf_async.hosts.rlinf.config import is_active
+        from rlinf_async.hosts.rlinf.config import is_active, write_nulls
         from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
         from rlinf_async.hosts.rlinf.keys import TABLE
 
@@ -71,6 +71,7 @@ class RLinfHost(PackagedHost):
         if not is_active(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
         prepare(cfg)
+        write_nulls(cfg)
         make_ready(cfg)
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:

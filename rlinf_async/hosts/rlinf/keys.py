@@ -8,17 +8,14 @@ is refused. Elsewhere RLinf's own code still reads it, or no code does, and a no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.kit.keys import Fate, Key, Table, asks_for_nothing, rows, shortened
+from rlinf_async.core.config_keys import lookup, shortened
+from rlinf_async.hosts.kit.keys import Fate, Key, Table, asks_for_nothing, own_sections, rows
 from rlinf_async.hosts.kit.kinds import (
     COUNT_KIND,
     INTERVAL_KIND,
@@ -39,8 +36,8 @@ from rlinf_async.hosts.kit.kinds import (
 )
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.rlinf.readers import is_read
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
-from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 SIZE = Whole(0)
 LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
@@ -163,26 +160,39 @@ NUMBER_ROWS = (
     ),
     *rows(
         COUNT_KIND,
-        "actor.model.lora_rank",
+        "actor.optim.total_training_steps",
         "algorithm.group_size",
         "algorithm.update_epoch",
         "cluster.num_nodes",
         "env.train.group_size",
         "env.train.rollout_epoch",
-        "env.train.max_episode_steps",
         "env.eval.total_num_envs",
         "env.eval.group_size",
         "env.eval.rollout_epoch",
-        "env.eval.max_episode_steps",
         "env.eval.max_steps_per_rollout_epoch",
         "rollout.pipeline_stage_num",
         "runner.seq_length",
         "runner.max_prompt_length",
         "weight_syncer.bucket.bucket_size",
     ),
+    # Some of RLinf's environments end by themselves, and its critics of tokens need no bound.
+    *rows(
+        COUNT_KIND,
+        "actor.model.lora_rank",
+        "env.train.max_episode_steps",
+        "env.eval.max_episode_steps",
+        nullable=True,
+    ),
     *rows(SIZE, "actor.optim.critic_warmup_steps"),
-    *rows(INTERVAL_KIND, "runner.max_steps", "runner.save_interval", "runner.val_check_interval"),
-    *rows(INTERVAL_KIND, "actor.optim.lr_warmup_steps"),
+    # RLinf compares them with 0, which null ends; -1 is never, no bound, and by the ratio of warm-up.
+    *rows(
+        INTERVAL_KIND,
+        "runner.max_steps",
+        "runner.save_interval",
+        "runner.val_check_interval",
+        "actor.optim.lr_warmup_steps",
+        null=-1,
+    ),
     *rows(SEED_KIND, "actor.seed", "env.train.seed", "env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
@@ -210,22 +220,26 @@ NUMBER_ROWS = (
         "algorithm.clip_ratio_low",
         "actor.optim.adam_beta1",
         "actor.optim.adam_beta2",
-        "actor.optim.min_lr_rate",
         "actor.optim.lr_warmup_steps_ratio",
         "rollout.sampling_params.top_p",
     ),
+    *rows(SHARE_KIND, "actor.optim.min_lr_rate", nullable=True),
     # RLinf's actor loss asserts it, while it trains.
-    *rows(Real(above=1), "algorithm.clip_ratio_c"),
+    *rows(Real(above=1), "algorithm.clip_ratio_c", nullable=True),
+    *rows(
+        Real(),
+        "algorithm.clip_log_ratio_max",
+        "algorithm.clip_log_ratio_min",
+        "algorithm.rewards_lower_bound",
+        "algorithm.rewards_upper_bound",
+        nullable=True,
+    ),
     *rows(
         Real(),
         "actor.optim.num_cycles",
-        "algorithm.clip_log_ratio_max",
-        "algorithm.clip_log_ratio_min",
         "algorithm.reward_coef",
         "reward.env_reward_weight",
         "reward.reward_weight",
-        "algorithm.rewards_lower_bound",
-        "algorithm.rewards_upper_bound",
         "env.train.reward_coef",
         "env.eval.reward_coef",
         "rollout.sampling_params.temperature_eval",
@@ -246,6 +260,7 @@ CHOICE_ROWS = (
         "actor.fsdp_config.mixed_precision.param_dtype",
         "actor.fsdp_config.mixed_precision.reduce_dtype",
         "actor.fsdp_config.mixed_precision.buffer_dtype",
+        nullable=True,
     ),
     *rows(
         Flag(),
@@ -267,32 +282,38 @@ CHOICE_ROWS = (
         "reward.use_reward_model",
         "rollout.sampling_params.do_sample",
         "runner.only_eval",
+        nullable=True,  # which is false to Python
     ),
     *rows(
         Text(),
         "actor.model.lora_path",
         "actor.model.model_path",
-        "actor.training_backend",
         "algorithm.adv_type",
         "algorithm.loss_type",
         "env.train.env_class",
-        "env.train.env_type",
         "env.eval.env_class",
-        "env.eval.env_type",
         "rollout.model.model_path",
         "runner.ckpt_path",
-        "runner.logger.experiment_name",
-        "runner.logger.log_path",
         "runner.logger.project_name",
         "runner.resume_dir",
+        nullable=True,
+    ),
+    *rows(
+        Text(),
+        "actor.training_backend",
+        "env.train.env_type",
+        "env.eval.env_type",
+        "runner.logger.experiment_name",
+        "runner.logger.log_path",
         "runner.task_type",
         "weight_syncer.type",
     ),
     *rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
-    *rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends"),
+    *rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends", nullable=True),
     *rows(Block(), "actor.model", "actor.optim", "actor.fsdp_config", "env.train", required=True),
-    *rows(Block(), "cluster.component_placement", required=True),
-    *rows(Block(), "env.eval", "rollout.model", "rollout.sampling_params", "runner.logger", "weight_syncer"),
+    *rows(Block(), "algorithm", "cluster.component_placement", "rollout", required=True),
+    *rows(Block(), "rollout.model", "runner.logger"),
+    *rows(Block(), "critic", "env.eval", "rollout.sampling_params", "weight_syncer", nullable=True),
 )
 OPEN_ROWS = rows(
     Anything(),
@@ -391,6 +412,30 @@ TRANSLATED_ROWS = (
         for row in KEY_TRANSLATIONS
     ),
 )
+DEFAULTS = {
+    "actor.fsdp_config.strategy": "fsdp",
+    "actor.optim.adam_eps": 1e-8,
+    "actor.optim.lr_scheduler": "constant",
+    "actor.optim.lr_warmup_steps_ratio": 0.0,
+    "actor.optim.min_lr": 0.0,
+    "actor.optim.num_cycles": 0.5,
+    "actor.optim.weight_decay": 0.01,
+    "actor.sft_loss_weight": 0.1,
+    "algorithm.bootstrap_type": "standard",
+    "algorithm.entropy_op_type": "torch",
+    "algorithm.gae_lambda": 1,
+    "algorithm.update_epoch": 1,
+    "env.eval.group_size": 1,
+    "env.eval.rollout_epoch": 1,
+    "env.train.rollout_epoch": 1,
+    "reward.env_reward_weight": 0.0,
+    "reward.reward_weight": 1.0,
+    "rollout.sampling_params.repetition_penalty": 1.0,
+    "rollout.sampling_params.temperature_eval": 0.0,
+    "rollout.sampling_params.temperature_train": 1.0,
+    "rollout.sampling_params.top_p": 1.0,
+}
+"""The values that RLinf's code gives to keys that a config lacks; of most others it needs a value."""
 TABLE = Table(
     (
         *REFUSED_KEYS,
@@ -401,22 +446,14 @@ TABLE = Table(
         *NUMBER_ROWS,
         *CHOICE_ROWS,
         *OPEN_ROWS,
-    )
+    ),
+    default_of=DEFAULTS.get,
 )
 """Every key of RLinf's config."""
 
 
-# The files of the classes in `replacements.ROLE_OF_CLASS` and `RUNNER_CLASSES`: a class that is added there
-# needs its file here, or keys that it reads are not refused.
-REPLACED_FILES = (
-    "workers/env/*env_worker.py",
-    "workers/rollout/hf/*huggingface_worker.py",
-    "workers/actor/async_ppo_fsdp_worker.py",
-    "workers/actor/*fsdp_actor_worker.py",
-    "runners/embodied_runner.py",
-    "runners/async_ppo_embodied_runner.py",
-)
-"""RLinf's files with the workers and runners that ours take the places of."""
+KNOWN_SECTIONS = frozenset({*TABLE.sections, "defaults"})
+"""The sections that RLinf's embodied runs have, and ours; a block beside them is a user's own."""
 
 
 def fate(key: str) -> Fate | None:
@@ -427,8 +464,11 @@ def fate(key: str) -> Fate | None:
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
+    others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
+    own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
+    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
     for key, value in _unknown(cfg).items():
-        if not _is_ignored(key, value):
+        if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
             near = TABLE.nearest(key)
             hint = f"; did you mean {near}?" if near else ""
             yield (
@@ -454,13 +494,5 @@ def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_ignored(key: str, value: Any) -> bool:
-    """Return True if RLinf's own workers would act on a key, by the name that it has in its section."""
-    name = key.split(".")[min(1, key.count("."))]
-    return not asks_for_nothing(value) and bool(re.search(rf"\b{re.escape(name)}\b", _sources()))
-
-
-@cache
-def _sources() -> str:
-    tree = rlinf_tree()
-    root = tree.root if tree else Path("nowhere")
-    return "\n".join(path.read_text() for pattern in REPLACED_FILES for path in sorted(root.glob(pattern)))
+    """Return True if RLinf's own workers would act on a key."""
+    return not asks_for_nothing(value) and is_read(key, KNOWN_SECTIONS)

@@ -14,10 +14,9 @@ import torch
 from omegaconf import DictConfig
 
 from rlinf_async.config import Weighting
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked, without_signal
 from rlinf_async.core.types import RatioLevel
-from rlinf_async.hosts.kit.keys import shortened
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf import borrowed

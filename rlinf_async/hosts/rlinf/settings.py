@@ -173,7 +173,53 @@ def _evaluation(cfg: Mapping[str, Any]) -> Evaluation:
 
 
 def _evaluating(cfg: Mapping[str, Any]) -> bool:
-    return cfg["runner"].get("val_check_interval", -1) > 0
+    return _asks_for_evaluation(cfg) and isinstance(lookup(cfg, "env.eval"), Mapping)
+
+
+def _asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
+    return (lookup(cfg, "runner.val_check_interval") or -1) > 0
+
+
+def unevaluated(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Return why RLinf's `validate_cfg` would refuse the evaluation of a run, for which nothing is there."""
+    if not _asks_for_evaluation(cfg) or isinstance(lookup(cfg, "env.eval"), Mapping):
+        return []
+    return [
+        Reason(
+            f"runner.val_check_interval={lookup(cfg, 'runner.val_check_interval')} asks for evaluation, and "
+            "there is no block env.eval; add it, or set runner.val_check_interval=-1",
+            "runner.val_check_interval=-1",
+        )
+    ]
+
+
+ANNEALING = ("cosine", "torch_cosine")
+"""RLinf's `actor.optim.lr_scheduler` that end at the last of `total_training_steps`."""
+WARMING_UP = (None, "constant", "cosine")
+"""Those that read a warm-up; without the key it is constant."""
+
+
+def endless_schedules(cfg: Mapping[str, Any]) -> list[Reason]:
+    """Return why RLinf's schedule of the learning rate would be one of 0 steps, which jumps from one end to
+    the other.
+    """
+    optim = lookup(cfg, "actor.optim") or {}
+    if optim.get("total_training_steps") is not None:
+        return []
+    schedule, ratio = optim.get("lr_scheduler"), optim.get("lr_warmup_steps_ratio") or 0
+    counts_by_ratio = ratio > 0 and (optim.get("lr_warmup_steps") or -1) < 0 and schedule in WARMING_UP
+    if schedule not in ANNEALING and not counts_by_ratio:
+        return []
+    name = "lr_scheduler" if schedule in ANNEALING else "lr_warmup_steps_ratio"
+    steps = last_step(cfg["runner"])[1]
+    return [
+        Reason(
+            f"actor.optim.{name}={optim[name]} needs actor.optim.total_training_steps, which the config "
+            "lacks; RLinf's schedule goes on once in a global step, after all of its optimizer steps, and "
+            f"this run has {steps} global steps: set actor.optim.total_training_steps={steps}",
+            f"++actor.optim.total_training_steps={steps}",
+        )
+    ]
 
 
 def uneven_intervals(cfg: Mapping[str, Any]) -> list[Reason]:

@@ -57,6 +57,7 @@ class VerlHost(PackagedHost):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
+        from rlinf_async.hosts.verl.keys import TABLE
         from rlinf_async.hosts.verl.presence import runnable_settings, validate
 
         if not self.available:
@@ -64,6 +65,8 @@ class VerlHost(PackagedHost):
         settings = runnable_settings(plain(cfg))
         # Before `validate`, which imports veRL: VERL_PLATFORM counts at that moment only.
         _choose_device(cfg)
+        for key, value in TABLE.nulls(plain(cfg)):
+            OmegaConf.update(cfg, key, value)
         validate(cfg)
         # Before a checkpoint is looked for: another run might be about to write or to remove it.
         claim(cfg)

@@ -27,6 +27,7 @@ from rlinf_async.hosts.kit.kinds import (
     Whole,
 )
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
+from rlinf_async.hosts.verl.defaults import default_of
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION
 
@@ -157,8 +158,15 @@ NUMBER_KEYS = (
         f"{ROLLOUT_SECTION}.n_gpus_per_node",
     ),
     *rows(Whole(0), f"{MODEL_SECTION}.lora_rank", f"{ROLLOUT_SECTION}.nnodes"),
-    *rows(INTERVAL_KIND, f"{ACTOR_SECTION}.fsdp_config.fsdp_size"),
-    *rows(INTERVAL_KIND, "trainer.save_freq", "trainer.test_freq", f"{ACTOR_SECTION}.optim.lr_warmup_steps"),
+    # -1 is never, no division of ranks, and by the ratio of warm-up.
+    *rows(
+        INTERVAL_KIND,
+        "trainer.save_freq",
+        "trainer.test_freq",
+        f"{ACTOR_SECTION}.fsdp_config.fsdp_size",
+        f"{ACTOR_SECTION}.optim.lr_warmup_steps",
+        null=-1,
+    ),
     *rows(SEED_KIND, f"{ACTOR_SECTION}.data_loader_seed", "env.train.seed", "env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
@@ -393,6 +401,8 @@ TABLE = Table(
         *OPEN_KEYS,
         *DERIVED_KEYS,
         *INEFFECTIVE_KEYS,
-    )
+    ),
+    default_of=default_of,
+    is_whole=True,
 )
 """Every key that is ours, or that has a fate here."""

@@ -33,6 +33,7 @@ from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.installation import get_ready
+from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
 from rlinf_async.hosts.verl.values import changes, is_open, is_switch
 
@@ -167,6 +168,7 @@ def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
         RefusedError: all that stands in the way.
         ValueError: as of `config.read`, and of veRL's own checks.
     """
+    cfg = TABLE.without_nulls(cfg)
     settings = read(cfg, more_reasons=list(absent(cfg)))
     if is_for_verl_to_judge(cfg):
         validate(OmegaConf.create(dict(cfg)))

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.kit.keys import shortened
+from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.tasks import cannot_take_on
 from rlinf_async.hosts.verl.algorithms import (

@@ -15,7 +15,7 @@ from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multip
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.kit.kinds import COUNT_KIND
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.reasons import Reason, refuse
 from rlinf_async.hosts.simulators import Evaluation, divide, split_requests
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
@@ -47,8 +47,8 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     """
     value: Any = lookup(cfg, key)
     value = default if value is None else value
-    if wrong := Key(name=key, kind=COUNT_KIND, required=True).wrong(key, value):
-        raise ValueError(wrong.text)
+    row = Key(name=key, kind=COUNT_KIND, required=True)
+    refuse([reason] if (reason := row.missing() if value is None else row.wrong(key, value)) else [])
     return int(value)
 
 

@@ -5,28 +5,16 @@ What the table of keys says of them, and what stands in neither.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlinf_async.core.config_keys import dotted, lookup, nearest
-from rlinf_async.hosts.async_block import MISSING_VALUE
-from rlinf_async.hosts.kit.keys import Key, counterparts, shortened
+from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
+from rlinf_async.hosts.kit.keys import Key, counterparts, own_sections
 from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
 from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.verl.defaults import default_of, defaults, resolve, resolved_defaults
 from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE
-from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
-DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
-"""A default of veRL's that points to another key, with the value that it has where that key is absent."""
-PART_POINTER = re.compile(r"\$\{[\w.]+\}")
-"""A pointer within a longer text."""
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
 CLASS_SUFFIX = "_target_"
@@ -35,29 +23,11 @@ OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
 
 
-@cache
-def defaults() -> Mapping[str, Any]:
-    """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
-    verl = find_spec("verl")
-    for folder in (verl.submodule_search_locations or ()) if verl else ():
-        path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
-        if path.is_file():
-            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=FAST_YAML_LOADER)
-            return content
-    return {}
-
-
-@cache
-def resolved_defaults() -> Mapping[str, Any]:
-    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
-    return dotted(_resolve(defaults(), defaults()))
-
-
 def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys of `cfg` (plain data) whose values are not veRL's defaults, with those; null is nobody's."""
     # A default may be written as it stands there, come to what it does alone, or to what it does in `cfg`.
     # By hand, as OmegaConf would build all of it anew for each call.
-    alike = (dotted(defaults()), resolved_defaults(), dotted(_resolve(defaults(), cfg)))
+    alike = (dotted(defaults()), resolved_defaults(), dotted(resolve(defaults(), cfg)))
     for key, value in dotted(cfg).items():
         if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
             yield key, value
@@ -79,31 +49,6 @@ def kind_of_default(key: str) -> Kind | None:
     if isinstance(default, list):
         return Listed(Anything())
     return Text() if isinstance(default, str) else Block() if isinstance(default, Mapping) else None
-
-
-def _resolve(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
-    """Return a tree of defaults that stands at `section`, with the values in `cfg` that it points to."""
-    if isinstance(tree, Mapping):
-        return {name: _resolve(value, cfg, f"{section}.{name}") for name, value in tree.items()}
-    if not isinstance(tree, str) or "${" not in tree:
-        return tree
-    if pointer := DEFAULT_POINTER.fullmatch(tree):
-        return _pointed_to(pointer, cfg, section)
-    return PART_POINTER.sub(lambda part: str(_resolve(part[0], cfg, section)), tree)
-
-
-def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> Any:
-    key, fallback = pointer["key"], pointer["fallback"]
-    if key.startswith("."):  # a key of the same section
-        key = f"{place.rpartition('.')[0]}{key}".lstrip(".")
-    section, _, name = key.rpartition(".")
-    around = lookup(cfg, section) if section else cfg
-    # `???` stands for no value, as it does to OmegaConf.
-    if isinstance(around, Mapping) and around.get(name, MISSING_VALUE) != MISSING_VALUE:
-        return _resolve(around[name], cfg, f".{key}")
-    if fallback and "${" in fallback:
-        return _resolve(fallback, cfg, place)
-    return yaml.load(fallback, Loader=FAST_YAML_LOADER) if fallback else None
 
 
 def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
@@ -148,6 +93,11 @@ def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
         if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
             yield reason
+    for key, value in dotted(cfg).items():
+        if value is None and key.startswith(ENGINE_PREFIXES) and is_open(key):
+            default, kind = default_of(key), kind_of_default(key)
+            if default is not None and kind is not None:
+                yield Key(name=key, kind=kind).wrong_null(key, default)
 
 
 def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -169,13 +119,9 @@ def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note for each section that no code reads."""
-    # A package that prepares runs reads a section of the name of its entry point.
-    sections = {*defaults(), *OUR_SECTIONS, *entry_points(group="rlinf_async.preparations").names}
-    for section in cfg:
-        if defaults() and section not in sections:
-            near = nearest(section, sections)
-            yield f"nobody reads the section {section}" + (f"; did you mean {near}?" if near else "")
+    """Yield a note for each block of the user's own."""
+    if defaults():
+        yield from own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")
 
 
 def _is_known(key: str, tree: Mapping[str, Any]) -> bool:

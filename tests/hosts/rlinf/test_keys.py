@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.hosts.rlinf import keys as module
+from rlinf_async.hosts.rlinf import readers
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     KEY_TRANSLATIONS,
@@ -18,6 +18,7 @@ from rlinf_async.hosts.rlinf.keys import (
     read_by_others,
     undecided,
 )
+from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package
 from tests.hosts.rlinf.given import config
@@ -99,7 +100,7 @@ def test_a_new_key_in_any_section_is_named_with_its_value():
         "env.brand_new_packing.enable=True",
         "rollout.brand_new_switch=True",
         "algorithm.brand_new_loss=3",
-        "somebody.elses=1",
+        "somebody is a block of this config's own, in which RLinf reads nothing",
     }
     assert not list(read_by_others(config(NEW)))
     assert not list(undecided(config()))
@@ -115,7 +116,7 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 
 
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
-    monkeypatch.setattr(module, "_sources", lambda: "if cfg.env.get('brand_new_packing'): compress()")
+    monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
     (reason,) = read_by_others(config(NEW))
     assert reason.text.startswith(
         "env.brand_new_packing.enable=True is read by RLinf's own workers or runner"
@@ -127,10 +128,75 @@ def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypa
     assert list(undecided(off))
 
 
-def test_the_sources_of_the_workers_that_are_replaced_are_found():
-    assert "class EnvWorker" in module._sources()
-    assert "class MultiStepRolloutWorker" in module._sources()
-    assert "class EmbodiedRunner" in module._sources()
+def test_a_block_that_a_newer_rlinf_reads_is_none_of_the_users_own(monkeypatch):
+    monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("somebody",)}))
+    (reason,) = read_by_others(config({"somebody.elses": 1}))
+    assert reason.text.startswith("somebody.elses=1 is read by RLinf")
+    assert not list(undecided(config({"somebody.elses": 1})))
+
+
+SOURCE = """
+def helper(cfg):
+    return cfg.runner.in_a_function
+
+class Base:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.optim = self.cfg.actor.get("optim", {}) or {}
+
+class EnvWorker(Base):
+    def run(self):
+        # a comment on cfg.comment.lr, with batch_size
+        block = self.cfg.env["train"]
+        print("cfg.text.lr", block.get("size"), getattr(self.cfg.rollout, "stages", 1), self.optim.lr)
+        if "swarm" in self.cfg.cluster and OmegaConf.select(self.cfg, "reward.model.path"):
+            other.lr = hparams.lr
+
+class Reasoning:
+    def run(self, cfg):
+        return cfg.data.max_prompt_length
+"""
+
+
+def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced():
+    whole = {chain for chain in readers.chains_in([SOURCE]) if len(chain) > 1}
+    assert whole == {
+        ("runner", "in_a_function"),
+        ("actor", "optim"),
+        ("actor", "optim", "lr"),
+        ("env", "train"),
+        ("env", "train", "size"),
+        ("rollout", "stages"),
+        ("cluster", "swarm"),
+        ("reward", "model", "path"),
+    }
+
+
+def test_the_classes_that_are_replaced_are_read():
+    chains = readers.chains_here()
+    assert {
+        ("env", "train", "video_cfg", "save_video"),
+        ("rollout", "collect_transitions"),
+        ("algorithm", "update_epoch"),
+        ("runner", "val_check_interval"),
+    } <= chains
+    assert {chain[0] for chain in chains} <= TABLE.sections
+    assert {place.rpartition(".")[2] for place in (*ROLE_OF_CLASS, *RUNNER_CLASSES)} == set(
+        readers.REPLACED_CLASSES
+    )
+
+
+BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "optim", "train", "name")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_the_users_own_is_noted_whatever_words_are_in_it(block):
+    words = {name for chain in readers.chains_here() for name in chain}
+    assert len(words) > 80
+    cfg = config({f"{block}.{name}": 3 for name in words})
+    assert not list(read_by_others(cfg))
+    (said,) = undecided(cfg)
+    assert said.startswith(f"{block} is a block of this config's own, in which RLinf reads nothing")
 
 
 def test_explain_and_a_run_both_name_it(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def test_sizes_of_a_step_are_counted():
             "+env.train.num_envs=2",
             "the environment alone: env.train.total_num_envs=32",
         ),
-        ("+my.own=3", "nobody reads the section my"),
+        ("+my.own=3", "my is a block of this config's own, in which veRL reads nothing"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),
         ("async.advanced.proximal=loglinear", "the sampling policies', not recomputed"),

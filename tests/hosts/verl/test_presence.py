@@ -24,7 +24,7 @@ MISTAKES = {
     "vla.model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
     "vla.run_dir=/dev/null/x": "cannot be written",
     "trainer.resume_mode=resume_path trainer.resume_from_path=/nowhere": "is no whole checkpoint",
-    "trainer.resume_mode=resum": "must be one of auto, resume_path, disable; did you mean 'resume_path'?",
+    "trainer.resume_mode=resum": "must be one of auto, resume_path, disable",
     "trainer.total_training_steps=two": "must be a whole number of at least 1",
     "trainer.total_trainning_steps=3": "did you mean trainer.total_training_steps?",
     "trainer.logger=[tensorbord]": "did you mean 'tensorboard'?",

@@ -1,0 +1,159 @@
+"""Finds the keys of a config that RLinf's own workers and runners read, from the syntax trees of its sources.
+
+A key is read where it stands in a chain with its section: `cfg.env.get("video_cfg")`, `self.cfg.env["a"].b`,
+or behind a name that such a chain was given to. A word elsewhere, as in a comment, is no reader.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from rlinf_async.hosts.rlinf.sources import FUNCTIONS
+from rlinf_async.hosts.rlinf.tree import rlinf_tree
+
+Chain = tuple[str, ...]
+"""The parts of a dotted key, as far as the sources tell them."""
+
+# The files of the classes in `replacements.ROLE_OF_CLASS` and `RUNNER_CLASSES`: a class that is added there
+# needs its file and its name here, or keys that it reads are not refused.
+REPLACED_FILES = (
+    "workers/env/*env_worker.py",
+    "workers/rollout/hf/*huggingface_worker.py",
+    "workers/actor/async_ppo_fsdp_worker.py",
+    "workers/actor/*fsdp_actor_worker.py",
+    "runners/embodied_runner.py",
+    "runners/async_ppo_embodied_runner.py",
+)
+"""RLinf's files with the workers and runners that ours take the places of."""
+REPLACED_CLASSES = (
+    "EnvWorker",
+    "AsyncEnvWorker",
+    "MultiStepRolloutWorker",
+    "AsyncMultiStepRolloutWorker",
+    "EmbodiedFSDPActor",
+    "AsyncPPOEmbodiedFSDPActor",
+    "EmbodiedRunner",
+    "AsyncPPOEmbodiedRunner",
+)
+CONFIG_NAMES = ("cfg", "config")
+"""Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
+
+
+def is_read(key: str, known_sections: frozenset[str]) -> bool:
+    """Return True if RLinf's replaced classes read a dotted key, or the block that it is in or is.
+
+    A section of `known_sections` that is handed on as a whole is no reader of each of its keys.
+    """
+    parts = tuple(key.split("."))
+    telling = (chain for chain in chains_here() if len(chain) > 1 or chain[0] not in known_sections)
+    return any(all(a == b for a, b in zip(chain, parts, strict=False)) for chain in telling)
+
+
+@cache
+def chains_here() -> frozenset[Chain]:
+    """The chains that the replaced classes of the RLinf that is here read; none where there is no RLinf."""
+    tree = rlinf_tree()
+    if tree is None:
+        return frozenset()
+    paths = [path for pattern in REPLACED_FILES for path in sorted(tree.root.glob(pattern))]
+    return chains_in([path.read_text() for path in paths])
+
+
+def chains_in(texts: list[str]) -> frozenset[Chain]:
+    """The chains that replaced classes read in sources, with those of their bases and of functions beside."""
+    modules = [ast.parse(text) for text in texts]
+    classes = {
+        node.name: node for module in modules for node in module.body if isinstance(node, ast.ClassDef)
+    }
+    functions = [node for module in modules for node in module.body if isinstance(node, FUNCTIONS)]
+    together = [_with_bases(name, classes) for name in REPLACED_CLASSES]
+    return frozenset().union(*(_Reader(definitions).chains for definitions in [*together, functions]))
+
+
+def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """The class `name` among `classes`, and those that it extends."""
+    waiting, chosen = [name], {}
+    while waiting:
+        name = waiting.pop()
+        if name in classes and name not in chosen:
+            chosen[name] = classes[name]
+            waiting += [base.id for base in classes[name].bases if isinstance(base, ast.Name)]
+    return list(chosen.values())
+
+
+class _Reader:
+    """The chains that functions read, or a class with its bases, which share the attributes of `self`."""
+
+    def __init__(self, definitions: Sequence[ast.stmt]) -> None:
+        self.chains: set[Chain] = set()
+        self._attributes: dict[str, Chain] = {}
+        """What attributes of `self` have been given."""
+        nodes = (node for definition in definitions for node in ast.walk(definition))
+        scopes = [node for node in nodes if isinstance(node, FUNCTIONS)]
+        # Twice: a method may read an attribute that a later one sets.
+        for _ in range(2):
+            for scope in scopes:
+                self._read(scope)
+
+    def _read(self, scope: ast.AST) -> None:
+        names: dict[str, Chain] = {}
+        methods: set[ast.expr] = set()
+        for node in _in_order(scope):
+            if isinstance(node, ast.Call):
+                methods.add(node.func)  # `get` of `cfg.env.get` is no key
+            if isinstance(node, ast.Assign) and (chain := self._chain(node.value, names)) is not None:
+                self._keep(node.targets, chain, names)
+            if isinstance(node, ast.expr) and node not in methods and (chain := self._chain(node, names)):
+                self.chains.add(chain)
+
+    def _keep(self, targets: list[ast.expr], chain: Chain, names: dict[str, Chain]) -> None:
+        for target in targets:
+            if isinstance(target, ast.Name):
+                names[target.id] = chain
+            elif isinstance(target, ast.Attribute) and _is_self(target.value):
+                self._attributes[target.attr] = chain
+
+    def _chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
+        """The chain that an expression is; the empty one of a whole config, None of anything else."""
+        if isinstance(node, ast.Name):
+            return names.get(node.id, () if node.id in CONFIG_NAMES else None)
+        if isinstance(node, ast.BoolOp):
+            return self._chain(node.values[0], names)
+        if isinstance(node, ast.Attribute):
+            if _is_self(node.value):
+                return self._attributes.get(node.attr, () if node.attr in CONFIG_NAMES else None)
+            return self._longer(node.value, node.attr, names)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._longer(node.value, node.slice.value, names)
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            left = node.left.value if isinstance(node.left, ast.Constant) else None
+            return self._longer(node.comparators[0], left, names)
+        return self._of_call(node, names) if isinstance(node, ast.Call) else None
+
+    def _of_call(self, call: ast.Call, names: Mapping[str, Chain]) -> Chain | None:
+        """`section.get("key")`, `getattr(section, "key")`, `OmegaConf.select(section, "key.of.it")`."""
+        constants = [each.value for each in call.args if isinstance(each, ast.Constant)]
+        if not constants:
+            return None
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name == "get" and isinstance(call.func, ast.Attribute):
+            return self._longer(call.func.value, constants[0], names)
+        return self._longer(call.args[0], constants[0], names) if name in ("getattr", "select") else None
+
+    def _longer(self, section: ast.expr, key: object, names: Mapping[str, Chain]) -> Chain | None:
+        chain = self._chain(section, names)
+        return (*chain, *key.split(".")) if chain is not None and isinstance(key, str) else None
+
+
+def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
+    """Nodes below `scope` in the order of the text, without those of functions inside of it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, FUNCTIONS):
+            yield child
+            yield from _in_order(child)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
