@@ -68,7 +68,7 @@ def chains_in(texts: list[str]) -> frozenset[Chain]:
         node.name: node for module in modules for node in module.body if isinstance(node, ast.ClassDef)
     }
     functions = [node for module in modules for node in module.body if isinstance(node, FUNCTIONS)]
-    together = [_with_bases(name, classes) for name in REPLACED_CLASSES]
+    together: list[Sequence[ast.stmt]] = [_with_bases(name, classes) for name in REPLACED_CLASSES]
     return frozenset().union(*(_Reader(definitions).chains for definitions in [*together, functions]))
 
 
