@@ -19,6 +19,7 @@ from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import check_resets, decided
+from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.config import name_in
 from rlinf_async.hosts.local.envs import EnvFactory
@@ -78,6 +79,8 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
                 "use another env_class"
             )
         check_resets(env, section, key="env")
+        if settings.asynchrony.skip.frames:
+            draw_last_only(env)
         return env
 
     return build

@@ -15,9 +15,11 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
+from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -92,6 +94,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         none_yet = "train" not in self._makers and not self.cfg.runner.get("only_eval", False)
         mode = "train" if none_yet and env_cfg is self.cfg.env.get("train") else "eval"
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
+        if self.asynchrony.skip.frames and watcher(env_cfg) is None:
+            env_cls = drawing_last_only(with_last_frames(env_cls, env_cfg))
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
         envs: list[Any] = []
 
@@ -199,3 +203,14 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     async def interact(self, *_: object, **__: object) -> None:
         """RLinf's own loop, which does not run here."""
         raise RuntimeError(WRONG_RUNNER)
+
+
+def drawing_last_only(env_cls: Callable[..., Any]) -> Callable[..., Any]:
+    """What builds environments of a class that draw what is looked at."""
+
+    def build(**options: Any) -> Any:
+        env = env_cls(**options)
+        draw_last_only(env)
+        return env
+
+    return build

@@ -14,6 +14,7 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.contract import check_resets
+from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.presence import ENVS_GROUP
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -113,4 +114,6 @@ class EnvActor(ShardWorker):
             worker_info=None,
         )
         check_resets(env, section, key=f"env.{mode}")
+        if self.asynchrony.skip.frames:
+            draw_last_only(env)
         return env

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
 from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport
@@ -75,7 +76,8 @@ class StepReporter:
         inference = _of_living(self._fleet.run_on_living("inference", "pop_busy"))
         requests = self._fleet.run("requests", "pop_batches")[0]
         trajectories = self._fleet.run("coordinator", "pop_trained", step.batch)[0]
-        episodes = mean_of_episodes([result for result, _ in env])
+        episodes = mean_of_episodes([result for result, _, _ in env])
+        frames = sum((count for _, _, count in env), FrameCount())
         report = StepReport(
             step=step.step,
             total=self._total,
@@ -84,7 +86,7 @@ class StepReporter:
             episode_return=_optional(episodes.get("return")),
             success=_optional(episodes.get("success_once")),
             busy={
-                "env": Shares.of([share for _, shards in env for share in shards]),
+                "env": Shares.of([share for _, shards, _ in env for share in shards]),
                 "inference": Shares.of([share for rank in inference for share in rank]),
                 "learner": Shares.of([rank["busy"] for rank in step.learners]),
             },
@@ -97,7 +99,7 @@ class StepReporter:
         if skips := step.learners[0].get("async/steps_skipped"):
             self._say(f"step {step.step}: {skips:.0f} optimizer steps left out: gradients not finite")
         request_metrics = {"async/requests_again": float(requests["again"])}
-        return report, {**prefixed("env", episodes), **request_metrics}
+        return report, {**prefixed("env", episodes), **request_metrics, **_left_out(frames)}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
         """Faults of environments since the last step, which are said."""
@@ -109,6 +111,11 @@ class StepReporter:
     def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step; see `observe.metrics_outlet.StepOutlet`."""
         self._outlet.log(report, *metrics)
+
+
+def _left_out(frames: FrameCount) -> dict[str, float]:
+    """The share of frames that nobody has drawn, where environments count them."""
+    return {} if frames.share is None else {"async/skipped/frames": frames.share}
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -16,6 +16,7 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
+from rlinf_async.core.frames import FrameCount, FrameMeter
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import env_loop, evaluate_shard, together
@@ -80,6 +81,7 @@ class ShardWorker(RunProcess):
         self._record: Record = record_nothing
         self._requests: RequestClient | None = None
         self._busy = BusyMeter(width=stages)
+        self._frames = FrameMeter()
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
@@ -196,12 +198,15 @@ class ShardWorker(RunProcess):
             await together(loops)
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
-    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float]]:
-        """Episode statistics of the rollouts for `batch`; busy shares of the shards since the last call."""
+    async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float], FrameCount]:
+        """Episode statistics of the rollouts for `batch`; busy shares of the shards, and the frames that they
+        have drawn and left out for training, since the last call.
+        """
         shards = self._episodes.pop(batch, [])
         # In the order of the shards: the rounding of a mean does not depend on who was first.
         rollouts = [episodes for shard in shards for episodes in shard.values()]
-        return concatenate_metrics([info for episodes in rollouts for info in episodes]), self._busy.pop()
+        metrics = concatenate_metrics([info for episodes in rollouts for info in episodes])
+        return metrics, self._busy.pop(), self._frames.pop(self.environments("train"))
 
     async def read_episodes(self, batches: range) -> dict[str, list[Rollouts]]:
         """Statistics of the rollouts for `batches` that have ended, by batch and stage."""

@@ -57,7 +57,7 @@ def test_statistics_of_a_batch_are_in_the_order_of_the_shards_and_given_once():
         {"return": torch.tensor([1.0])},
         {"return": torch.tensor([2.0]), "won": torch.ones(1)},
     ]
-    episodes, busy = asyncio.run(worker.pop_metrics(4))
+    episodes, busy, _ = asyncio.run(worker.pop_metrics(4))
     assert episodes["return"].tolist() == [1.0, 2.0, 3.0]
     assert episodes["won"].tolist() == [1.0]
     assert len(busy) == 2

@@ -1,0 +1,217 @@
+"""RLinf's environments that draw what is looked at, beside RLinf's own: the same numbers, and whose CPU time.
+
+    python -m benchmarks.dead_work.frames libero --chunk 10 --size 256 --decisions 6 --turns 3 --out FILE
+
+Both play the same actions from the same seeds. All that a decision shows is compared to the bit: pictures,
+states, rewards, ends, final observations. CPU time is that of this process and of the simulators' processes,
+resets left out. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS, ManiSkill a Vulkan driver (VK_ICD_FILENAMES).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from omegaconf import OmegaConf
+
+BOTH: dict[str, Any] = {
+    "auto_reset": False,
+    "ignore_terminations": False,
+    "seed": 0,
+    "group_size": 1,
+    "reward_coef": 1.0,
+}
+BOTH |= {"use_fixed_reset_state_ids": False, "use_ordered_reset_state_ids": False, "is_eval": False}
+BOTH |= {"use_rel_reward": False, "video_cfg": {"save_video": False}}
+STOCK, LAST = "stock", "last"
+
+
+def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
+    """RLinf's class and our adapter; `section` becomes complete."""
+    from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
+
+    prepare_libero(Path(os.environ[ASSETS_VARIABLE]), Path(tempfile.mkdtemp()))
+    from rlinf.envs.libero.libero_env import LiberoEnv
+
+    from rlinf_async.hosts.rlinf.frames.libero import adapt
+
+    section |= {"task_suite_name": task, "reset_gripper_open": True}
+    section |= {"init_params": {"camera_heights": size, "camera_widths": size}}
+    return LiberoEnv, adapt
+
+
+def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
+    import gymnasium.utils.seeding as seeding
+    import rlinf.envs.metaworld.metaworld_env as module
+
+    from rlinf_async.hosts.rlinf.frames.metaworld import adapt
+
+    class Tasks:
+        """In the place of RLinf's, whose wheel lacks the file of names."""
+
+        def __init__(self, _: str) -> None:
+            pass
+
+        def get_num_tasks(self) -> int:
+            return 1
+
+        def get_task_num_trials(self) -> int:
+            return 10
+
+        def get_env_names(self) -> list[str]:
+            return [task]
+
+        get_task_description = get_env_names
+
+    # RLinf seeds neither numpy nor gymnasium here; the simulators' processes are forked from this one.
+    unseeded = seeding.np_random
+    seeding.np_random = lambda seed=None: unseeded(5 if seed is None else seed)
+    module.MetaWorldBenchmark = Tasks
+    section |= {"task_suite_name": "one"}
+    if size != 480:
+        raise ValueError(f"size={size}: RLinf draws Meta-World with 480 pixels; use --size 480")
+    return module.MetaWorldEnv, adapt
+
+
+def maniskill(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
+    import mani_skill.envs.utils.system.backend as backend
+    from rlinf.envs.maniskill.maniskill_env import ManiskillEnv
+
+    from rlinf_async.hosts.rlinf.frames.maniskill import adapt
+
+    # ManiSkill 3.0.1 takes a device to have one colon: "pci:0000:00:00.0" has three.
+    plain = backend.parse_backend_device_id
+    backend.parse_backend_device_id = lambda name: (name, None) if name.startswith("pci:") else plain(name)
+    section |= {"wrap_obs_mode": "simple", "reward_mode": "raw"}
+    section |= {
+        "init_params": {
+            "id": task,
+            "obs_mode": "rgb",
+            "control_mode": "pd_joint_delta_pos",
+            "sim_backend": "cpu",
+            "render_backend": os.environ.get("RENDER_BACKEND", "pci:0000:00:00.0"),
+            "max_episode_steps": section["max_episode_steps"],
+            "sensor_configs": {"width": size, "height": size},
+        }
+    }
+    return ManiskillEnv, adapt
+
+
+SIMULATORS = {
+    "libero": (libero, "libero_spatial", 7),
+    "metaworld": (metaworld, "reach-v3", 4),
+    "maniskill": (maniskill, "PickCube-v1", 8),
+}
+"""What makes the classes, the task by default, and the width of an action."""
+
+
+def cpu_s() -> float:
+    """The CPU seconds of this process and of those that it has started."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, resets: int) -> dict[str, Any]:
+    """All that is shown in `resets` rollouts, and the CPU seconds of a decision."""
+    np.random.seed(3)
+    torch.manual_seed(3)
+    env, actions = make(), np.random.default_rng(0)
+    if leave_out := getattr(env, "draw_last_only", None):
+        leave_out()
+    shown: list[Any] = []
+    spent_s = 0.0
+    for _ in range(resets):
+        env.is_start = True
+        shown.append(env.reset()[0])
+        began_s = cpu_s()
+        for _ in range(decisions):
+            # From [-0.5, 0.5]: arms move, and do not leave the table.
+            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (env.num_envs, chunk, width))).float()
+            observations, *rest, infos = env.chunk_step(action)
+            info = infos[-1]
+            # With a reset, statistics are of the episode that has ended.
+            episode = info.get("final_info", info)["episode"]
+            shown.append((observations[-1], *rest, info.get("final_observation"), episode))
+        spent_s += cpu_s() - began_s
+    count = (getattr(env, "frames_drawn", 0), getattr(env, "frames_left_out", 0))
+    close = getattr(env.env, "close", None)
+    if callable(close):
+        close()
+    return {"shown": shown, "cpu_s": spent_s / (resets * decisions), "frames": count}
+
+
+def difference(one: Any, other: Any, path: str = "") -> str | None:
+    """Where two trees differ, in any bit; None if nowhere."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return f"{path}: {sorted(one)} and {sorted(other)}"
+        found = (difference(one[name], other[name], f"{path}/{name}") for name in one)
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        found = (difference(*pair, f"{path}/{i}") for i, pair in enumerate(zip(one, other, strict=True)))
+    elif isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return None if one.dtype == other.dtype and torch.equal(one, other) else path
+    elif isinstance(one, np.ndarray):
+        return None if np.array_equal(one, other) else path
+    else:
+        return None if type(one) is type(other) and one == other else path
+    return next((each for each in found if each), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("simulator", choices=SIMULATORS)
+    parser.add_argument("--task")
+    parser.add_argument("--chunk", type=int, default=10)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--envs", type=int, default=1)
+    parser.add_argument("--decisions", type=int, default=6)
+    parser.add_argument("--resets", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--horizon", type=int, default=10**6)
+    parser.add_argument("--auto-reset", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    prepare, task, width = SIMULATORS[options.simulator]
+    section = {**BOTH, "auto_reset": options.auto_reset, "max_episode_steps": options.horizon}
+    stock, adapt = prepare(section, options.task or task, options.size)
+    classes: dict[str, Any] = {STOCK: stock, LAST: adapt(stock)}
+    played: dict[str, list[dict[str, Any]]] = {STOCK: [], LAST: []}
+    for _ in range(options.turns):
+        for name, env_cls in classes.items():
+            make = partial(env_cls, OmegaConf.create(section), options.envs, 0, 1, None)
+            sizes = {"chunk": options.chunk, "decisions": options.decisions, "resets": options.resets}
+            played[name].append(play(make, width=width, **sizes))
+    found = difference(played[STOCK][0]["shown"], played[LAST][0]["shown"])
+    seconds = {name: [round(each["cpu_s"], 4) for each in plays] for name, plays in played.items()}
+    drawn, left_out = played[LAST][0]["frames"]
+    result = {
+        "simulator": options.simulator,
+        "task": options.task or task,
+        "chunk": options.chunk,
+        "size": options.size,
+        "environments": options.envs,
+        "steps": options.decisions * options.chunk * options.resets,
+        "equal": found is None,
+        "difference": found,
+        "cpu_s_per_decision": seconds,
+        "ratio": round(mean(seconds[LAST]) / mean(seconds[STOCK]), 4),
+        "frames": {"drawn": drawn, "left_out": left_out},
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

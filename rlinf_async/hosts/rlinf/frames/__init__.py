@@ -1,0 +1,1 @@
+"""RLinf's environments drawing the last frame of a decision alone, one module for each simulator."""

@@ -1,0 +1,106 @@
+"""RLinf's LIBERO: simulators in processes of their own, which are told with each call whether to draw.
+
+A reset makes 15 steps until the scene has settled, after two observations that nobody reads: 17 frames, of
+which one is looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlinf_async.core.frames import Frames
+from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
+from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras
+
+CHILD_MODULE, CHILD_CLASS = "rlinf.envs.libero.venv", "OffScreenRenderEnv"
+"""Where a simulator's process looks for the class of the next task."""
+
+
+def adapt(env_cls: type) -> type | None:
+    """`env_cls`, with `draw_last_only`."""
+    return subclass_of(env_cls, LiberoFrames, needs=("get_env_fns", "_init_env", "reset"))
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The argument of a call after which nobody looks at the pictures."""
+
+    value: Any
+
+
+class LiberoFrames(LastFrames):
+    """Marks what is sent to the simulators."""
+
+    def get_env_fns(self) -> list[Callable[[], Any]]:
+        return [partial(start, build) for build in super().get_env_fns()]  # type: ignore[misc]
+
+    def _init_env(self) -> None:
+        super()._init_env()  # type: ignore[misc]
+        vector: Any = self.env  # type: ignore[attr-defined]
+        vector.step = partial(_step, vector.step, self._frames)
+        vector.reset = partial(_reset, vector.reset, self._frames, len(vector.workers))
+        vector.set_init_state = partial(_set_init_state, vector.set_init_state, self._frames)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        with self._frames.settling() if self._last_only else nullcontext():
+            return super().reset(*args, **kwargs)  # type: ignore[misc]
+
+
+def _step(step: Callable[..., Any], frames: Frames, action: Any, id: Any = None) -> Any:
+    seen = frames.step(len(action))
+    return step(action if seen else [Unseen(each) for each in action], id)
+
+
+def _reset(reset: Callable[..., Any], frames: Frames, size: int, id: Any = None, **kwargs: Any) -> Any:
+    # A number is one environment, as RLinf's vector environments have it.
+    seen = frames.moment(size if id is None else len(id) if hasattr(id, "__len__") else 1)
+    return reset(id, **kwargs) if seen else reset(id, **kwargs, unseen=True)
+
+
+def _set_init_state(
+    set_state: Callable[..., Any], frames: Frames, init_state: Any = None, id: Any = None, **kwargs: Any
+) -> Any:
+    seen = frames.moment(len(init_state))
+    return set_state(init_state if seen else [Unseen(each) for each in init_state], id, **kwargs)
+
+
+# -- in the process of a simulator --
+
+
+def start(build: Callable[[], Any]) -> Simulator:
+    """Build the simulator of this process; those of later tasks are built by RLinf's class of that name."""
+    module = sys.modules[CHILD_MODULE]
+    later = getattr(module, CHILD_CLASS)
+    setattr(module, CHILD_CLASS, lambda **settings: Simulator(later(**settings)))
+    return Simulator(build())
+
+
+class Simulator:
+    """LIBERO's environment around a robosuite environment; what is `Unseen` leaves its cameras still."""
+
+    def __init__(self, env: Any) -> None:
+        self._env, self._cameras = env, StillCameras(getattr(env, "env", None))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, action: Any) -> Any:
+        return self._call(self._env.step, action)
+
+    def set_init_state(self, state: Any) -> Any:
+        return self._call(self._env.set_init_state, state)
+
+    def reset(self, unseen: bool = False, **kwargs: Any) -> Any:
+        with self._cameras.still() if unseen else nullcontext():
+            return self._env.reset(**kwargs)
+
+    def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        if not isinstance(argument, Unseen):
+            return function(argument)
+        with self._cameras.still():
+            return function(argument.value)

@@ -1,0 +1,134 @@
+"""RLinf's ManiSkill: sensors are read when somebody reads them, and not before.
+
+A task's reward may read the observation, and then its pictures are taken. Of the others only the pictures are
+left out: states, and whatever random numbers a task draws for them, are those of every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
+
+RASTERISED = frozenset({"minimal", "default"})
+"""ManiSkill's shaders whose pictures depend on the one moment; ray tracing may gather over several."""
+
+
+def adapt(env_cls: type) -> type | None:
+    """`env_cls`, with `draw_last_only`."""
+    return subclass_of(env_cls, ManiskillFrames, needs=("step", "_wrap_obs"))
+
+
+class ManiskillFrames(LastFrames):
+    """Shows the old pictures of a step whose new ones nobody has read."""
+
+    _simulator: Any = None
+    """The one whose sensors are read late."""
+    _pictures: Any = None
+
+    def draw_last_only(self) -> None:
+        super().draw_last_only()
+        simulator: Any = self.env.unwrapped  # type: ignore[attr-defined]
+        self._last_only = depends_on_a_moment(simulator)
+        if self._last_only:
+            self._simulator = simulator
+            simulator._get_obs_sensor_data = partial(self._sense, simulator._get_obs_sensor_data)
+
+    def chunk_step(self, chunk_actions: Any) -> tuple[Any, ...]:
+        # RLinf builds another one after it was offloaded to the CPU.
+        if self._last_only and self.env.unwrapped is not self._simulator:  # type: ignore[attr-defined]
+            self.draw_last_only()
+        return super().chunk_step(chunk_actions)
+
+    def step(self, actions: Any = None, auto_reset: bool = True) -> Any:
+        self._frames.begin_step()
+        return super().step(actions, auto_reset)  # type: ignore[misc]
+
+    def _sense(self, sense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._frames.drawing or self._pictures is None:
+            self._pictures = self._taken(sense, *args, **kwargs)
+            return self._pictures
+        return UnreadSensors(partial(self._taken, sense, *args, **kwargs))
+
+    def _taken(self, sense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._frames.count_drawn(self.num_envs)  # type: ignore[attr-defined]
+        return sense(*args, **kwargs)
+
+    def _wrap_obs(self, raw_obs: Any, infos: Any = None) -> Any:
+        sensors = raw_obs.get("sensor_data") if isinstance(raw_obs, dict) else None
+        if isinstance(sensors, UnreadSensors):
+            if sensors.let_go():
+                self._frames.count_left_out(self.num_envs)  # type: ignore[attr-defined]
+            raw_obs["sensor_data"] = self._pictures
+        return super()._wrap_obs(raw_obs, infos)  # type: ignore[misc]
+
+
+def depends_on_a_moment(simulator: Any) -> bool:
+    """Return True if pictures of `simulator` can be left out: nothing but the pictures hangs on them."""
+    sensors = getattr(simulator, "_sensors", None)
+    if not isinstance(sensors, dict) or not callable(getattr(simulator, "_get_obs_sensor_data", None)):
+        return False
+    # On a GPU an object is hidden from the cameras by moving it away, and back.
+    moves = bool(simulator._hidden_objects) and bool(simulator.gpu_sim_enabled)
+    shaders = {getattr(getattr(sensor, "config", None), "shader_pack", None) for sensor in sensors.values()}
+    return not moves and shaders <= RASTERISED
+
+
+class UnreadSensors(dict[str, Any]):
+    """What sensors show at this moment, taken when it is read for the first time."""
+
+    def __init__(self, take: Callable[[], dict[str, Any]]) -> None:
+        super().__init__()
+        self._take: Callable[[], dict[str, Any]] | None = take
+
+    def let_go(self) -> bool:
+        """The moment is over; True if nobody has read."""
+        unread, self._take = self._take is not None, None
+        return unread
+
+    def _read(self) -> None:
+        take, self._take = self._take, None
+        if take is not None:
+            super().update(take())
+
+    def __getitem__(self, name: str) -> Any:
+        self._read()
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._read()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._read()
+        return super().__len__()
+
+    def __contains__(self, name: object) -> bool:
+        self._read()
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._read()
+        return super().get(name, default)
+
+    def keys(self) -> Any:
+        self._read()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._read()
+        return super().values()
+
+    def items(self) -> Any:
+        self._read()
+        return super().items()
+
+    def pop(self, *args: Any) -> Any:
+        self._read()
+        return super().pop(*args)
+
+    def copy(self) -> dict[str, Any]:
+        self._read()
+        return super().copy()

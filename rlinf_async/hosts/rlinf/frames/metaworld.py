@@ -1,0 +1,43 @@
+"""RLinf's Meta-World: a step is drawn by a call of its own, after all simulators have taken it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlinf_async.core.frames import Frames
+from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
+
+
+def adapt(env_cls: type) -> type | None:
+    """`env_cls`, with `draw_last_only`."""
+    return subclass_of(env_cls, MetaWorldFrames, needs=("_init_env", "step"))
+
+
+class MetaWorldFrames(LastFrames):
+    """Gives the old pictures in the place of those that nobody looks at."""
+
+    def _init_env(self) -> None:
+        super()._init_env()  # type: ignore[misc]
+        for simulator in self.env.workers:  # type: ignore[attr-defined]
+            simulator.render = LateCamera(simulator.render, self._frames)
+
+    def step(self, actions: Any = None, auto_reset: bool = True) -> Any:
+        self._frames.begin_step()
+        return super().step(actions, auto_reset)  # type: ignore[misc]
+
+
+class LateCamera:
+    """The `render` of one simulator."""
+
+    def __init__(self, render: Callable[..., Any], frames: Frames) -> None:
+        self._render, self._frames = render, frames
+        self._picture: Any = None
+
+    def __call__(self, **options: Any) -> Any:
+        if self._frames.drawing or self._picture is None:
+            self._frames.count_drawn(1)
+            self._picture = self._render(**options)
+        else:
+            self._frames.count_left_out(1)
+        return self._picture

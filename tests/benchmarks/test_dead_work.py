@@ -1,0 +1,117 @@
+"""RLinf's environments that draw what is looked at show the same as RLinf's own, to the bit."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
+from rlinf_async.lab.demo.simulators.rendering import installed_backend
+from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER
+
+pytest.importorskip("rlinf", reason="these are environments of RLinf")
+pytest.importorskip("gym", reason="RLinf's LIBERO is an environment of gym")
+
+ROOT = Path(__file__).parents[2]
+ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
+A_THOUSAND = pytest.mark.nightly
+
+
+def compared(*arguments: str) -> dict:
+    environ = {**os.environ, ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
+    if environ["MUJOCO_GL"] == "osmesa":
+        environ["PYOPENGL_PLATFORM"] = "osmesa"
+    if SOFTWARE_DRIVER.is_file():
+        environ.setdefault(DRIVERS_VARIABLE, str(SOFTWARE_DRIVER))
+    command = [sys.executable, "-m", "benchmarks.dead_work.frames", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout[done.stdout.index("{\n") :])
+
+
+@pytest.fixture
+def libero():
+    if problem := missing_libero():
+        pytest.skip(problem)
+    if not ASSETS.is_dir():
+        pytest.skip(f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}")
+
+
+@pytest.fixture
+def maniskill():
+    if importlib.util.find_spec("mani_skill") is None:
+        pytest.skip("the package mani_skill is not installed (see the `maniskill` extra)")
+    if not SOFTWARE_DRIVER.is_file():
+        pytest.skip(f"no software Vulkan driver at {SOFTWARE_DRIVER}")
+
+
+@pytest.fixture
+def metaworld():
+    pytest.importorskip("metaworld", reason="Meta-World is not installed")
+    if installed_backend() is None:
+        pytest.skip("neither the EGL nor the OSMesa library is installed")
+
+
+@pytest.mark.libero
+@pytest.mark.usefixtures("libero")
+@pytest.mark.parametrize(
+    ("decisions", "horizon"),
+    [(3, 5), pytest.param(100, 25, marks=A_THOUSAND)],
+)
+def test_libero_with_episodes_that_end_and_are_reset_in_a_decision(decisions, horizon):
+    sizes = ("--size", "64", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
+    result = compared("libero", *sizes, "--auto-reset", "--horizon", str(horizon))
+    assert result["equal"], result["difference"]
+    assert result["frames"]["left_out"] > result["frames"]["drawn"]
+
+
+@pytest.mark.libero
+@pytest.mark.nightly
+@pytest.mark.usefixtures("libero")
+def test_libero_over_a_thousand_steps_without_a_reset_of_its_own():
+    result = compared("libero", "--size", "64", "--decisions", "50", "--resets", "2", "--envs", "2")
+    assert result["equal"], result["difference"]
+    # Two environments: 17 frames of the first reset, 1 of the second, 1 of each decision.
+    assert result["frames"] == {"drawn": 2 * (17 + 1 + 100), "left_out": 2 * (16 + 900)}
+
+
+@pytest.mark.render
+@pytest.mark.usefixtures("metaworld")
+@pytest.mark.parametrize(
+    ("task", "decisions"),
+    [
+        ("reach-v3", 2),
+        *(
+            pytest.param(task, 100, marks=A_THOUSAND)
+            for task in ("reach-v3", "button-press-topdown-v3", "door-open-v3")
+        ),
+    ],
+)
+def test_metaworld_with_episodes_that_end_and_are_reset_in_a_decision(task, decisions):
+    sizes = ("--size", "480", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
+    result = compared("metaworld", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
+    assert result["equal"], result["difference"]
+    assert result["frames"]["left_out"] == 2 * decisions * 4
+
+
+@pytest.mark.maniskill
+@pytest.mark.usefixtures("maniskill")
+@pytest.mark.parametrize(
+    ("task", "decisions"),
+    [
+        ("PickCube-v1", 2),
+        *(
+            pytest.param(task, 100, marks=A_THOUSAND)
+            for task in ("PickCube-v1", "PushCube-v1", "StackCube-v1")
+        ),
+    ],
+)
+def test_maniskill_with_episodes_that_end_and_are_reset_in_a_decision(task, decisions):
+    sizes = ("--size", "64", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
+    result = compared("maniskill", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
+    assert result["equal"], result["difference"]
+    assert result["frames"]["left_out"] == 2 * decisions * 4
