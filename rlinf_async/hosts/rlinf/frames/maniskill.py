@@ -132,3 +132,13 @@ class UnreadSensors(dict[str, Any]):
     def copy(self) -> dict[str, Any]:
         self._read()
         return super().copy()
+
+    def __eq__(self, other: object) -> bool:
+        self._read()
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        self._read()
+        return super().__repr__()
