@@ -137,7 +137,7 @@ class UnreadSensors(dict[str, Any]):
         self._read()
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         self._read()
