@@ -130,7 +130,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def load_checkpoint(self, load_path: str) -> None:
         """RLinf's own, into the optimizer whose state it is."""
         progress = OptimizerProgress.read(Path(load_path), warmup_steps=self.critic_warmup_steps)
-        if self.is_weight_offloaded:
+        if self._away:
             self.load_param_and_grad(self.device)  # an optimizer is built on the parameters where they are
         progress.prepare(self)
         super().load_checkpoint(load_path)

@@ -112,7 +112,11 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "save_checkpoint": CHECKPOINTS,
             "load_checkpoint": CHECKPOINTS,
             "critic_warmup_steps": CHECKPOINTS,
-            "is_weight_offloaded": CHECKPOINTS,
+            "optimizer_steps": CHECKPOINTS,
+            "optimizer": CHECKPOINTS,
+            "build_optimizer": CHECKPOINTS,
+            "build_lr_scheduler": CHECKPOINTS,
+            "grad_scaler": CHECKPOINTS,
         },
     ),
     "EmbodiedRewardWorker": BorrowedName(

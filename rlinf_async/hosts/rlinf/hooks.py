@@ -31,7 +31,7 @@ from rlinf_async.hosts.rlinf.config import (
 )
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-from rlinf_async.hosts.rlinf.replacements import replacement, runner_replacement
+from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
@@ -61,6 +61,7 @@ def prepare(cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.explain import remarks
 
         register_models()
+        check_entry_points()
         settings = resolve(cfg, beside=obstacles(checked(cfg), active=is_active(cfg)))
         # Before `write_back`, after which the config has no setting left that would give way.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]

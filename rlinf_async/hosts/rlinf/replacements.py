@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.own_engine import APPLY, POLICY, SYNC, unserved
 
 WORKERS_GROUP = "rlinf_async.workers"
 
@@ -99,7 +101,40 @@ def _before(replacement: Any, users: type, base: type, role: str) -> type:
             f"{base.__name__}, which the asynchronous loops do not call. Provide a subclass of rlinf-async's "
             f"worker by an entry point {WORKERS_GROUP}: {dotted(users)}, or use async.mode=off"
         )
-    return type(replacement)(f"Async{users.__name__}", (replacement, users), {"__module__": users.__module__})
+    attributes: dict[str, Any] = {"__module__": users.__module__}
+    if role == "rollout":
+        _check_engine(users, own)
+        if hasattr(users, APPLY):
+            # Behind our class, which has a method of this name, it would not be found.
+            attributes["users_apply_weights"] = getattr(users, APPLY)
+    return type(replacement)(f"Async{users.__name__}", (replacement, users), attributes)
+
+
+def _check_engine(users: type, own: Sequence[type]) -> None:
+    """Check that a rollout worker which does not act by RLinf's `hf_model` takes new weights.
+
+    Raises:
+        ValueError: it would act by those that it began with.
+    """
+    if lost := unserved(own):
+        raise ValueError(
+            f"async is on, and {dotted(users)} overrides {', '.join(lost)}, so that it would not act by the "
+            f"weights that the run gives to {POLICY}. Give it a method {APPLY}(state_dict, version), which "
+            f"is called with every version, or {SYNC}, or use async.mode=off"
+        )
+
+
+def check_entry_points() -> None:
+    """Check the rollout worker that a package puts in the place of ours, before any process is started.
+
+    Raises:
+        ValueError: it would act by the weights that it began with.
+    """
+    ours = "rlinf_async.hosts.rlinf.rollout_worker.BatchingRolloutWorker"
+    users = load_class(WORKERS_GROUP, "rollout")
+    own = [cls for cls in users.__mro__ if dotted(cls) != ours]
+    names = [dotted(cls) for cls in users.__mro__]
+    _check_engine(users, own[: names.index(ours)] if ours in names else [])
 
 
 def runner_replacement(cls: type) -> type:

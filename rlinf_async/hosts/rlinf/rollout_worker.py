@@ -15,9 +15,11 @@ from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.scoring import scores_of
 from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.models import score
+from rlinf_async.hosts.rlinf.own_engine import POLICY
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.ray_runtime.handles import Handle
@@ -61,16 +63,41 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests, by the newest weights, until the channels close."""
         self._buckets = settings.buckets
+        if not hasattr(self, POLICY) and settings.scored_by_inference:
+            raise RuntimeError(
+                f"{type(self).__name__} has no {POLICY}, by which idle inference ranks score pieces; set "
+                "async.advanced.measure_ratios=false, with which the learner scores all"
+            )
         await super().serve(settings, requests, coordinator)
 
     def policy_module(self) -> torch.nn.Module:
         module: torch.nn.Module = self.hf_model
         return module
 
+    async def weight_types(self) -> dict[str, torch.dtype]:
+        # Of an engine without `hf_model` nothing is known: it is sent all weights, in the learner's types.
+        return await super().weight_types() if hasattr(self, POLICY) else {}
+
+    def apply_weights(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
+        """Write weights into `hf_model`, and hand them to a class that acts by an engine of its own."""
+        own = getattr(self, "users_apply_weights", None)
+        if own is None and not own_engine.syncs_itself(type(self), MultiStepRolloutWorker):
+            super().apply_weights(state_dict, version)
+            return
+        # Copies: what an engine keeps of them must not change with the next version.
+        tensors = {name: tensor.clone() for name, tensor in state_dict.items()}
+        if own is None:
+            own_engine.sync(self, tensors, version)
+            return
+        if hasattr(self, POLICY):
+            super().apply_weights(tensors, version)
+        own(tensors, version)
+
     def weights_changed(self, version: int) -> None:
         """Do what RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
         self.version = version
-        self.set_global_step(version)
+        if hasattr(self, POLICY):
+            self.set_global_step(version)
         if self._takes_turns:
             self._come_back()  # first: a graph is captured of weights on the device
         if self._wants_graphs and self.torch_device_type == "cuda" and not self._has_graphs:
@@ -107,7 +134,8 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
 
     def has_critic(self) -> bool:
         # The heads by which RLinf's `get_bootstrap_values` tells.
-        return any(hasattr(self.hf_model, head) for head in ("value_head", "q_head"))
+        policy = getattr(self, POLICY, None)
+        return policy is None or any(hasattr(policy, head) for head in ("value_head", "q_head"))
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
         on_device = map_tensors(lambda tensor: tensor.to(self.device), samples)

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -88,6 +88,15 @@ class InferenceWorker(RunProcess):
         """
         raise NotImplementedError
 
+    def apply_weights(self, state_dict: Tensors, version: int) -> None:
+        """Take the weights of `version`: those that training changes, and of the first version all. Called in
+        the thread of inference, between forward passes.
+
+        A class that acts by a copy of its own extends it. The tensors are in memory that others write to once
+        this has returned.
+        """
+        apply(self.policy_module(), state_dict)
+
     def weights_changed(self, version: int) -> None:
         """The policy has the weights of `version`; called in the thread of inference. A host may note it."""
 
@@ -155,9 +164,11 @@ class InferenceWorker(RunProcess):
         return self._busy.pop()
 
     def _load(self, version: int, data: Sequence[AbstractContextManager[Tensors]]) -> None:
-        for part in data:
-            with part as tensors:
-                apply(self.policy_module(), tensors)
+        with ExitStack() as opened:
+            tensors: Tensors = {}
+            for part in data:
+                tensors |= opened.enter_context(part)
+            self.apply_weights(tensors, version)
         # Behind the weights: should writing them fail, no score claims to be of this version.
         self._version_held = version
         self.weights_changed(version)

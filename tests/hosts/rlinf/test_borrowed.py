@@ -19,12 +19,16 @@ HOST = PACKAGE / "hosts" / "rlinf"
 OURS = {
     "EnvWorker": (ShardedEnvWorker, "worker", ("env_shard", "compat")),
     "MultiStepRolloutWorker": (BatchingRolloutWorker, "", ()),
-    "EmbodiedFSDPActor": (StreamingActorWorker, "actor", ("learner", "weights", "losses")),
+    "EmbodiedFSDPActor": (
+        StreamingActorWorker,
+        "actor",
+        ("learner", "weights", "losses", "optimizer_progress"),
+    ),
 }
 """Our subclass of each worker, and the name by which other modules know an instance of it."""
 MOST_CLASSES = 34
 """Classes, functions and constants of RLinf, beside what the next line bounds."""
-MOST = 40
+MOST = 46
 """Attributes and methods of RLinf's workers; each is a thing that RLinf's next version may take away."""
 
 

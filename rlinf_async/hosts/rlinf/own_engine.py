@@ -1,0 +1,166 @@
+"""Rollout workers that act by an engine of their own, beside or in the place of RLinf's `hf_model`.
+
+Such a class takes new weights in its `sync_model_from_actor`, as RLinf calls it, or in a method that is named
+for this package, `apply_weights(state_dict, version)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+Tensors = Mapping[str, torch.Tensor]
+
+APPLY, SYNC = "apply_weights", "sync_model_from_actor"
+POLICY = "hf_model"
+OTHER_WAYS = ("request_actor_sync_model", "_recv_and_apply_actor_sync")
+"""Methods of RLinf's asynchronous rollout worker by which it takes weights, and which are not called."""
+TOTAL_KEY, VERSION_KEY = "total_buckets", "syncer_version"
+"""Names in a bucket of RLinf's bucket syncer, beside those of weights."""
+
+
+class Inbox:
+    """The actor's side of one call of `sync_model_from_actor`: all of a version is here, and is taken once.
+
+    It stands in the place of the worker's weight syncer, and of its `broadcast`, `recv` and `send`, by which
+    a class may take weights without one: then they come as a single bucket of RLinf's bucket syncer.
+    """
+
+    comm_options = None
+
+    def __init__(self, tensors: Tensors, version: int) -> None:
+        self._tensors, self._version = dict(tensors), version
+        self.models: list[Any] = []
+        """Models that were given the weights."""
+        self.taken = False
+
+    def receiver_initialized(self) -> bool:
+        return True
+
+    async def init_receiver(self, *_: Any, **__: Any) -> None:
+        """Do nothing: there is nothing to agree on."""
+
+    async def apply(self, model: Any, recv: Callable[..., Any]) -> int:
+        """Write the weights into `model`, and return their version."""
+        model.load_state_dict(self._tensors, strict=False)
+        self.models.append(model)
+        self.taken = True
+        return self._version
+
+    def receive(self, *_: Any, async_op: bool = False, **__: Any) -> Any:
+        """Return the one bucket of this version, or a handle of it.
+
+        Raises:
+            RuntimeError: it was taken already.
+        """
+        if self.taken:
+            raise RuntimeError(f"version {self._version} comes in one bucket, and was received twice")
+        self.taken = True
+        counts = {TOTAL_KEY: torch.tensor(1), VERSION_KEY: torch.tensor(self._version)}
+        bucket = {**self._tensors, **counts}
+        return Arrived(bucket) if async_op else bucket
+
+    def send(self, *_: Any, async_op: bool = False, **__: Any) -> Any:
+        """Do nothing: the actor has no need of an answer."""
+        return Arrived(None) if async_op else None
+
+
+class Arrived:
+    """The handle of a message that is there."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+    def wait(self) -> Any:
+        return self._message
+
+    async def async_wait(self) -> Any:
+        return self._message
+
+
+def syncs_itself(cls: type, stock: type) -> bool:
+    """Return True if a class has another `sync_model_from_actor` than RLinf's, which is that of `stock`."""
+    return getattr(cls, SYNC, None) is not getattr(stock, SYNC, None)
+
+
+def sync(worker: Any, tensors: Tensors, version: int) -> None:
+    """Have `worker` take weights by its own `sync_model_from_actor`; its `hf_model`, if any, has them then.
+
+    Raises:
+        RuntimeError: it has not taken them.
+    """
+    inbox = Inbox(tensors, version)
+    ends = {"weight_syncer": inbox, "broadcast": inbox.receive, "recv": inbox.receive, "send": inbox.send}
+    with _attributes(worker, ends):
+        # In the thread of inference, as all that touches the policy.
+        asyncio.run(worker.sync_model_from_actor())
+    if not inbox.taken:
+        raise RuntimeError(
+            f"{type(worker).__name__}.{SYNC} has not taken version {version}: it takes weights by "
+            f"self.weight_syncer.apply or self.broadcast, or the class has a method {APPLY}"
+            "(state_dict, version)"
+        )
+    policy = getattr(worker, POLICY, None)
+    # Ranks score by it, whatever acts.
+    if policy is not None and not any(model is policy for model in inbox.models):
+        policy.load_state_dict(tensors, strict=False)
+
+
+@contextmanager
+def _attributes(worker: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Give an instance attributes for as long as the block lasts."""
+    before = {name: vars(worker)[name] for name in values if name in vars(worker)}
+    vars(worker).update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            vars(worker).pop(name)
+        vars(worker).update(before)
+
+
+def unserved(own: Sequence[type]) -> list[str]:
+    """Return the methods by which classes take weights, or act by others than `hf_model`'s, if nothing gives
+    them new versions; none of classes that have `apply_weights` or `sync_model_from_actor`.
+
+    Args:
+        own: the classes in front of RLinf's own, or ours, in their order.
+    """
+    methods: dict[str, FunctionType] = {}
+    for cls in reversed(own):
+        # RLinf's metaclass wraps the public methods of a worker.
+        functions = {name: inspect.unwrap(value) for name, value in vars(cls).items() if callable(value)}
+        methods |= {name: value for name, value in functions.items() if isinstance(value, FunctionType)}
+    if APPLY in methods or SYNC in methods:
+        return []
+    other = [name for name in OTHER_WAYS if name in methods]
+    elsewhere = ["predict"] if "predict" in methods and not _leads_to_policy(methods) else []
+    return other + elsewhere
+
+
+def _leads_to_policy(methods: Mapping[str, FunctionType]) -> bool:
+    """Return True if `predict`, or a method that it calls, names `hf_model` or the method it overrides."""
+    waiting, seen = ["predict"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        names = set(_names_in(methods[name].__code__))
+        if POLICY in names or ("super" in names and name in names):
+            return True
+        waiting += [each for each in names & methods.keys() if each not in seen]
+    return False
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+        elif isinstance(constant, str):
+            yield constant  # of `getattr(self, "hf_model")`
