@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rlinf_async.core.types import Piece, Ticket
 
@@ -15,23 +15,34 @@ AUTO_SHARDS = 2
 MOST_SHARDS = 64
 """Shards per env worker at most, where every simulator has a process of its own."""
 
-SEPARATE_SIMULATORS = frozenset({"libero", "metaworld", "robocasa", "calvin", "robotwin", "habitat", "d4rl"})
+SEPARATE_SIMULATORS = frozenset(
+    {"libero", "metaworld", "robocasa", "robocasa365", "calvin", "robotwin", "habitat", "d4rl"}
+)
 """Simulators that run in processes of their own, a CPU core each: nothing makes one wait for another."""
+
+SHARED_SIMULATORS = frozenset({"frankasim"})
+"""Simulators on the CPU that share the process of their env worker."""
 
 VECTORISED_SIMULATORS = frozenset(
     {
         "maniskill",
+        "maniskill_rlt",
         "isaaclab",
         "genesis",
         "behavior",
         "opensora_wm",
         "wan_wm",
+        "world_model",
         "embodichain",
         "roboverse",
         "polaris",
     }
 )
 """Simulators that batch environments on an accelerator: splitting ManiSkill cost 45 % (RL-VLA3, table 4)."""
+
+Splitting = Literal["apart", "together", "vectorised", "unknown"]
+"""How the simulators of an env worker can be split: each has a process of its own, they share that of the
+worker, they are one batch on an accelerator, or nobody has looked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,36 +159,36 @@ def choose_shards(
     *,
     asked: int | None,
     simulator: str,
+    splitting: Splitting,
     stages: int,
     fits: Callable[[int], bool],
     most: int,
-    separate: bool = False,
 ) -> int:
     """Shards per env worker for `shards: auto` (`asked` is None) or for the number asked for.
 
-    A GPU-vectorised simulator is not split; a `pipeline_stage_num` above 1 in the user's config is kept.
-    Simulators that have a process each are split into as many shards as divide them, so that none waits for
-    another; simulators that share the process of their worker are split into two.
+    A GPU-vectorised simulator is not split, and by itself none that nobody has looked at; a
+    `pipeline_stage_num` above 1 in the user's config is kept. Simulators that have a process each are split
+    into as many shards as divide them, so that none waits for another; simulators that share the process of
+    their worker are split into two.
 
     Args:
+        simulator: its name, for a reader.
         fits: returns True if a run can be made with this number of shards per worker.
         most: environments (or groups, which are not cut) of an env worker.
-        separate: True if every simulator has a process of its own.
 
     Raises:
         ValueError: a vectorised simulator would be split.
     """
-    is_vectorised = simulator in VECTORISED_SIMULATORS
     if asked is not None:
-        if is_vectorised and asked > stages:
+        if splitting == "vectorised" and asked > stages:
             raise ValueError(
                 f"async.rollout.shards={asked} would split {simulator}, which vectorises its environments on "
                 f"the accelerator; use async.rollout.shards=auto or {stages}"
             )
         return asked
-    if is_vectorised or stages > 1:
+    if splitting in ("vectorised", "unknown") or stages > 1:
         return stages
-    target = min(most, MOST_SHARDS) if separate else AUTO_SHARDS
+    target = min(most, MOST_SHARDS) if splitting == "apart" else AUTO_SHARDS
     return next((shards for shards in range(target, 1, -1) if fits(shards)), 1)
 
 

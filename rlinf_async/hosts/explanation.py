@@ -11,9 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
-from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts.reasons import Change
-from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
+from rlinf_async.hosts.simulators import hold_one_environment, splitting
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.wire.listening import places
 
@@ -137,11 +136,17 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
         return f"level 2 is off: {key} for each env worker, and at least one for each inference rank"
     if rollout.shards != "auto":
         return "async.rollout.shards"
-    if simulator in VECTORISED_SIMULATORS:
+    how = splitting(train)
+    if how == "vectorised":
         return f"auto: {simulator} batches its environments on an accelerator and is not split"
     if stages > 1:
         return f"auto: {key} is kept"
-    if simulators_apart(train):
+    if how == "unknown":
+        return (
+            f"auto: {simulator} is not split, as nobody has looked at it; async.rollout.shards=2 splits it, "
+            "which costs time where it batches its environments on an accelerator"
+        )
+    if how == "apart":
         return f"auto: every {simulator} simulator has a process of its own, so that none waits for another"
     return "auto: simulators share the env worker's process; one shard steps while another is answered"
 

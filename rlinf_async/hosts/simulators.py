@@ -15,7 +15,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import RolloutConfig
-from rlinf_async.core.sharding import SEPARATE_SIMULATORS, ShardPlan, choose_shards, nearest_multiple
+from rlinf_async.core.sharding import (
+    SEPARATE_SIMULATORS,
+    SHARED_SIMULATORS,
+    VECTORISED_SIMULATORS,
+    ShardPlan,
+    Splitting,
+    choose_shards,
+    nearest_multiple,
+)
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -35,12 +43,25 @@ def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
     return seed + 7919 * (times + 1000 * generation)
 
 
-def simulators_apart(train: Mapping[str, Any]) -> bool:
-    """Return True if the simulators of an `env` section have a process each.
+def splitting(train: Mapping[str, Any]) -> Splitting:
+    """Return how the simulators of an `env` section can be split; `unknown` of one that no table names.
 
-    The key `processes` of our own Meta-World tells where its simulators are.
+    The key `processes` of our own Meta-World tells where its simulators are. Environments that a package
+    declares are built in the process of their env worker.
     """
-    return train["env_type"] in SEPARATE_SIMULATORS and "processes" not in train
+    simulator = str(train["env_type"])
+    if simulator in VECTORISED_SIMULATORS:
+        return "vectorised"
+    if simulator in SEPARATE_SIMULATORS and "processes" not in train:
+        return "apart"
+    if simulator in SEPARATE_SIMULATORS | SHARED_SIMULATORS or train.get("env_class"):
+        return "together"
+    return "unknown"
+
+
+def simulators_apart(train: Mapping[str, Any]) -> bool:
+    """Return True if the simulators of an `env` section have a process each."""
+    return splitting(train) == "apart"
 
 
 def hold_one_environment(train: Mapping[str, Any]) -> bool:
@@ -106,7 +127,7 @@ def divide(
             stages=stages,
             fits=lambda n: one_each.fits(n) and evaluates(n * one_each.env_workers),
             most=one_each.envs_per_shard // one_each.group_size,
-            separate=simulators_apart(train),
+            splitting=splitting(train),
         )
     return replace(one_each, shards_per_worker=shards)
 

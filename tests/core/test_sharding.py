@@ -160,7 +160,7 @@ def test_a_size_below_one_is_named(name):
 
 
 def chosen(**changes):
-    few = {"separate": True, "simulator": "libero", "stages": 1, "asked": None, "most": 8}
+    few = {"splitting": "apart", "simulator": "libero", "stages": 1, "asked": None, "most": 8}
     few["fits"] = lambda shards: 8 % shards == 0
     return choose_shards(**{**few, **changes})
 
@@ -177,27 +177,28 @@ def test_auto_stays_within_what_fits_and_what_one_worker_can_look_after():
 
 
 def test_auto_gives_simulators_in_one_process_two_shards_so_that_one_steps_while_one_is_answered():
-    assert chosen(separate=False) == 2
+    assert chosen(splitting="together") == 2
 
 
-@pytest.mark.parametrize("simulator", sorted(VECTORISED_SIMULATORS))
-def test_auto_does_not_split_a_vectorised_simulator(simulator):
-    assert chosen(simulator=simulator) == 1
+@pytest.mark.parametrize("splitting", ["vectorised", "unknown"])
+def test_auto_splits_neither_a_vectorised_simulator_nor_one_that_nobody_has_looked_at(splitting):
+    assert chosen(splitting=splitting) == 1
 
 
 def test_the_pipeline_stages_that_a_user_has_set_are_kept():
     assert chosen(stages=4) == 4
-    assert chosen(simulator="maniskill", stages=2) == 2
+    assert chosen(splitting="vectorised", stages=2) == 2
 
 
 def test_asking_to_split_a_vectorised_simulator_is_refused_with_what_is_valid():
     with pytest.raises(ValueError, match=r"shards=4 would split maniskill.*auto or 1"):
-        chosen(simulator="maniskill", asked=4)
-    assert chosen(simulator="maniskill", asked=1) == 1
+        chosen(simulator="maniskill", splitting="vectorised", asked=4)
+    assert chosen(simulator="maniskill", splitting="vectorised", asked=1) == 1
 
 
 def test_a_number_asked_for_is_what_is_used():
     assert chosen(asked=5) == 5
+    assert chosen(splitting="unknown", asked=4) == 4
 
 
 @settings(deadline=None, max_examples=200)

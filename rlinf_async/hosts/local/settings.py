@@ -118,7 +118,7 @@ class LocalSettings:
             rollout_epochs=self.rollout_epochs,
             group_size=self.group_size,
         )
-        simulator = {"env_type": "local"}
+        simulator = {"env_type": "local", "env_class": "local"}
         rollout = self.asynchrony.rollout
         # This host has no evaluation that a number of shards would have to suit.
         return divide(one_each, simulator, rollout, stages=1, evaluates=lambda shards: True)

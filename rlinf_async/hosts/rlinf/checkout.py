@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import yaml
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES
+from rlinf_async.hosts.rlinf.readers import chains_of
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
+from rlinf_async.hosts.rlinf.values import BECOMES, unknown_values, values_of
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")
@@ -34,6 +36,10 @@ class Checkout:
     """On-policy example configs that have other contents in all trees that are known."""
     unknown_keys: Mapping[str, tuple[str, ...]]
     """Keys of added and changed configs that nobody has looked at, by config."""
+    unknown_values: Mapping[str, tuple[str, ...]]
+    """Environments, models, losses, advantages and levels of ratios that no table here names, by key."""
+    unknown_reads: tuple[str, ...]
+    """Keys that RLinf's workers and runners read whose places ours take, and that nobody has looked at."""
 
 
 def look_at(root: Path) -> Checkout:
@@ -55,12 +61,23 @@ def look_at(root: Path) -> Checkout:
         added=added,
         changed=changed,
         unknown_keys={name: keys for name, keys in unknown.items() if keys},
+        unknown_values=unknown_values(values_of(package)),
+        unknown_reads=tuple(sorted(_unknown_reads(package))),
     )
 
 
 def _unknown(config: Mapping[str, Any]) -> tuple[str, ...]:
     sections = {name: config[name] for name in CONFIG_SECTIONS if name in config}
     return tuple(sorted(TABLE.unknown(sections)))
+
+
+def _unknown_reads(package: Path) -> Iterator[str]:
+    for chain in chains_of(package):
+        key = ".".join(chain)
+        is_known = TABLE.find(key) or any(row.name.startswith(f"{key}.") for row in TABLE.rows)
+        # A section that is handed on as a whole is no key.
+        if len(chain) > 1 and chain[0] in KNOWN_SECTIONS and not is_known:
+            yield key
 
 
 def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
@@ -89,6 +106,13 @@ def lines_of(found: Checkout) -> list[str]:
     lines += [f"lacks    {name}" for name in found.tree.missing] or [
         "names    every name that is used is there"
     ]
+    lines += [
+        f"values   {key}: {BECOMES[key]} {', '.join(names)}" for key, names in found.unknown_values.items()
+    ]
+    if not found.unknown_values:
+        lines.append("values   every environment, model, loss, advantage and level of ratios is known")
+    if found.unknown_reads:
+        lines.append(f"reads    keys that nobody has looked at: {', '.join(found.unknown_reads)}")
     for what, names in (("adds", found.added), ("changes", found.changed)):
         lines += [f"{what:8} {name}{_keys(found.unknown_keys.get(name, ()))}" for name in names]
     if not found.added and not found.changed:

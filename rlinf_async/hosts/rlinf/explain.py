@@ -11,7 +11,6 @@ from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.core.sharding import VECTORISED_SIMULATORS
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
@@ -28,6 +27,7 @@ from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import absent
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
+from rlinf_async.hosts.simulators import splitting
 
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""
@@ -178,10 +178,16 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
     levels, plan = settings.asynchrony, settings.plan
     if levels.streamer.enabled and not settings.streams:
         yield _waiting(settings)
-    simulator = str(cfg["env"]["train"]["env_type"])
-    is_one_batch = simulator in VECTORISED_SIMULATORS and plan.shards_per_worker == 1
+    train = cfg["env"]["train"]
+    simulator, how = str(train["env_type"]), splitting(train)
+    is_one_batch = how == "vectorised" and plan.shards_per_worker == 1
     if is_one_batch and levels.off_policy and settings.update_epoch > 1:
         yield _gain(simulator, settings)
+    if how == "unknown" and plan.shards_per_worker > 1:
+        yield (
+            f"{plan.shards_per_worker} shards per env worker split {simulator}, at which nobody has looked: "
+            "where it batches its environments on an accelerator, that costs time"
+        )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:

@@ -13,8 +13,8 @@ from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE, Translation
-from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, refuse_other_algorithms
-from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, WITHOUT_ADAPTERS
+from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, refuse_other_algorithms, unexamined_level
+from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.settings import overlap, unserved_rewards
 from rlinf_async.hosts.tasks import cannot_take_on, settled
 
@@ -107,6 +107,9 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             "runner.only_eval=true",
             "runner.only_eval=true",
         )
+    if why := UNSERVED_MODELS.get(str(model)):
+        yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
+    yield from unexamined_level(cfg)
     yield from _missing_adapters(lookup(cfg, "actor.model") or {})
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -38,6 +39,7 @@ from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.readers import is_read
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 SIZE = Whole(0)
 LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
@@ -246,7 +248,9 @@ NUMBER_ROWS = (
     ),
 )
 CHOICE_ROWS = (
-    *rows(LEVEL_KIND, "algorithm.logprob_type", "algorithm.entropy_type"),
+    *rows(LEVEL_KIND, "algorithm.entropy_type"),
+    # Newer versions of RLinf have more of them: `losses` says which are served.
+    *rows(Text("a level of RLinf's"), "algorithm.logprob_type"),
     *rows(Names(("chunk_level", "action_level")), "algorithm.reward_type"),
     *rows(Names(REWARD_MODES), "reward.reward_mode"),
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
@@ -490,7 +494,18 @@ def read_by_others(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
     brought = entry_points(group="rlinf_async.preparations").names
-    return {key: value for key, value in TABLE.unknown(cfg).items() if key.partition(".")[0] not in brought}
+    return {
+        key: value
+        for key, value in TABLE.unknown(cfg).items()
+        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in _filled_in())
+    }
+
+
+@cache
+def _filled_in() -> set[str]:
+    """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
+    sources = sources_of("rlinf")
+    return set() if sources is None else sources.assigned("cfg", "config.py")
 
 
 def _is_ignored(key: str, value: Any) -> bool:

@@ -18,8 +18,9 @@ from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked, without_signal
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
-from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 ON_POLICY_LOSSES = {
     "actor_critic": "actor_critic",
@@ -43,6 +44,10 @@ OTHER_ALGORITHMS = {
     "rlt_td3": "RLT",
 }
 """Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
+OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
+"""RLinf's `algorithm.adv_type` that are not served."""
+RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
+"""RLinf's `algorithm.logprob_type` that are served: what a ratio of probabilities is of."""
 COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
 """RLinf's `algorithm.adv_type` that compare the members of a group."""
 
@@ -73,7 +78,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
 
 def failing_assertions(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return the assertions of RLinf's on `cfg` (plain data) that would fail once it has started Ray."""
-    return [*_groups(cfg), *_critic(cfg)]
+    return [*_groups(cfg), *_critic(cfg), *_levels(cfg)]
 
 
 def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -92,6 +97,29 @@ def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         yield Reason(
             f"algorithm.loss_type={loss} needs a critic: set actor.model.add_value_head=true",
             "actor.model.add_value_head=true",
+        )
+
+
+def _levels(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """RLinf asserts nothing here: by a name that it does not know it would form other ratios."""
+    level = lookup(cfg, "algorithm.logprob_type")
+    if level is not None and level not in RATIO_LEVELS and level not in _levels_of_rlinf():
+        known = tuple(dict.fromkeys((*RATIO_LEVELS, *sorted(_levels_of_rlinf()))))
+        yield unknown("algorithm.logprob_type", level, known, "a level of RLinf's")
+
+
+def _levels_of_rlinf() -> set[str]:
+    sources = sources_of("rlinf")
+    return set() if sources is None else sources.compared_with("logprob_type", "algorithms/utils.py")
+
+
+def unexamined_level(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if RLinf forms ratios at a level that nobody has looked at here."""
+    level = lookup(cfg, "algorithm.logprob_type")
+    if level is not None and level not in RATIO_LEVELS:
+        yield Reason(
+            f"algorithm.logprob_type={shortened(level)} is not examined: nobody has looked at what "
+            f"corrections do with it; served are {', '.join(RATIO_LEVELS)}; use async.mode=off"
         )
 
 

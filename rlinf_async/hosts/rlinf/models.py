@@ -23,6 +23,11 @@ TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 EVALUATED_MODELS = frozenset({"molmoact2"})
 """Models whose class in RLinf does not train."""
 
+UNSERVED_MODELS = {
+    "pi0_fast": "it scores a sequence of tokens of any length (algorithm.logprob_type=sequence_token_level)",
+}
+"""Models with which nobody has tried any level, and what is known to be in the way."""
+
 WITHOUT_ADAPTERS = frozenset({"cnn_policy", "mlp_policy"})
 """Models without a layer of the names that RLinf's `get_model` gives new adapters to."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from rlinf_async.hosts.rlinf.sources import FUNCTIONS
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
@@ -55,9 +56,12 @@ def is_read(key: str, known_sections: frozenset[str]) -> bool:
 def chains_here() -> frozenset[Chain]:
     """The chains that the replaced classes of the RLinf that is here read; none where there is no RLinf."""
     tree = rlinf_tree()
-    if tree is None:
-        return frozenset()
-    paths = [path for pattern in REPLACED_FILES for path in sorted(tree.root.glob(pattern))]
+    return frozenset() if tree is None else chains_of(tree.root)
+
+
+def chains_of(package: Path) -> frozenset[Chain]:
+    """The same of the RLinf whose package is in the folder `package`."""
+    paths = [path for pattern in REPLACED_FILES for path in sorted(package.glob(pattern))]
     return chains_in([path.read_text() for path in paths])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,60 @@ class Sources:
         return {
             first.value for first in firsts if isinstance(first, ast.Constant) and type(first.value) is str
         }
+
+    def compared_with(self, name: str, file: str) -> set[str]:
+        """The words that a variable, an attribute or a key called `name` is compared with in a file."""
+        return {
+            word
+            for node in ast.walk(_syntax_tree(self.root / file))
+            if isinstance(node, ast.Compare) and _last_name(node.left) == name
+            for right in node.comparators
+            for word in _words(right)
+        }
+
+    def assigned(self, name: str, file: str) -> set[str]:
+        """What a file assigns to below a variable called `name`, as dotted names without it."""
+        targets = [
+            _dotted(target)
+            for node in ast.walk(_syntax_tree(self.root / file))
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        ]
+        return {chain.removeprefix(f"{name}.") for chain in targets if chain.startswith(f"{name}.")}
+
+    def values_of(self, place: str) -> dict[str, str]:
+        """The words that the body of a class gives to names, as an enumeration does."""
+        found = self._find(*_parts(place))
+        body = found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else []
+        return {
+            name: node.value.value
+            for node in body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+            for name in _assigned_names(node)
+        }
+
+    def registered(self, registry: str, file: str) -> dict[str, str]:
+        """The words of a registry by its attributes: `Registry.A = Registry.register("a")`."""
+        return {
+            target.attr: word
+            for node in ast.walk(_syntax_tree(self.root / file))
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if isinstance(target, ast.Attribute) and _dotted(target.value) == registry
+            for arg in node.value.args[:1]
+            for word in _words(arg)
+        }
+
+    def listed(self, name: str, file: str) -> set[str]:
+        """The last names of what a variable of a file is given, such as `A` of `{Registry.A}`."""
+        values = [
+            node.value
+            for node in _syntax_tree(self.root / file).body
+            if isinstance(node, ast.Assign) and name in _assigned_names(node)
+        ]
+        return {each.attr for value in values for each in ast.walk(value) if isinstance(each, ast.Attribute)}
 
     def _members(self, module: str, name: str) -> set[str]:
         place = self._find(module, name)
@@ -132,6 +187,28 @@ def _own(definition: ast.ClassDef) -> set[str]:
     return names | {
         node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"
     }
+
+
+def _dotted(node: ast.AST) -> str:
+    """An attribute of attributes of a variable, as it is written; empty for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *names]) if isinstance(node, ast.Name) else ""
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):  # `section.get("name")`
+        return next((word for arg in node.args[:1] for word in _words(arg)), "")
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    """A word that is written out, or those of a list, a tuple or a set of them."""
+    for each in getattr(node, "elts", [node]):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
 
 
 def _assigned_names(node: ast.Assign) -> set[str]:

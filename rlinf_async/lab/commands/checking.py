@@ -14,7 +14,7 @@ def compat(
     tree: Annotated[Path, typer.Argument(metavar="TREE", help="The root of a checkout of RLinf.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
 ) -> None:
-    """Say which names a checkout of RLinf lacks, and which example configs it adds or changes."""
+    """Say which names a checkout of RLinf lacks, which types are not known, and which configs are new."""
     from rlinf_async.hosts.rlinf.checkout import lines_of, look_at
 
     try:

@@ -11,8 +11,8 @@ import yaml
 
 from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, VECTORISED_SIMULATORS, ShardPlan
-from rlinf_async.hosts.simulators import hold_one_environment, simulators_apart
+from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan, Splitting
+from rlinf_async.hosts.simulators import hold_one_environment, splitting
 from rlinf_async.loops.run_settings import RunSettings
 
 CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -97,9 +97,14 @@ def _stepping(train: object) -> Stepping:
         return "apart"
     if hold_one_environment(train):
         return "apart"
-    if train["env_type"] in VECTORISED_SIMULATORS:
-        return "at once"
-    return "apart" if simulators_apart(train) else "in turn"
+    # Those that nobody has looked at are not split either, as they may be one batch.
+    stepping: dict[Splitting, Stepping] = {
+        "vectorised": "at once",
+        "unknown": "at once",
+        "apart": "apart",
+        "together": "in turn",
+    }
+    return stepping[splitting(train)]
 
 
 def check(settings: RunSettings) -> None:

@@ -45,7 +45,21 @@ def moved(tmp_path):
     for path in (root, *root.rglob("*")):
         path.chmod(0o755)
     worker = root / "rlinf" / "workers" / "rollout" / "hf" / "huggingface_worker.py"
-    worker.write_text(worker.read_text().replace("def predict(", "def act("))
+    moon = "    def orbit(self):\n        return self.cfg.rollout.moon.radius\n\n"
+    worker.write_text(worker.read_text().replace("    def predict(", f"{moon}    def act("))
+    losses = root / "rlinf" / "algorithms" / "losses.py"
+    losses.write_text(f'{losses.read_text()}\n@register_policy_loss("moon_loss")\ndef moon(): ...\n')
+    config = root / "rlinf" / "config.py"
+    model = 'SupportedModel.MOON = SupportedModel.register("moon_model")\nEMBODIED_MODEL = set('
+    config.write_text(
+        config.read_text()
+        .replace("EMBODIED_MODEL = set(", model)
+        .replace("SupportedModel.OPENPI,", "SupportedModel.OPENPI, SupportedModel.MOON,")
+    )
+    envs = root / "rlinf" / "envs" / "__init__.py"
+    envs.write_text(
+        envs.read_text().replace('    LIBERO = "libero"', '    LIBERO = "libero"\n    MOON = "moon"')
+    )
     examples = root / EXAMPLES_FOLDER
     new = (examples / "maniskill_ppo_mlp.yaml").read_text()
     (examples / "moon_ppo_mlp.yaml").write_text(f"{new}\nreward:\n  moon: 3\n")
@@ -65,9 +79,18 @@ def test_what_a_tree_has_taken_away_added_and_changed_is_named(moved):
     (changed,) = (line for line in lines if line.startswith("changes"))
     assert changed.startswith("changes  maniskill_ppo_mlp, with keys that nobody has looked at:")
     assert "algorithm.gamma_of_moon" in changed
-    assert len(lines) == 4
+    assert "values   loss_type: refused are moon_loss" in lines
+    (models,) = (
+        line for line in lines if line.startswith("values   model_type: level 2 is not examined with ")
+    )
+    assert models.endswith(", moon_model, resnet, value_model")
+    (simulators,) = (line for line in lines if line.startswith("values   env_type: one shard "))
+    assert simulators.endswith(" moon, realworld")
+    assert "reads    keys that nobody has looked at: rollout.moon, rollout.moon.radius" in lines
+    assert len(lines) == 8
     plain = json.loads(run(moved, "--json").output)
     assert plain["added"] == ["moon_ppo_mlp"]
+    assert plain["unknown_values"]["loss_type"] == ["moon_loss"]
 
 
 def test_a_folder_without_rlinf_is_refused(tmp_path):
