@@ -19,13 +19,16 @@ BATCHES, DECISIONS = 5, 3
 
 
 class Shard:
-    size, horizon = PLAN.envs_per_shard, DECISIONS
+    horizon = DECISIONS
 
     async def start(self) -> int:
         return 0
 
     async def step(self, answer: Any) -> Any:
         return answer["count"]
+
+    def waiting(self, output: Any) -> int:
+        return PLAN.envs_per_shard
 
     def observation(self, output: Any) -> Any:
         return output

@@ -15,6 +15,7 @@ from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.inference import PolicyWorker
+from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.kit.recorder import SampleRecorder
 from rlinf_async.hosts.kit.scoring import flat, recompute, samples_of
@@ -51,6 +52,7 @@ class Seen:
     where: torch.Tensor
     rewards: torch.Tensor
     ended: torch.Tensor
+    playing: Playing | None = None
 
 
 class Numbers(TrainShard[Seen]):
@@ -69,7 +71,7 @@ class Numbers(TrainShard[Seen]):
     def rebuild(self) -> None:
         """There is nothing to close."""
 
-    def observation(self, output: Seen) -> dict[str, Any]:
+    def shown(self, output: Seen) -> dict[str, Any]:
         return {"obs": {"states": output.where}}
 
     def _shown(self, where: torch.Tensor) -> Shown[Seen]:

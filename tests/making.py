@@ -72,9 +72,11 @@ def plan(**changes):
 NUMBERS = itertools.count()
 
 
-def request(shard=0, size=1, payload=None, mode="train", node=""):
+def request(shard=0, size=1, payload=None, mode="train", node="", lap=None):
     number = next(NUMBERS)
-    return ActionRequest(shard=shard, number=number, size=size, payload=payload, mode=mode, node=node)
+    return ActionRequest(
+        shard=shard, number=number, size=size, payload=payload, mode=mode, node=node, lap=lap
+    )
 
 
 def run_settings(**changes):

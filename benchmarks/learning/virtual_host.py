@@ -97,7 +97,7 @@ class TimedShard:
         self._decision = decisions[number]
         self._chance = np.random.default_rng(seed)
         self._pace = 1.0
-        self.size, self.horizon = shard.size, shard.horizon
+        self.horizon = shard.horizon
 
     def take_on(self, place: int, rollout: int) -> None:
         self._decision = self._decisions[place]
@@ -109,6 +109,9 @@ class TimedShard:
 
     async def step(self, answer: Answer) -> ShardOutput:
         return await self._lasting(self._shard.step(answer))
+
+    def waiting(self, output: ShardOutput) -> int:
+        return self._shard.waiting(output)
 
     def observation(self, output: ShardOutput) -> Any:
         return self._shard.observation(output)

@@ -13,8 +13,14 @@ class SizedRequest(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def lap(self) -> tuple[int, int] | None: ...
+
 
 R = TypeVar("R", bound=SizedRequest)
+Lap = tuple[int, int]
+"""The batch and the epoch of a rollout for training."""
+BEFORE_ALL: Lap = (-1, -1)
 
 
 class DynamicBatcher(Generic[R]):
@@ -93,14 +99,18 @@ class BarrierBatcher(Generic[R]):
     """Level 2 off: a batch holds the requests of every shard that is inside a rollout.
 
     It counts the shards inside a rollout rather than all shards: behind a gate that holds some of them
-    back, waiting for all would never end. `expected` names shards that the gate lets start together;
-    a batch then waits for all of them, and is the same whenever they arrive.
+    back, waiting for all would never end. Rollouts may end at different times: a shard that is a lap ahead
+    waits until no other one is in an earlier lap, as in a synchronous loop. `expected` names shards whose
+    laps the gate lets start together; a batch of a lap then waits for all of them that have not been in it,
+    and is the same whenever they arrive.
     """
 
     def __init__(self, *, expected: frozenset[int] = frozenset()) -> None:
         self._expected_shards = expected
         self._in_flight: set[int] = set()
         self._waiting: dict[int, R] = {}
+        self._laps: dict[int, Lap] = {}
+        """The lap in which a shard has asked last."""
 
     @property
     def deadline(self) -> float | None:
@@ -119,20 +129,32 @@ class BarrierBatcher(Generic[R]):
         if request.shard in self._waiting:
             raise ValueError(f"shard {request.shard} asked again before it was answered")
         self._waiting[request.shard] = request
+        if request.lap is not None:
+            self._laps[request.shard] = request.lap
 
     def remove(self, request: R) -> None:
         """Forget a request that waits; its shard is waited for as before."""
         del self._waiting[request.shard]
 
     def take(self, now: float) -> list[R]:
-        """Return the requests of all shards in flight, by shard number; [] while one has not asked."""
-        # The first test is for the moment in which no shard is in flight: the second holds for an empty set.
-        if not self._waiting or not self._in_flight | self._expected_shards <= self._waiting.keys():
+        """Return the requests of the shards in flight that are in the earliest lap, by shard number; [] while
+        one of them, or one whose lap is not known yet, has not asked.
+        """
+        laps = [request.lap for request in self._waiting.values() if request.lap is not None]
+        lap = min(laps, default=None)
+        if not self._in_flight <= self._waiting.keys() or (lap is not None and self._is_late(lap)):
             return []
-        return self.drain()
+        return self._pop([shard for shard, one in self._waiting.items() if one.lap in (None, lap)])
+
+    def _is_late(self, lap: Lap) -> bool:
+        """Return True if an expected shard has yet to ask in `lap`. One that has, and is in flight no more,
+        has ended that lap, and may have nothing left to do.
+        """
+        return any(self._laps.get(shard, BEFORE_ALL) < lap for shard in self._expected_shards)
 
     def drain(self) -> list[R]:
+        return self._pop(list(self._waiting))
+
+    def _pop(self, shards: list[int]) -> list[R]:
         # By number: in a deterministic run a pass has the same rows in the same order, whoever asked first.
-        batch = [self._waiting[shard] for shard in sorted(self._waiting)]
-        self._waiting.clear()
-        return batch
+        return [self._waiting.pop(shard) for shard in sorted(shards)]

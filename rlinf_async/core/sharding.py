@@ -208,15 +208,20 @@ def pieces(
     *,
     plan: ShardPlan,
     versions: Sequence[int],
+    horizon: int | None = None,
     steps_per_decision: int = 1,
+    skipped: Sequence[tuple[int, int]] | None = None,
 ) -> list[Piece]:
     """The pieces of the rollout that `ticket` has admitted, one for each of `payloads`, in their order.
 
     Args:
         versions: the policy version of each decision.
+        horizon: decisions of a rollout in which no episode ends; None: as many as there are versions.
         steps_per_decision: environment steps of one environment.
+        skipped: of each, the environment steps and the decisions that were left out; None: there are none.
     """
     size = plan.piece_size
+    horizon = len(versions) if horizon is None else horizon
     return [
         Piece(
             ticket=ticket,
@@ -225,8 +230,12 @@ def pieces(
             size=size,
             oldest=min(versions),
             newest=max(versions),
-            env_steps=size * len(versions) * steps_per_decision,
+            env_steps=size * horizon * steps_per_decision,
             payload=payload,
+            skipped_env_steps=env_steps,
+            skipped_decisions=decisions,
         )
-        for part, payload in enumerate(payloads)
+        for part, (payload, (env_steps, decisions)) in enumerate(
+            zip(payloads, skipped or [(0, 0)] * len(payloads), strict=True)
+        )
     ]

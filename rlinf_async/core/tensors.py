@@ -62,6 +62,30 @@ def slice_samples(tree: Tree, start: int, stop: int, dim: int = 0) -> Tree:
     return map_tensors(lambda tensor: tensor.narrow(dim, start, stop - start), tree)
 
 
+def with_rows(tree: Tree, rows: Tree, numbers: torch.Tensor) -> Tree:
+    """A copy of `tree`, [B, ...], in which `rows`, [n, ...], stand at the `numbers`, [n] int64.
+
+    What one of the two has not is None.
+    """
+    result: Tree = {}
+    for name, own in rows.items():
+        before = tree.get(name)
+        if isinstance(own, dict) and isinstance(before, dict):
+            result[name] = with_rows(before, own, numbers)
+        elif isinstance(own, torch.Tensor) and isinstance(before, torch.Tensor):
+            result[name] = before.index_copy(0, numbers, own.to(before.dtype))
+        else:
+            result[name] = None
+    return result
+
+
+def lengthened(tree: Tree, rows: int) -> Tree:
+    """Tensors [T, ...] with their last row `rows` times more."""
+    if not rows:
+        return tree
+    return map_tensors(lambda tensor: torch.cat([tensor, tensor[-1:].expand(rows, *tensor.shape[1:])]), tree)
+
+
 def in_parts(most: int, *trees: Tree) -> Iterator[Tree]:
     """The samples of `trees`, one behind the other, `most` at a time; their number depends on sizes alone.
 

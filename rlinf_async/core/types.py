@@ -55,7 +55,8 @@ class ActionRequest:
     is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
     it first. `generation` is the life of the process that asks; see `core.restarts`. `asker` is the place
     to which the answer is sent, where it does not go through who hands out requests. `again` is True if the
-    request was asked before, and the inference rank is lost that had taken it.
+    request was asked before, and the inference rank is lost that had taken it. `lap` is the batch and the
+    epoch of the rollout that asks, of one for training.
     """
 
     shard: int
@@ -67,6 +68,7 @@ class ActionRequest:
     generation: int = 0
     asker: Any = None
     again: bool = False
+    lap: tuple[int, int] | None = None
 
     @property
     def key(self) -> RequestKey:
@@ -89,7 +91,12 @@ class Piece:
     oldest: int
     newest: int
     env_steps: int
+    """Steps of its environments, from the beginning of the rollout to its horizon."""
     payload: Any
+    skipped_env_steps: int = 0
+    """Those of them that were left out, as the episodes had ended."""
+    skipped_decisions: int = 0
+    """Decisions that no policy was asked for, as the episodes had ended."""
     scores: Future[Any] | None = None
     """Scores of the piece by the policy that anchors it, [T + 1, B, ...], where inference is asked for them:
     whoever cancels it takes the piece back."""

@@ -50,6 +50,22 @@ def _tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
+def items(value: Any, numbers: Sequence[int]) -> Any:
+    """The items at `numbers` of an observation's fields; what is the same for all environments stays."""
+    match value:
+        case torch.Tensor() if value.dim():
+            return value[list(numbers)]
+        case np.ndarray() if value.ndim:
+            return value[list(numbers)]
+        case Mapping():
+            return {name: items(field, numbers) for name, field in value.items()}
+        case list():
+            return [value[number] for number in numbers]
+        case tuple():
+            return tuple(value[number] for number in numbers)
+    return value
+
+
 def storages(value: Any) -> set[int]:
     """Return the addresses of the memory of an observation's tensors."""
     match value:

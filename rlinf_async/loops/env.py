@@ -32,7 +32,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from rlinf_async.config import SurviveConfig
@@ -143,12 +142,12 @@ class _ShardLoop:
             await self.before(ticket)
             record = self.recorder(ticket)
             async with self.policy.rollout(self.shard):
-                output, last = await self._play(record)
+                output, last = await self._play(record, (ticket.batch, ticket.epoch))
                 if free is not None:
                     # The last value is asked for after this, while the next rollout may already step the
                     # environments: `last` must not share memory that a step writes.
                     free.set_result(None)
-                answer = await _ask(last, self.policy, self.spans)
+                answer = None if last is None else await _ask(last, self.policy, self.spans)
             # Outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
             pieces = record.build(output, answer)
         except ShardFailure as failure:
@@ -160,20 +159,27 @@ class _ShardLoop:
             await _hand_over(ticket, pieces, self.trajectories, self.spans, admitted_at)
             self.restarts.worked()
 
-    async def _play(self, record: Recorder) -> tuple[Any, ActionRequest]:
-        """All decisions of a rollout: the last output, and the request for its value, as it is cut there."""
+    async def _play(self, record: Recorder, lap: tuple[int, int]) -> tuple[Any, ActionRequest | None]:
+        """All decisions of a rollout: the last output, and the request for its value where it is cut there.
+
+        There is none if all episodes have ended, perhaps before the horizon.
+        """
         env = self.env
         with self.spans.span("reset", shard=self.shard):
             output = await env.start()
-        for number in islice(REQUEST_NUMBERS, env.horizon):
-            answer = await _ask(_request(self.shard, number, env, output), self.policy, self.spans)
+        request = _request(self.shard, env, output, lap=lap)
+        for _ in range(env.horizon):
+            if request is None:
+                break
+            answer = await _ask(request, self.policy, self.spans)
             record.append(output, answer)
-            with self.spans.span("step", shard=self.shard, number=number):
+            with self.spans.span("step", shard=self.shard, number=request.number):
                 output = await env.step(answer)
-        # Before `finish`, which makes ready for the next rollout, and may write over `output`.
-        last = _request(self.shard, next(REQUEST_NUMBERS), env, output)
+            # After the last step: before `finish`, which makes ready for the next rollout, and may write over
+            # `output`.
+            request = _request(self.shard, env, output, lap=lap)
         await env.finish()
-        return output, last
+        return output, request
 
 
 async def evaluate_shard(
@@ -194,8 +200,10 @@ async def evaluate_shard(
         try:
             async with policy.rollout(shard):
                 output = await env.start()
-                for number in islice(REQUEST_NUMBERS, env.horizon):
-                    request = _request(shard, number, env, output, mode="eval")
+                for _ in range(env.horizon):
+                    request = _request(shard, env, output, mode="eval")
+                    if request is None:
+                        break
                     output = await env.step(await _ask(request, policy, spans))
             await env.finish()
         except ShardFailure as failure:
@@ -205,9 +213,15 @@ async def evaluate_shard(
         remaining -= 1
 
 
-def _request(shard: int, number: int, env: ShardEnv, output: Any, mode: Mode = "train") -> ActionRequest:
-    payload = env.observation(output)
-    return ActionRequest(shard=shard, number=number, size=env.size, payload=payload, mode=mode)
+def _request(
+    shard: int, env: ShardEnv, output: Any, *, mode: Mode = "train", lap: tuple[int, int] | None = None
+) -> ActionRequest | None:
+    """The request of the environments that wait for actions after an output; None if there are none."""
+    size = env.waiting(output)
+    if not size:
+        return None
+    payload, number = env.observation(output), next(REQUEST_NUMBERS)
+    return ActionRequest(shard=shard, number=number, size=size, payload=payload, mode=mode, lap=lap)
 
 
 async def _ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> Any:

@@ -16,21 +16,24 @@ class ShardEnv(Protocol):
     """
 
     @property
-    def size(self) -> int:
-        """Environments in the shard."""
-
-    @property
     def horizon(self) -> int:
-        """Decisions in one rollout."""
+        """Decisions in one rollout, at most."""
 
     async def start(self) -> Any:
         """Begin a rollout: reset, or carry on where the last one ended."""
 
     async def step(self, answer: Any) -> Any:
-        """Apply the actions in `answer`."""
+        """Apply the actions in `answer`, to the environments that were waiting for them."""
+
+    def waiting(self, output: Any) -> int:
+        """The number of environments that need an action after the output of a step. With none the rollout
+        has ended: whatever followed would count nothing.
+        """
 
     def observation(self, output: Any) -> Any:
-        """The payload of the `ActionRequest` that asks for the next actions, made of the output of a step."""
+        """The payload of the `ActionRequest` that asks for the next actions of those that are waiting, made
+        of the output of a step.
+        """
 
     async def finish(self) -> None:
         """A rollout has ended: prepare the next initial states."""
@@ -57,7 +60,8 @@ class Recorder(Protocol):
         """A decision: what the environments showed, and what the policy answered."""
 
     def build(self, output: Any, answer: Any) -> Sequence[Piece]:
-        """Close with the last output and its bootstrap value; the pieces for the learner.
+        """Close with the last output and its bootstrap value, None where no environment was waiting for an
+        answer; the pieces for the learner.
 
         Raises:
             ShardFailure: the environments have given numbers that are not finite.

@@ -94,6 +94,10 @@ class Pending:
     def size(self) -> int:
         return self.request.size
 
+    @property
+    def lap(self) -> tuple[int, int] | None:
+        return self.request.lap
+
 
 Asker = Callable[[Any, Exception | None], None]
 """Takes the answer to a request, or the error that prevented it."""

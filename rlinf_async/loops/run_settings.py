@@ -48,6 +48,8 @@ class RunSettings:
     they are captured as CUDA graphs."""
     save_every: int = 0
     """Steps from one checkpoint to the next; 0 where none are written, or only after the last step."""
+    skips_ended: bool = False
+    """True if nothing is stepped or decided in a rollout for episodes that have ended; learners mask it."""
     learner_scores: str = ""
     """The reason for which inference ranks are not to score for the learner, if there is one."""
 

@@ -37,7 +37,7 @@ from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
-from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened, map_tensors, size_of, slice_samples
 from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
@@ -252,7 +252,7 @@ class StreamingLearner:
         if not scored_pieces:
             self.training.anchor(rollout)
             return rollout
-        scores = concatenate([piece.scores.result() for piece in scored_pieces], dim=1)  # type: ignore[union-attr]
+        scores = concatenate([self._scores_of(piece) for piece in scored_pieces], dim=1)
         if not own:
             self.training.anchor(rollout, scores)
             return rollout
@@ -261,6 +261,11 @@ class StreamingLearner:
         self.training.anchor(parts[0])
         self.training.anchor(parts[1], scores)
         return concatenate(parts, dim=1)
+
+    def _scores_of(self, piece: Piece) -> Tree:
+        """The scores of a piece, [T + 1, B, ...], as those of one whose episodes do not end."""
+        scores: Tree = piece.scores.result()  # type: ignore[union-attr]
+        return lengthened(scores, self._settings.horizon + 1 - size_of(scores))
 
     def _estimate(self, rollout: Tree) -> None:
         mask = self.training.estimate(rollout)

@@ -1,4 +1,5 @@
 import math
+import random
 from collections import Counter
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
 class Request:
     shard: int
     size: int = 1
+    lap: tuple[int, int] | None = None
 
 
 def waiting(*sizes, max_size=4, max_wait=1.0, now=0.0):
@@ -164,6 +166,50 @@ def test_a_shard_that_asks_twice_is_an_error():
         batcher.add(Request(0), now=0.0)
 
 
+def test_a_shard_that_is_a_lap_ahead_waits_until_no_other_is_in_an_earlier_one():
+    batcher = barrier(0, 1, 2)
+    for shard, lap in enumerate([(3, 1), (3, 0), (3, 0)]):
+        batcher.add(Request(shard, lap=lap), now=0.0)
+    assert shards(batcher.take(now=0.0)) == [1, 2]
+    batcher.end(2)
+    assert batcher.take(now=0.0) == []
+    batcher.add(Request(1, lap=(3, 0)), now=0.0)
+    assert shards(batcher.take(now=0.0)) == [1]
+    batcher.end(1)
+    assert shards(batcher.take(now=0.0)) == [0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_expected_shards_are_in_the_same_batches_however_long_their_rollouts_are(seed):
+    """Rollouts of any number of decisions, and a gate that lets a lap begin at any time."""
+    draw = random.Random(seed)
+    lengths = [[draw.randint(1, 4) for _ in range(3)] for _ in range(draw.randint(1, 4))]
+    batcher = BarrierBatcher(expected=frozenset(range(len(lengths))))
+    left = {
+        shard: [(lap, step) for lap in range(3) for step in range(of[lap])]
+        for shard, of in enumerate(lengths)
+    }
+    thinking, batches = list(left), []
+    while any(left.values()):
+        draw.shuffle(thinking)
+        for shard in [thinking.pop() for _ in range(draw.randint(0, len(thinking)))]:
+            batcher.begin(shard)
+            batcher.add(Request(shard, lap=(0, left[shard][0][0])), now=0.0)
+            while batch := shards(batcher.take(now=0.0)):
+                batches.append(batch)
+                for answered in batch:
+                    lap, step = left[answered].pop(0)
+                    if step == lengths[answered][lap] - 1:
+                        batcher.end(answered)
+                thinking += [answered for answered in batch if left[answered]]
+    in_order = [
+        [shard for shard, of in enumerate(lengths) if of[lap] > step]
+        for lap in range(3)
+        for step in range(max(of[lap] for of in lengths))
+    ]
+    assert batches == in_order
+
+
 def test_a_closing_barrier_waits_for_nobody():
     batcher = barrier(0, 1)
     batcher.add(Request(0), now=0.0)
@@ -201,10 +247,10 @@ def test_behind_a_gate_of_any_width_a_barrier_always_moves_on(seed, count, room)
 def test_shards_that_start_together_are_all_waited_for_before_the_first_has_asked():
     barrier = BarrierBatcher(expected=frozenset({0, 1}))
     barrier.begin(1)
-    barrier.add(Request(1), 0.0)
+    barrier.add(Request(1, lap=(0, 0)), 0.0)
     assert barrier.take(0.0) == []
     barrier.begin(0)
-    barrier.add(Request(0), 0.0)
+    barrier.add(Request(0, lap=(0, 0)), 0.0)
     assert [one.shard for one in barrier.take(0.0)] == [0, 1]
 
 

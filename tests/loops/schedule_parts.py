@@ -26,14 +26,28 @@ class Env:
     shard: int
     size: int
     horizon: int
+    played: int = 0
+    ends: list = field(default_factory=list)
+    """The decision at which each episode ends, at the horizon or before."""
 
     async def start(self):
         await self.schedule.nap("env", self.shard)
         self._break()
+        draw, ends = self.schedule.rng.randint, self.schedule.ends_early
+        self.played = 0
+        self.ends = [draw(1, self.horizon) if ends else self.horizon + 1 for _ in range(self.size)]
+        return 0
 
     async def step(self, answer):
         await self.schedule.nap("env", self.shard)
         self._break()
+        self.played += 1
+        return self.played
+
+    def waiting(self, output):
+        waiting = sum(end > output for end in self.ends)
+        self.schedule.out.left_out += self.size - waiting
+        return waiting
 
     async def restart(self):
         await self.schedule.nap("env", self.shard)
@@ -132,6 +146,8 @@ class Recorder:
     def build(self, output, answer):
         schedule, ticket, versions = self._schedule, self._ticket, self._versions
         assert min(versions) >= ticket.version, "an action is older than what was published at its start"
+        assert (answer is None) == schedule.ends_early
+        schedule.out.short += len(versions) < schedule.horizon
         if schedule.rng.random() < schedule.breaks:
             raise ShardFailure("numbers that are not finite", what="not finite")
         plan, lie = schedule.plan, schedule.rng.random() < schedule.lies
@@ -139,7 +155,7 @@ class Recorder:
         schedule.out.produced += plan.envs_per_shard
         schedule.out.refused += plan.envs_per_shard * lie
         ages = {"oldest": oldest, "newest": max(versions)}
-        return rollout(plan, ticket, decisions=len(versions), payload=versions, **ages)
+        return rollout(plan, ticket, decisions=schedule.horizon, payload=versions, **ages)
 
 
 class Policy:

@@ -48,6 +48,10 @@ class Outcome:
     backwards: int = 0
     """Pieces with an action that is older than the one before: ranks load weights at different times."""
     evaluated: int = 0
+    short: int = 0
+    """Rollouts that have ended before the horizon."""
+    left_out: int = 0
+    """Environments that were in no request, as their episodes had ended."""
     restarts: Counter = field(default_factory=Counter)
     """Loops that were ended and started anew, and processes that have died, by kind."""
     abandoned: int = 0
@@ -66,6 +70,7 @@ class Schedule:
         self.plan = self._plan()
         self.first, self.batches = draw((0, 0, 5)), draw((3, 6, 9))
         self.horizon, self.evaluates = draw((1, 3, 6)), self.rng.random() < 0.4
+        self.ends_early = self.rng.random() < 0.5
         self.nodes, self.lies = draw((1, 1, 2)), draw((0, 0, 0.03, 0.09))
         self._scales = {
             kind: [draw((0, 1, 1, 4, 30)) for _ in range(32)] for kind in ("env", "act", "load", "train")
@@ -88,7 +93,7 @@ class Schedule:
             "horizon",
             "evaluates",
         )
-        shown += ("restarts", "breaks", "deaths")
+        shown += ("restarts", "breaks", "deaths", "ends_early")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
 
     def _plan(self):

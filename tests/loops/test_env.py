@@ -20,7 +20,7 @@ from tests.making import piece, plan, run_settings, ticket
 class Story:
     """An environment, a policy, a gate and a recorder that write down what is asked of them."""
 
-    size, horizon = 3, 2
+    horizon = 2
 
     def __init__(self, tickets=(), breaks=0):
         self.lines, self._tickets, self._breaks = [], list(tickets), breaks
@@ -38,6 +38,9 @@ class Story:
         self._shown += 1
         self.lines.append(f"step {answer}")
         return f"o{self._shown}"
+
+    def waiting(self, output):
+        return 3
 
     def observation(self, output):
         return output.upper()

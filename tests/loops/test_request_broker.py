@@ -226,7 +226,7 @@ def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order
         ranks = [take(broker, 0), take(broker, 1)]
         for shard in order:
             broker.begin(shard)
-            ask(broker, shard)
+            ask(broker, shard, lap=(0, 0))
             await settle()
         assert [shards(await rank) for rank in ranks] == [[0, 1], [2, 3]]
 

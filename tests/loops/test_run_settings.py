@@ -123,7 +123,7 @@ async def test_only_the_passes_of_a_deterministic_run_hold_all_shards_of_a_rank(
     asked = []
     for shard in range(2):
         requests.begin(shard)
-        asked.append(asyncio.create_task(requests.act(request(shard))))
+        asked.append(asyncio.create_task(requests.act(request(shard, lap=(0, 0)))))
         await settle()
     assert len(await taking) == together
     for one in asked:

@@ -71,6 +71,8 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
     assert sum(out.mixed for _, out in schedules) > SCHEDULES
     assert sum(out.backwards for _, out in schedules) > 0
     assert sum(out.refused for _, out in schedules) > SCHEDULES
+    assert sum(out.short for _, out in schedules) > SCHEDULES
+    assert sum(out.left_out for _, out in schedules) > SCHEDULES
     assert sum(out.evaluated for _, out in schedules) > SCHEDULES
     restarts = sum((out.restarts for _, out in schedules), Counter())
     assert min(restarts[kind] for kind in ("env", "inference", "weights")) > SCHEDULES / 4
@@ -88,6 +90,7 @@ def test_the_schedules_are_as_hostile_as_they_say(schedules):
         "restarts",
         "breaks",
         "deaths",
+        "ends_early",
         "first",
         "bound",
         "nodes",

@@ -7,17 +7,26 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from rlinf_async.core.sharding import pieces
-from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors, slice_samples
+from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.kit.answers import with_echoes
+from rlinf_async.hosts.kit.pieces import cut_into_pieces
+from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.loops.run_settings import RunSettings
 
-Output = TypeVar("Output")
+Output = TypeVar("Output", bound="Played")
 
 
-class Decided(Protocol):
+class Played(Protocol):
+    """An output of B environments after a decision, or at the start of a rollout."""
+
+    @property
+    def playing(self) -> Playing | None:
+        """Those of whom the next decision is; None for all."""
+
+
+class Decided(Played, Protocol):
     """An output of B environments after a decision, or at the start of a rollout."""
 
     @property
@@ -32,14 +41,18 @@ class Decided(Protocol):
 DecidedOutput = TypeVar("DecidedOutput", bound=Decided)
 ANSWER_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 """Fields of an answer that have to be finite."""
+REPEATED_FIELDS = ("actions", "prev_logprobs", "prev_values")
+"""Fields of an answer, beside inputs, that environments keep which play no more."""
 
 
 class Recorder(Generic[Output]):
     """Records one rollout of the environments of a shard; fills `loops.ports.Recorder`.
 
-    Answers are those of `Answering`. A host notes what came of the decisions, and gives all of it, of
-    [T, B, ...], in `rollout`. The inputs of the last observation, `bootstrap_inputs` [1, B, ...], come to it
-    where values are recomputed.
+    Answers are those of `Answering`, to the environments that were playing. A host notes what came of the
+    decisions of all B, and gives all of it, of [T, B, ...], in `rollout`. An environment that plays no more
+    has the last answer of its episode again: rows that nobody trains on, and that anybody can compute with.
+    The inputs of the last observation, `bootstrap_inputs` [1, B, ...], come to it where values are
+    recomputed. A piece ends with the last decision of its episodes (`kit.pieces`).
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
@@ -48,41 +61,62 @@ class Recorder(Generic[Output]):
         self._every_end, self._episodes = every_end, episodes
         self._own_episodes: Episodes = []
         self._versions: list[int] = []
+        self._last: Tree = {}
+        """The last answers of all environments."""
+        self._played: list[Playing | None] = []
+        """Whose the decisions were."""
 
     def append(self, output: Output, answer: Mapping[str, Any]) -> None:
-        self._see(output, answer)
-        self.decide(self._inputs(output, answer), answer)
-        # Last: `_see` counts by the versions how many decisions came before an output.
-        self._versions.append(int(answer["version"]))
+        whole = self._see(output, answer)
+        self.decide(whole["forward_inputs"], whole)
+        self._versions.append(whole["version"])
+        self._played.append(output.playing)
 
-    def build(self, output: Output, answer: Mapping[str, Any]) -> list[Piece]:
-        self._see(output, answer)
+    def build(self, output: Output, answer: Mapping[str, Any] | None) -> list[Piece]:
+        whole = self._see(output, answer, last=True)
         # Only here: a rollout that fails before leaves no episodes, and is made again.
         self._episodes.extend(self._own_episodes)
-        plan, steps = self._settings.plan, self.steps_per_decision()
-        rollout = self.rollout()
-        # [1, B, ...], unlike all other fields: who joins or flattens a rollout takes it out first.
-        if self._settings.asynchrony.recomputes:
-            rollout["bootstrap_inputs"] = one_row(self._inputs(output, answer))
-        # In memory of their own: a piece must not keep the others.
-        payloads = [
-            map_tensors(torch.Tensor.contiguous, slice_samples(rollout, *ends, dim=1))
-            for ends in plan.piece_ends
-        ]
-        return pieces(self._ticket, payloads, plan=plan, versions=self._versions, steps_per_decision=steps)
+        beyond = one_row(whole["forward_inputs"]) if self._settings.asynchrony.recomputes else None
+        return cut_into_pieces(
+            self._ticket,
+            self.rollout(),
+            beyond,
+            settings=self._settings,
+            versions=self._versions,
+            played=self._played,
+            steps_per_decision=self.steps_per_decision(),
+        )
 
-    def _see(self, output: Output, answer: Mapping[str, Any]) -> None:
-        """Note the results of the decision before, and the value of the state that it has led to."""
-        scores = {name: answer.get(name) for name in ANSWER_FIELDS}
-        check_answer(self._settings.asynchrony.advanced, scores, version=int(answer["version"]))
-        last = len(self._versions) == self._settings.horizon
+    def _see(
+        self, output: Output, answer: Mapping[str, Any] | None, *, last: bool = False
+    ) -> Mapping[str, Any]:
+        """Note the results of the decision before, and the value of the state that it has led to.
+
+        Returns:
+            The answer to all environments.
+        """
+        whole = self._of_all(output, answer)
+        if answer is not None:
+            scores = {name: answer.get(name) for name in ANSWER_FIELDS}
+            check_answer(self._settings.asynchrony.advanced, scores, version=whole["version"])
         if (episodes := self.episodes_of(output)) and (self._every_end or last):
             self._own_episodes.append(episodes)
-        self.see(output, answer)
+        self.see(output, whole)
+        return whole
 
-    def _inputs(self, output: Output, answer: Mapping[str, Any]) -> Tree:
-        """Return the inputs by which the policy is to be scored."""
-        return dict(with_echoes(answer["forward_inputs"], answer["echoes"], self.observation_of(output)))
+    def _of_all(self, output: Output, answer: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The answer to all environments, with the inputs by which the policy is to be scored."""
+        if answer is None:
+            return {**self._last, "bootstrap_values": None, "version": self._versions[-1]}
+        playing, shown = output.playing, self.observation_of(output)
+        if playing is not None:
+            shown = playing.of(shown)
+        own: Tree = {name: answer.get(name) for name in REPEATED_FIELDS}
+        own["forward_inputs"] = dict(with_echoes(answer["forward_inputs"], answer["echoes"], shown))
+        self._last = own if playing is None else playing.among(self._last, own)
+        # Values of final observations are of episodes that others follow: then all environments play.
+        values = answer.get("bootstrap_values") if playing is None else None
+        return {**self._last, "bootstrap_values": values, "version": int(answer["version"])}
 
     def steps_per_decision(self) -> int:
         """Return the environment steps of a decision. A host may count them."""
@@ -105,7 +139,7 @@ class Recorder(Generic[Output]):
         raise NotImplementedError
 
     def rollout(self) -> Tree:
-        """Return all that was noted, [T, B, ...] or [T + 1, B, ...]. A host gives it."""
+        """Return all that was noted of T decisions, [T, B, ...] or [T + 1, B, ...]. A host gives it."""
         raise NotImplementedError
 
 

@@ -24,6 +24,7 @@ from rlinf_async.core.objectives import (
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, flat, samples_of
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
@@ -111,7 +112,7 @@ class LocalTraining:
         # Environments need not tell the same of every rollout, so that these are not joined.
         told: list[Any] = [flat(payload.pop(EPISODES_FIELD, {})) for payload in payloads]
         self._episodes += told
-        fields = concatenate(payloads, dim=1)
+        fields = side_by_side(payloads, self._settings.horizon)
         self._note_episodes(fields)
         rollout = self._queue.put(fields)
         return {

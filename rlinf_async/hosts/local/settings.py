@@ -152,4 +152,5 @@ class LocalSettings:
             max_batch_size=self.max_batch_size,
             normalizes=self.algorithm == "ppo",
             seed=self.seed,
+            skips_ended=self.asynchrony.skip.ended,
         )

@@ -44,6 +44,11 @@ class Noise:
         keys = [np.random.SeedSequence(seed, spawn_key=(first + index,)) for index in range(size)]
         self._generators = [np.random.default_rng(key) for key in keys]
 
+    def skip(self, times: int) -> None:
+        """Leave out what as many calls of `draw` would give."""
+        for generator in self._generators:
+            generator.standard_normal((times, self._width), dtype=np.float32)
+
     def draw(self) -> torch.Tensor:
         """The next numbers, [envs, width]."""
         rows = [generator.standard_normal(self._width, dtype=np.float32) for generator in self._generators]
@@ -74,7 +79,7 @@ class Shard(TrainShard):
             simulators=simulators,
             rebuild=self._build_again,
         )
-        super().__init__(stage, busy=busy, number=shard)
+        super().__init__(stage, busy=busy, number=shard, skips_ended=settings.run.skips_ended)
         self._first = shard * self.size
         with ExitStack() as unless_built:
             # Environments that cannot be built would leave their thread behind.
@@ -84,6 +89,7 @@ class Shard(TrainShard):
         self._resets = 0
         width = self.sizes["action_dim"]
         self._noise = Noise(first=self._first, size=self.size, width=width, seed=settings.seed)
+        self._draws = 0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -98,9 +104,21 @@ class Shard(TrainShard):
         """True if the environments can take on the tasks of others."""
         return callable(getattr(self._stage.env, TAKE_ON_METHOD, None))
 
-    def observation(self, output: ShardOutput) -> dict[str, Any]:
+    def shown(self, output: ShardOutput) -> dict[str, Any]:
         # Of each output a request is made once, in order: the environments draw the same in every run.
+        self._draws += 1
         return {"obs": {"seen": output.observation, "noise": self._noise.draw()}}
+
+    async def finish(self) -> None:
+        await super().finish()
+        # A rollout that has ended early leaves the next one the same numbers as any other: one for each
+        # decision, and one for the value at the horizon.
+        self._noise.skip(self.horizon + 1 - self._draws)
+        self._draws = 0
+
+    def forget(self) -> None:
+        super().forget()
+        self._draws = 0
 
     def begin(self) -> Shown[ShardOutput]:
         self._resets += 1

@@ -9,10 +9,12 @@ import torch
 
 from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
+from rlinf_async.hosts.rlinf.standing import StandingVectorEnv, stands
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
@@ -78,6 +80,10 @@ class WorkerStage:
     def env_behind(self, contract: Contract) -> ContractedEnv:
         return ContractedEnv(self.env, contract, self.steps)
 
+    def let_play(self, playing: Playing | None) -> None:
+        """Leave all simulators but those of `playing` alone in the next decision."""
+        StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
+
     def flush_video(self) -> None:
         """Write the video of a rollout, if there is one."""
         if self.section.video_cfg.save_video:
@@ -97,11 +103,21 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         busy: BusyMeter,
         *,
         rewards: ShardRewards | None = None,
+        skips_ended: bool = False,
     ) -> None:
         """`rewards` are a reward model's."""
         self._stage = WorkerStage(worker, stage, "train")
-        super().__init__(simulators, busy=busy, number=stage, **self._stage.sizes())
+        super().__init__(simulators, busy=busy, number=stage, skips_ended=skips_ended, **self._stage.sizes())
+        self.others_stand = skips_ended and stands(self._stage.section)
         self._rewards = rewards
+        self._over = torch.zeros(self.size, dtype=torch.bool)
+
+    def playing_at(self, output: ShardOutput) -> Playing | None:
+        return output.playing
+
+    def stand(self, playing: Playing | None) -> None:
+        if self.others_stand:
+            self._stage.let_play(playing)
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         output = await super().step(answer)
@@ -115,7 +131,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         if wait is not None:
             await wait()
 
-    def observation(self, output: ShardOutput) -> dict[str, Any]:
+    def shown(self, output: ShardOutput) -> dict[str, Any]:
         """Return the fields of an env output that RLinf's rollout worker reads."""
         return {"obs": output.env.obs, "final_obs": output.env.final_obs}
 
@@ -126,6 +142,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             self._rewards.forget()
 
     def begin(self) -> Shown[ShardOutput]:
+        self._over = torch.zeros(self.size, dtype=torch.bool)
         output = self._carried_on() if self._stage.section.auto_reset else self._reset()
         # As RLinf's `bootstrap_step`: the row before the first decision, [environments, steps], ends no
         # episode. Its `compute_loss_mask` counts on that row.
@@ -156,7 +173,12 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def act(self, actions: Any) -> Shown[ShardOutput]:
         stage = self._stage
         step, info = interact_step(stage.worker, actions, stage.number, stage.env_behind(self.contract))
-        self._last = ShardOutput(step, info)
+        if self._playing is not None and self._last is not None:
+            info = as_they_ended(info, self._last.info, over=self._over)
+        assert step.dones is not None, "a step has ends"
+        # As RLinf's `compute_loss_mask`: an end in any step of a decision masks all decisions after it.
+        self._over = self._over | step.dones.any(dim=1)
+        self._last = ShardOutput(step, info, self.play_on(self._over))
         return self._last, shown_of(step)
 
     def end(self) -> None:
@@ -173,11 +195,20 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 class EvalShard(kit.EvalShard[EnvStep]):
     """Evaluation environments of one stage."""
 
-    def __init__(self, worker: Any, stage: int, simulators: SimulatorThread) -> None:
-        self._stage = WorkerStage(worker, stage, "eval")
-        super().__init__(simulators, **self._stage.sizes())
+    def __init__(
+        self, worker: Any, stage: int, simulators: SimulatorThread, *, skips_ended: bool = False
+    ) -> None:
+        self._stage = stage_of_worker = WorkerStage(worker, stage, "eval")
+        # With `auto_reset` an episode follows.
+        skips_ended = skips_ended and not stage_of_worker.section.auto_reset
+        super().__init__(simulators, skips_ended=skips_ended, **stage_of_worker.sizes())
+        self.others_stand = skips_ended and stands(stage_of_worker.section)
 
-    def observation(self, output: EnvStep) -> dict[str, Any]:
+    def stand(self, playing: Playing | None) -> None:
+        if self.others_stand:
+            self._stage.let_play(playing)
+
+    def shown(self, output: EnvStep) -> dict[str, Any]:
         return {"obs": output.obs, "final_obs": None}
 
     def begin(self) -> Shown[EnvStep]:
@@ -197,6 +228,9 @@ class EvalShard(kit.EvalShard[EnvStep]):
         self._last, info = evaluate_step(stage.worker, numbers, stage.number, stage.env_behind(self.contract))
         if info:
             self.episodes.append(info)
+        if not stage.section.auto_reset:
+            # RLinf counts an episode once, where the last step of a decision shows its end.
+            self.play_on(stage.worker.eval_prev_done[stage.number])
         return self._last, shown_of(self._last)
 
     def end(self) -> None:

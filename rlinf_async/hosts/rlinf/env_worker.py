@@ -57,7 +57,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def train_shard(self, stage: int) -> TrainShard:
         simulators = self.simulators("train", stage)
-        return TrainShard(self, stage, simulators, self._busy, rewards=self._rewards(simulators.shard))
+        rewards, skips_ended = self._rewards(simulators.shard), self.skips_ended
+        return TrainShard(self, stage, simulators, self._busy, rewards=rewards, skips_ended=skips_ended)
 
     def _rewards(self, shard: int) -> ShardRewards | None:
         """Scores the environments of a shard by the reward worker that it shares with the fewest others."""
@@ -69,7 +70,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return ShardRewards(self.cfg.reward, worker, self.envs_per_shard("train"))
 
     def eval_shard(self, stage: int) -> EvalShard:
-        return EvalShard(self, stage, self.simulators("eval", stage))
+        skips_ended = self.asynchrony.skip.ended
+        return EvalShard(self, stage, self.simulators("eval", stage), skips_ended=skips_ended)
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
         return env_attribute(env, "abort")

@@ -9,7 +9,7 @@ by the samples of a micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
@@ -17,7 +17,9 @@ from rlinf_async.hosts.exactness import OWN_MODELS, rollout_exactness, streamer_
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.models import shared_chance
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
 """The override that makes the bonus a mean over valid samples of each action's sum."""

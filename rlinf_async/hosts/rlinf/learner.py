@@ -13,6 +13,7 @@ import torch.distributed as dist
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.footprints import any_in_half
+from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
@@ -53,7 +54,7 @@ class FSDPTraining(ScoringTraining):
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        fields = concatenate([piece.payload for piece in pieces], dim=1)
+        fields = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
         # Taken out, as their leading dimension is not that of the rollout.
         bootstrap = fields.pop("bootstrap_inputs", None)
         rollout: Tree = self._actor._process_received_rollout_batch(fields)

@@ -11,7 +11,9 @@ from typing import Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
+from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.rlinf.exactness import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.workload import last_step
@@ -93,6 +95,7 @@ class RLinfSettings(RunSettings):
             # RLinf's -1 is never, which is 0 here.
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
+            skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
         )
         refuse(
             [
@@ -268,6 +271,23 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
         evaluates=_evaluation(cfg).fits,
     )
+
+
+def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield why steps after the end of an episode count in the training of `cfg`, RLinf's config as plain
+    data, so that `async.skip.ended` leaves none out; each with the override by which they would not.
+    """
+    yield from counts_on(cfg["env"]["train"])
+    if scored_by_workers(cfg) and lookup(cfg, "reward.history_reward_assign"):
+        yield Reason(
+            "reward.history_reward_assign=true: a reward of a step after the end is given to steps before it",
+            "reward.history_reward_assign=false",
+        )
+    if is_summed(cfg):
+        yield Reason(
+            "algorithm.entropy_type=chunk_level: RLinf's entropy bonus is a sum over masked samples, too",
+            MEAN_OVERRIDE,
+        )
 
 
 def overlap(asynchrony: AsyncConfig) -> bool:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors
 from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.recorder import Recorder
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -89,6 +90,8 @@ class ShardOutput:
 
     env: EnvStep
     info: dict[str, torch.Tensor] = field(default_factory=dict)
+    playing: Playing | None = None
+    """Those of whom the next decision is; None for all."""
 
 
 class Trajectory:

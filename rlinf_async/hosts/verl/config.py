@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.simulators import max_batch_size
@@ -163,4 +164,5 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         # veRL's -1 means never, as 0 does here.
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,
+        skips_ended=asynchrony.skip.ended and not any(counts_on(section(cfg, "train"))),
     )

@@ -16,8 +16,9 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, size_of
+from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat
 from rlinf_async.hosts.kit.sharded import TrainedShards
@@ -100,7 +101,7 @@ class EngineTraining(ScoringTraining):
         self._engine.optimizer_zero_grad()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        rollout = concatenate([piece.payload for piece in pieces], dim=1)
+        rollout = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
         if self._critic and "prev_values" not in rollout:
             raise ValueError(
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "

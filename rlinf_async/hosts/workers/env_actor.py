@@ -63,10 +63,12 @@ class EnvActor(ShardWorker):
             )
 
     def train_shard(self, stage: int) -> TrainShard:
-        return TrainShard(self._stage("train", stage), busy=self._busy, number=stage)
+        return TrainShard(
+            self._stage("train", stage), busy=self._busy, number=stage, skips_ended=self.skips_ended
+        )
 
     def eval_shard(self, stage: int) -> EvalShard:
-        return EvalShard(self._stage("eval", stage))
+        return EvalShard(self._stage("eval", stage), skips_ended=self.asynchrony.skip.ended)
 
     def _stage(self, mode: str, stage: int) -> Stage:
         return Stage(

@@ -12,6 +12,7 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Step, shown
 from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -38,6 +39,8 @@ class ShardOutput:
     continued by the value of its final observation."""
     episodes: dict[str, torch.Tensor] = field(default_factory=dict)
     """Statistics of the episodes, by name."""
+    playing: Playing | None = None
+    """Those of whom the next decision is; None for all."""
 
 
 Rebuild = Callable[[int | None], Any]
@@ -79,14 +82,24 @@ def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
 class TrainShard(kit.TrainShard[ShardOutput]):
     """Training environments of one stage."""
 
-    def __init__(self, stage: Stage, *, busy: BusyMeter, number: int) -> None:
+    def __init__(self, stage: Stage, *, busy: BusyMeter, number: int, skips_ended: bool = False) -> None:
         """`number`: of the stage in its env worker, under which `busy` counts it."""
-        super().__init__(stage.simulators, busy=busy, number=number, size=stage.size, horizon=stage.horizon)
+        super().__init__(
+            stage.simulators,
+            busy=busy,
+            number=number,
+            size=stage.size,
+            horizon=stage.horizon,
+            skips_ended=skips_ended,
+        )
         self._stage = stage
         self._auto_reset = stage.auto_reset
         self._ignores_ends = bool(stage.section["ignore_terminations"])
 
-    def observation(self, output: ShardOutput) -> dict[str, Any]:
+    def playing_at(self, output: ShardOutput) -> Playing | None:
+        return output.playing
+
+    def shown(self, output: ShardOutput) -> dict[str, Any]:
         """Return the payload for inference; the last observation of ended episodes is there for its value."""
         return {"obs": output.observation, "final_obs": output.final_observation}
 
@@ -111,13 +124,17 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             # the end is none.
             truncated = self._last.truncated | (truncated & ~self._last.ended)
             ended = self._last.ended | ended
+        episodes = self._episodes(step)
+        if self._last.playing is not None:
+            episodes = as_they_ended(episodes, self._last.episodes, over=self._last.ended)
         self._last = ShardOutput(
             observation=step.observation,
             final_observation=step.info.get("final_observation"),
             rewards=step.reward,
             ended=ended,
             truncated=truncated,
-            episodes=self._episodes(step),
+            episodes=episodes,
+            playing=self.play_on(ended),
         )
         return self._last, step.shown()
 
@@ -145,12 +162,17 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 class EvalShard(kit.EvalShard[Observation]):
     """Evaluation environments of one stage."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.simulators, size=stage.size, horizon=stage.horizon)
+    def __init__(self, stage: Stage, *, skips_ended: bool = False) -> None:
+        super().__init__(
+            stage.simulators,
+            size=stage.size,
+            horizon=stage.horizon,
+            skips_ended=skips_ended and not stage.auto_reset,
+        )
         self._stage, self._auto_reset = stage, stage.auto_reset
         self._ended = torch.zeros(stage.size, dtype=torch.bool)
 
-    def observation(self, output: Observation) -> dict[str, Any]:
+    def shown(self, output: Observation) -> dict[str, Any]:
         return {"obs": output, "final_obs": None}
 
     def begin(self) -> Shown[Observation]:
@@ -169,6 +191,7 @@ class EvalShard(kit.EvalShard[Observation]):
         if new.any():
             statistics = (step.info.get("final_info") or step.info).get("episode")
             self.episodes.append(_chosen(statistics, new))
+        self.play_on(self._ended)
         self._last = step.observation
         return step.observation, shown(step.observation)
 

@@ -64,6 +64,9 @@ class VirtualShard:
         with self._busy.busy(self._number):
             await self._worker.simulate(self._batch.step())
 
+    def waiting(self, output: None) -> int:
+        return self.size
+
     def observation(self, output: None) -> None:
         """Show nothing."""
 

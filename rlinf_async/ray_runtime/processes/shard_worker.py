@@ -64,6 +64,8 @@ class ShardWorker(RunProcess):
 
     eval_rollouts: int = 1
     """Rollouts of each shard in an evaluation."""
+    skips_ended: bool = False
+    """True if nothing is stepped or decided for training in episodes that have ended."""
 
     def start_shards(self, asynchrony: AsyncConfig, *, rank: int, stages: int) -> None:
         """Begin with `stages` shards and no environments, as the env worker of this rank."""
@@ -149,7 +151,7 @@ class ShardWorker(RunProcess):
 
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
-        self.asynchrony = settings.asynchrony
+        self.asynchrony, self.skips_ended = settings.asynchrony, settings.skips_ended
         policy = self._policy(requests)
         hand_over = TrajectoryClient(coordinator, generation=self.generation)
         shards = settings.plan.shards_of_worker(self._shards_rank)

@@ -134,9 +134,9 @@ def test_each_decision_keeps_the_version_that_made_it(dtype):
         assert (versions[..., 0] == torch.tensor(made)[:, None]).all()
 
 
-def test_a_piece_counts_the_steps_of_its_environments_not_the_decisions():
+def test_a_piece_counts_the_steps_of_its_environments_up_to_the_horizon():
     assert [piece.env_steps for piece in pieces_of([0] * HORIZON)[0]] == [3 * HORIZON * CHUNK] * 2
-    assert [piece.env_steps for piece in pieces_of([0] * 3)[0]] == [3 * 3 * CHUNK] * 2
+    assert [piece.env_steps for piece in pieces_of([0] * 3)[0]] == [3 * HORIZON * CHUNK] * 2
 
 
 def test_each_part_has_the_bootstrap_inputs_of_its_own_environments():

@@ -235,8 +235,8 @@ class Evaluating(Worker):
         async def give(*_):
             return None
 
-        shown = {"horizon": 1, "size": 1, "episodes": [], "observation": lambda output: output}
-        return SimpleNamespace(**shown, start=give, step=give, finish=give)
+        shown = {"waiting": lambda output: 1, "observation": lambda output: output}
+        return SimpleNamespace(**shown, horizon=1, episodes=[], start=give, step=give, finish=give)
 
 
 def test_evaluation_shards_ask_under_numbers_that_no_training_shard_has():

@@ -1,0 +1,103 @@
+"""Rollouts as pieces, which end with the last decision of their episodes, and pieces as one rollout again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlinf_async.core.sharding import pieces
+from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened, map_tensors, slice_samples
+from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.hosts.kit.playing import Playing
+from rlinf_async.loops.run_settings import RunSettings
+
+BEYOND_FIELD = "bootstrap_inputs"
+"""The inputs of the last observation, [1, B, ...]; all other fields have T or T + 1 rows."""
+REWARDS_FIELD = "rewards"
+
+
+def cut_into_pieces(
+    ticket: Ticket,
+    rollout: Tree,
+    beyond: Tree | None,
+    *,
+    settings: RunSettings,
+    versions: Sequence[int],
+    played: Sequence[Playing | None],
+    steps_per_decision: int,
+) -> list[Piece]:
+    """Return the pieces of a rollout of T decisions.
+
+    Args:
+        rollout: [T, B, ...] or [T + 1, B, ...].
+        beyond: the inputs of the last observation, [1, B, ...], where they are asked for.
+        versions: of the policy in each decision.
+        played: those that each decision was of; None for all B.
+        steps_per_decision: environment steps of one environment.
+    """
+    plan, horizon = settings.plan, settings.horizon
+    mask = _mask(played, plan.envs_per_shard)
+    stepped = _mask([one if one is not None and one.others_stand else None for one in played], len(mask[0]))
+    payloads, skipped = [], []
+    for start, stop in plan.piece_ends:
+        decisions = int(mask[:, start:stop].any(dim=1).sum())
+        # In memory of their own: a piece must not keep the others.
+        payload = _rows_but(len(played) - decisions, slice_samples(rollout, start, stop, dim=1))
+        if beyond is not None:
+            payload[BEYOND_FIELD] = map_tensors(
+                torch.Tensor.contiguous, slice_samples(beyond, start, stop, dim=1)
+            )
+        payloads.append(payload)
+        whole = (stop - start) * horizon
+        of_piece = [int(flags[:, start:stop].sum()) for flags in (stepped, mask)]
+        skipped.append(((whole - of_piece[0]) * steps_per_decision, whole - of_piece[1]))
+    return pieces(
+        ticket,
+        payloads,
+        plan=plan,
+        versions=versions,
+        horizon=horizon,
+        steps_per_decision=steps_per_decision,
+        skipped=skipped,
+    )
+
+
+def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
+    """Return the fields of pieces side by side, [T, B, ...] or [T + 1, B, ...] of a rollout of `horizon`
+    decisions.
+
+    The rows after the last decision of a piece are that decision again, without a reward: all of its episodes
+    have ended there, and what is trained of them is masked.
+    """
+    return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
+
+
+def to_the_horizon(payload: Tree, horizon: int) -> Tree:
+    """Return the fields of a piece with as many rows as those of one whose episodes do not end."""
+    missing = horizon - len(leaf(payload, "prev_logprobs"))
+    if not missing:
+        return payload
+    beyond = {name: payload[name] for name in (BEYOND_FIELD,) if name in payload}
+    longer = lengthened({name: field for name, field in payload.items() if name not in beyond}, missing)
+    rewards = leaf(longer, REWARDS_FIELD)
+    rewards[len(rewards) - missing :] = 0
+    return longer | beyond
+
+
+def _rows_but(surplus: int, tree: Tree) -> Tree:
+    """All rows but the last `surplus`, in memory of their own; one row, which is of no decision, stays."""
+    return map_tensors(
+        lambda tensor: tensor[: max(1, len(tensor) - surplus)].contiguous(),
+        tree,
+    )
+
+
+def _mask(played: Sequence[Playing | None], size: int) -> torch.Tensor:
+    """Whose the decisions were, [T, size] bool."""
+    mask = torch.ones(len(played), size, dtype=torch.bool)
+    for row, playing in zip(mask, played, strict=True):
+        if playing is not None:
+            row.zero_()
+            row[list(playing.numbers)] = True
+    return mask
