@@ -27,9 +27,16 @@ def lines(table: Table) -> Iterator[str]:
     yield "| key | may be | here |"
     yield "|---|---|---|"
     for row in sorted(table.rows, key=lambda row: (row.name, row.fate)):
-        may_be = "" if isinstance(row.kind, Anything) else row.kind.words
-        needed = " (needed)" if row.required else ""
-        yield f"| `{row.name}` | {may_be}{needed} | {_here(row)} |".replace("|  |", "| |")
+        may_be = "" if isinstance(row.kind, Anything) else row.kind.words + _null(row)
+        yield f"| `{row.name}` | {may_be} | {_here(row)} |".replace("|  |", "| |")
+
+
+def _null(row: Key) -> str:
+    if row.required:
+        return " (needed)"
+    if row.null is not None:
+        return f"; null is {row.null}"
+    return "; or null" if row.fate == "served" and row.nullable else ""
 
 
 def _here(row: Key) -> str:

@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
-from rlinf_async.config_errors import check_file, check_not_empty
+from rlinf_async.config_errors import check_file, check_not_empty, check_words
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"
@@ -43,6 +43,8 @@ TWICE_OR_NEVER = re.compile(
 BLOCK_FLAG = re.compile(rf"^async\.({'|'.join(FLAGS_OF_BLOCK)})=(true|false)$", re.IGNORECASE)
 """An override that gives true or false in the place of a block of flags."""
 
+PRESET_CHOICE = re.compile(r"^\+{0,2}async=(?!\{)")
+"""An override that chooses a preset by the name of its file."""
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -73,6 +75,9 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
         raise ValueError(f"{name} is for veRL, which is not installed here; see docs/verl.md")
     if directory is not None:
         _look_into(directory, name)
+    check_words(name, overrides)
+    if name.startswith(f"{LOCAL_FOLDER}/"):  # whose presets Hydra would look for in that folder
+        overrides = [PRESET_CHOICE.sub("async.mode=", override) for override in overrides]
     try:
         return _compose_once(name, [_lenient(override) for override in overrides], directory)
     except ConfigCompositionException as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
-from rlinf_async.core.config_keys import did_you_mean, nearest
+from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest
 from rlinf_async.hosts.kit.keys import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import (
@@ -29,8 +29,12 @@ SWEEP_PATTERN = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '
 NO_GROUP_CHOICE = "Config group override must be"
 LIST_PATTERN = re.compile(r"[\w.+-]+(,[\w.+-]+)*")
 UNSET_PATTERN = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found")
+LONG_NUMBER = re.compile(r"\d{4300}")
 KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
+LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
+LONGEST_WORD = 250
+"""Characters of a name of a config or a key; a file system has no longer names."""
 MOST_NAMES = 24
 """Most configs that an answer lists."""
 
@@ -76,7 +80,7 @@ def sentence(
     """
     if isinstance(error, OverrideParseException):
         override = _written(str(error.override), overrides)
-        return f"the override {override!r} cannot be read; one looks like async.mode=full"
+        return f"the override {clipped(override)!r} cannot be read; one looks like async.mode=full"
     if isinstance(error, MissingConfigException):
         return _missing(error, name, list(known_configs))
     if sweep := SWEEP_PATTERN.search(str(error)):
@@ -94,10 +98,28 @@ def unreadable_config(error: Exception) -> str:
         return unreadable_config(error.__cause__)
     if unset := UNSET_PATTERN.search(text):
         return _not_set(unset["name"], _key_of(error))
+    if LIST_FOR_BLOCK in text:
+        return "a list stands where another file of the config has a block of keys; give that key a block"
     lines = text.splitlines() or [type(error).__name__]
     first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
     key = _key_of(error)
     return f"{first}, in {key}" if key and key not in first else first
+
+
+def check_words(name: str, overrides: Sequence[str]) -> None:
+    """See that neither the name of a config nor a key is longer than a file system and Hydra take.
+
+    Raises:
+        ValueError: one is.
+    """
+    for word in (name, *(override.partition("=")[0] for override in overrides)):
+        if len(word) > LONGEST_WORD:
+            raise ValueError(
+                f"{clipped(word)} has {len(word)} characters; a config or a key has {LONGEST_WORD} at most"
+            )
+    for override in overrides:
+        if LONG_NUMBER.search(override):
+            raise ValueError(f"{clipped(override)} is a number of more digits than Python reads")
 
 
 def refusal(error: ValueError, overrides: Sequence[str]) -> str:
@@ -165,6 +187,8 @@ def check_file(path: Path) -> None:
         for node in _nodes(tree):
             if isinstance(node, yaml.MappingNode):
                 _check_keys(path, node)
+                if node is tree:
+                    _check_block(path, node)
 
 
 def check_not_empty(path: Path) -> None:
@@ -236,6 +260,16 @@ def _check_kind(path: Path, tree: yaml.Node) -> None:
         raise ValueError(
             f"{path}, line {_line(tree)}: this is {kind}, and a config has keys, as in async: {{mode: full}}"
         )
+
+
+def _check_block(path: Path, tree: yaml.MappingNode) -> None:
+    """See that the block is no list, which Hydra cannot merge with the block of another file."""
+    for key, content in tree.value:
+        if key.value == BLOCK_NAME and isinstance(content, yaml.SequenceNode):
+            raise ValueError(
+                f"{path}, line {_line(key)}: {BLOCK_NAME} is a list and must be a block, as in "
+                f"{BLOCK_NAME}: {{mode: full}}"
+            )
 
 
 def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:

@@ -85,10 +85,12 @@ class Key:
         if self.kind.accepts(value):
             return None
         near = self.kind.near(value)
-        text = f"{key}={shortened(value)} must be {self.kind.words}"
-        if near is None or isinstance(near, str):  # a word is a guess, which a reader has to decide on
-            return Reason(f"{text}; did you mean {near!r}?" if near else text)
-        return Reason(f"{text}; nearest: {written(near)}", f"{key}={written(near)}")
+        hint, override = "", ""
+        if isinstance(near, str):  # a guess, which a reader has to decide on
+            hint = f"; did you mean {near!r}?"
+        elif near is not None:
+            hint, override = f"; nearest: {written(near)}", f"{key}={written(near)}"
+        return Reason(f"{key}={shortened(value)} must be {self.kind.words}{hint}", override)
 
     def wrong_null(self, key: str, default: Any) -> Reason:
         """Why `key`, which this row is about, cannot be null.
@@ -98,10 +100,9 @@ class Key:
         """
         if self.required:
             return self.missing()
-        text = f"{key}=null must be {self.kind.words}"
-        if default is None:
-            return Reason(text)
-        return Reason(f"{text}; the default is {written(default)}", f"{key}={written(default)}")
+        hint = "" if default is None else f"; the default is {written(default)}"
+        override = "" if default is None else f"{key}={written(default)}"
+        return Reason(f"{key}=null must be {self.kind.words}{hint}", override)
 
 
 def rows(
@@ -208,11 +209,15 @@ class Table:
 
     def _wrong_null(self, row: Key, key: str, *, complete: bool) -> Reason | None:
         """Why `key` cannot be null; a run that is not `complete` gets the keys that it needs from others."""
-        default = self._default_of(key)
-        is_default = self._is_whole and default is None and not row.required
-        if row.nullable or is_default or row.fate != "served" or (row.required and not complete):
+        if row.fate != "served" or self.is_nullable(row, key) or (row.required and not complete):
             return None
+        default = self._default_of(key)
         return row.wrong_null(key, None if isinstance(default, Mapping) else default)
+
+    def is_nullable(self, row: Key, key: str) -> bool:
+        """Return True if the framework takes null for `key`, a key of a row."""
+        is_default = self._is_whole and self._default_of(key) is None
+        return row.nullable or (is_default and not row.required)
 
     def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the keys of `cfg` (plain data) that are null, and the values that null stands for there."""

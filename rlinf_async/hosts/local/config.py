@@ -83,8 +83,9 @@ def _unread_keys(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             continue
         # Of other blocks only the frameworks' own words are more than a user's: they would change nothing.
         if other := next((one for one in counterparts(key) if TABLE.find(one)), None):
-            setting = f"{key}={shortened(value)}"
-            yield Reason(f"a run of the local host does not read {setting}; use {other}", f"~{key}")
+            yield Reason(
+                f"a run of the local host does not read {key}={shortened(value)}; use {other}", f"~{key}"
+            )
 
 
 def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
