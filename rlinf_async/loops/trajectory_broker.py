@@ -26,13 +26,23 @@ class TrainedBatch:
 
     staleness: Spread
     env_steps: int
+    """Those of the synchronous loop: to the horizon of every rollout."""
+    skipped_env_steps: int = 0
+    """Those of them that were left out, as their episodes had ended."""
+    skipped_decisions: int = 0
+    """Decisions that were left out for the same reason; the synchronous loop makes one in each row."""
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
         staleness = Spread()
         for piece in pieces:
             staleness.add(piece.staleness, piece.size)
-        return cls(staleness=staleness, env_steps=sum(piece.env_steps for piece in pieces))
+        return cls(
+            staleness=staleness,
+            env_steps=sum(piece.env_steps for piece in pieces),
+            skipped_env_steps=sum(piece.skipped_env_steps for piece in pieces),
+            skipped_decisions=sum(piece.skipped_decisions for piece in pieces),
+        )
 
 
 class TrajectoryBroker:

@@ -11,7 +11,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.loops.trajectory_broker import MAX_REFUSALS, TrajectoryBroker
 from tests.loops.virtual import now, run, settle
-from tests.making import plan, rollout
+from tests.making import piece, plan, rollout
 
 
 def broker_of(layout, *, max_staleness=0, deadline_s=60.0, **options):
@@ -388,6 +388,16 @@ async def test_what_a_batch_was_made_of_is_said_once():
     for batch in (0, 1):
         with pytest.raises(KeyError):
             broker.pop_trained(batch)
+
+
+async def test_a_trained_batch_says_what_was_left_out_of_it():
+    broker = broker_of(ONE)
+    of = await broker.admit(0)
+    await broker.put(of, [replace(piece(of), skipped_env_steps=3, skipped_decisions=2)])
+    await broker.take(0, 0, whole=True)
+    broker.publish(1)
+    trained = broker.pop_trained(0)
+    assert (trained.skipped_env_steps, trained.skipped_decisions) == (3, 2)
 
 
 async def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():

@@ -20,6 +20,8 @@ from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
+LENGTH_STATISTIC, RLINF_LENGTH_STATISTIC = "episode_len", "episode_len_to_horizon"
+"""The steps of an episode up to its end, and those that RLinf would count."""
 END_FIELDS = ("dones", "terminations", "truncations")
 
 
@@ -175,6 +177,10 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         step, info = interact_step(stage.worker, actions, stage.number, stage.env_behind(self.contract))
         if self._playing is not None and self._last is not None:
             info = as_they_ended(info, self._last.info, over=self._over)
+        if self._skips_ended and LENGTH_STATISTIC in info and not stage.section.get("env_class"):
+            # RLinf's environments count on after an end, to the horizon.
+            horizon = torch.full_like(info[LENGTH_STATISTIC], self.horizon * stage.steps)
+            info = {**info, RLINF_LENGTH_STATISTIC: horizon}
         assert step.dones is not None, "a step has ends"
         # As RLinf's `compute_loss_mask`: an end in any step of a decision masks all decisions after it.
         self._over = self._over | step.dones.any(dim=1)

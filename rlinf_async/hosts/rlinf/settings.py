@@ -159,8 +159,14 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
     """Sizes to pad to: the captured one, or several for policies compiled for every size that they meet."""
     if cfg["rollout"].get("enable_cuda_graph", False):
         return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
-    pads = asynchrony.rollout.enabled and bool(cfg["rollout"].get("enable_torch_compile", False))
-    return buckets_up_to(most, least=plan.envs_per_shard) if pads else ()
+    skips_ended = asynchrony.skip.ended
+    pads = (asynchrony.rollout.enabled or skips_ended) and bool(
+        cfg["rollout"].get("enable_torch_compile", False)
+    )
+    if not asynchrony.rollout.enabled:
+        most = _all_in_flight(cfg, asynchrony, plan)
+    # A request of a shard, some of whose episodes have ended, has any size.
+    return buckets_up_to(most, least=1 if skips_ended else plan.envs_per_shard) if pads else ()
 
 
 def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
 from rlinf_async.hosts.rlinf.workload import last_step
 from tests.hosts.rlinf.given import ONE_EACH, config
 
@@ -276,3 +276,28 @@ def test_composed_or_plain_a_section_says_the_same_of_its_last_step(steps):
     for runner in ({"max_epochs": 10, "max_steps": steps}, {"max_epochs": 10, "max_steps": "???"}):
         composed = OmegaConf.create({"runner": runner})
         assert last_step(composed.runner) == last_step(plain(composed)["runner"])
+
+
+MASKED = {"env.train.auto_reset": False, "env.train.ignore_terminations": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "override"),
+    [
+        ({}, ""),
+        ({"env.train.auto_reset": True}, "env.train.auto_reset=false"),
+        ({"env.train.ignore_terminations": True}, "env.train.ignore_terminations=false"),
+    ],
+)
+def test_what_follows_an_episodes_end_is_left_out_where_nothing_of_it_counts(changes, override):
+    cfg = config({**MASKED, **changes})
+    assert [reason.override for reason in counts_after_the_end(cfg)] == ([override] if override else [])
+    assert read({**MASKED, **changes}).skips_ended == (not override)
+    assert not read({**MASKED, **changes}, skip={"ended": False}).skips_ended
+
+
+def test_compiled_policies_are_padded_to_the_sizes_of_requests_that_some_episodes_have_left():
+    compiled = {**MASKED, "rollout.enable_torch_compile": True}
+    shards = {"shards": 2}
+    assert read(compiled, rollout=shards, skip=False).buckets == (4, 8)
+    assert read(compiled, rollout=shards).buckets == (1, 2, 4, 8)
