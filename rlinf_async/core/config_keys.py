@@ -15,12 +15,20 @@ def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str |
 MISSPELT = 0.8
 """Least ratio of difflib at which a name counts as another one misspelt."""
 
+LEAST_BEGINNING = 3
+"""Letters of a name's beginning that stand for it."""
+
 
 def misspelt(name: object, names: Iterable[str]) -> str | None:
-    """The known name that `name` is a misspelling of: one with the same letters, or nearly all of them."""
-    known, letters = list(names), sorted(str(name))
-    swapped = (each for each in known if sorted(each) == letters)
-    return next(swapped, None) or nearest(name, known, cutoff=MISSPELT)
+    """The known name that `name` is a misspelling of: one with the same letters, or nearly all of them; or
+    the only one that begins with it.
+    """
+    known, text = list(names), str(name)
+    swapped = [each for each in known if sorted(each) == sorted(text)]
+    begun = [each for each in known if each.startswith(text) and len(text) >= LEAST_BEGINNING]
+    if swapped or len(begun) == 1:
+        return (swapped or begun)[0]
+    return nearest(name, known, cutoff=MISSPELT)
 
 
 LONGEST_VALUE = 80

@@ -127,7 +127,6 @@ COMMANDS = {
     "explain local/point_reach run_dir=/dev/null/x": "/dev/null/x, by run_dir, cannot be written",
     "train local/point_reach runner.max_epochs=3": "did you mean settings.batches?",
     "train local/point_reach +runner.max_epochs=3": "does not read runner.max_epochs=3; use settings.batches",
-    "explain local/point_reach +brand_new.switch=1": "does not read brand_new.switch=1; remove it",
     "train local/point_reach settings.total_envs=33": "are not a multiple of global_batch_size=320",
     "sweep metaworld_ppo_mlp --modes ladr": "did you mean 'ladder'?",
     "sweep metaworld_ppo_mlp --seeds 0": "--seeds=0 must be at least 1",

@@ -111,16 +111,6 @@ def answer(explain: Callable[[DictConfig], None], cfg: DictConfig) -> str | None
     return None
 
 
-@pytest.fixture
-def aside(tmp_path, monkeypatch):
-    """A folder and variables that what a test prepares may change."""
-    monkeypatch.chdir(tmp_path)
-    before = os.environ.copy()
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
 def host_and_config(host: str) -> tuple[Host, DictConfig]:
     if host != "local":
         pytest.importorskip(host, reason=f"{host} is not installed")
