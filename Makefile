@@ -80,7 +80,7 @@ TESTS_TREES := tests/test_docs_rlinf_configs.py tests/hosts/rlinf/test_checkout.
 
 .PHONY: setup setup-dev setup-libero setup-maniskill setup-simulators setup-all setup-scripts setup-vla setup-verl setup-verl-dev setup-verl-vla demo demo-vla demo-verl \
 	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
-	test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
+	clean-room test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 setup-dev: $(SETUP_DEV)
@@ -232,6 +232,11 @@ test-heavy-shared: setup-dev
 
 test-heavy-verl: setup-verl-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(HEAVY)" $(ARGS)
+
+# README's main job as it is printed there, in a fresh clone with an empty environment and the system's Python.
+clean-room:
+	$(PYTHON) -m benchmarks.newcomer --try --output build/newcomer.json \
+		|| { echo "=== 1 error in 0.00s ==="; exit 1; }
 
 # What is light of their tests, a run of our command, and the runs marked `every_python`.
 test-pythons: $(TEST_PYTHONS)

@@ -89,7 +89,7 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
     starts = re.fullmatch(r"\((.*)\) and not nightly", heavy)[1]
     assert light == f"not ({starts} or nightly)"
     assert "\ntests_beside_each_other test-light\n" in script
-    assert "\nparts=(test-light-verl test-heavy)\n" in script
+    assert "\nparts=(clean-room test-light-verl test-heavy)\n" in script
     assert '\ntests --jobs 3 --keep-going --output-sync=target "${parts[@]}"\n' in script
     parts = re.search(r"^test-heavy: (.*)$", makefile, re.M)[1].split()
     selected = dict(

@@ -1,84 +1,79 @@
-"""Follow the README from a clone to a report that compares, and write down the seconds of each command.
+"""Follow the README in a clean room, and write down the seconds and the disk that it takes.
 
-    python -m benchmarks.newcomer
+    python -m benchmarks.newcomer [--try] [--output FILE]
 
-It clones this repository into a folder that it removes afterwards, with environments of its own. The commands
-are those that the README has under "Compare it with RLinf's own loop", as they are written, in one shell.
+It clones what is committed here into a folder that it removes afterwards, and runs the README's commands as
+they are written there, with the system's Python and an environment that has a home, a path, and where pip finds
+packages. First the main job under "Try it"; then, in another clone, what stands under "Compare it with RLinf's
+own loop". With `--try`, the first alone. It imports Python's own library only, so that any Python runs it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import platform
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.newcomer.readme import commands_of
+from benchmarks.newcomer.readme import COMPARE, TRY, commands_of
+from benchmarks.newcomer.room import Room, clean_room, gigabytes
 
-ROOT = Path(__file__).parents[2]
 RESULT = Path(__file__).with_name("result.json")
+VERSIONS = "import platform, torch; print(platform.python_version(), torch.__version__)"
 
 
-def follow(lines: list[str], clone: Path) -> list[dict[str, object]]:
-    """Run `lines` in one shell in `clone`; each with its seconds.
-
-    Raises:
-        RuntimeError: one of them fails, with what it has printed last.
-    """
-    took = []
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+def measured(room: Room, lines: list[str]) -> dict[str, object]:
+    """What it takes to follow `lines` in a room in which nothing has been done yet."""
+    load = os.getloadavg()[0]
+    took = room.follow(lines)
+    python, torch = room.asked(VERSIONS).split()
+    return {
+        "seconds": round(sum(float(str(one["seconds"])) for one in took), 1),
+        "commands": took,
+        "gigabytes": gigabytes(room.clone),
+        "gigabytes_of_pips_cache": gigabytes(room.home),
+        "python": python,
+        "torch": torch,
+        "environment": sorted(room.environment),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
     }
-    state = ""
-    for line in lines:
-        began = time.monotonic()
-        # What a line leaves in the shell, such as an environment that is active, the next one finds there.
-        shell = f"{state}\n{line}"
-        done = subprocess.run(
-            ["bash", "-e", "-c", shell],
-            cwd=clone,
-            env=environment,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{line}: status {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
-        if line.startswith(("source ", "export ")):
-            state += f"\n{line}"
-        took.append({"command": line, "seconds": round(time.monotonic() - began, 1)})
-        print(f"{took[-1]['seconds']:>7} s  {line}", flush=True)
-    return took
 
 
-def main() -> int:
-    """Follow, and keep what it took in `result.json`."""
-    place = Path(tempfile.mkdtemp())
+def in_words(facts: dict[str, object], name: str) -> str:
+    return (
+        f"clean room: {name} took {facts['seconds']} s and {facts['gigabytes']} GB "
+        f"(and pip's cache {facts['gigabytes_of_pips_cache']} GB), with Python {facts['python']}, "
+        f"torch {facts['torch']}, {facts['cores']} cores, load {facts['load_before']} before"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Follow, and keep what it took in the file of results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.newcomer", description=__doc__)
+    parser.add_argument("--try", action="store_true", dest="only_try", help="the main job alone")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    result = {}
     try:
-        subprocess.run(["git", "clone", "-q", str(ROOT), str(place / "clone")], check=True)
-        load = os.getloadavg()[0]
-        took = follow(commands_of((place / "clone" / "README.md").read_text()), place / "clone")
-        page = place / "clone" / "report.html"
-        result = {
-            "seconds": round(sum(float(str(one["seconds"])) for one in took), 1),
-            "commands": took,
-            "report_bytes": page.stat().st_size,
-            "cores": len(os.sched_getaffinity(0)),
-            "load_before": round(load, 1),
-            "load_after": round(os.getloadavg()[0], 1),
-            "python": platform.python_version(),
-        }
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
-        print(f"{result['seconds']:>7} s  altogether", flush=True)
-    finally:
-        shutil.rmtree(place)
+        with clean_room() as room:
+            main_job = commands_of((room.clone / "README.md").read_text(), TRY)[:1]
+            result["try"] = measured(room, main_job)
+            print(in_words(result["try"], f"`{main_job[0]}`"), flush=True)
+        if not options.only_try:
+            with clean_room() as room:
+                lines = commands_of((room.clone / "README.md").read_text(), COMPARE)
+                result["compare"] = measured(room, lines)
+                print(in_words(result["compare"], "the comparison"), flush=True)
+    except RuntimeError as error:
+        print(f"clean room: {error}", flush=True)
+        return 1
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
