@@ -80,8 +80,9 @@ ELSEWHERE = {
     r"rlinf-async (explain|sweep) --config-dir \$EMBODIED_PATH/config .*\+paper=.*": (
         "tests/test_docs_papers.py"
     ),
-    r"make (setup|setup-libero|setup-maniskill|check|docs|test)": ".ci/run",
-    r"make demo": "tests/runs/test_matrix.py",
+    r"make (setup|setup-dev|setup-libero|setup-maniskill|check|docs|test|clean-room)": ".ci/run",
+    r"make demo": ".ci/run",
+    r"\.ci/run": ".github/workflows/ci.yml",
     r"make demo-vla|rlinf-async train metaworld_ppo_pi0": "tests/vla/test_tiny_pi0.py",
     r"rlinf-async bench --scenario maniskill-real .*": "tests/runs/test_maniskill.py",
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",

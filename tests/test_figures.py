@@ -175,7 +175,7 @@ def newcomer():
         f"{first['gigabytes']} GB",
     )
     assert first["cores"] == 2
-    yield "README.md", "These minutes are of two cores"
+    yield "README.md", "minutes of two cores:"
     seconds = {
         name: round(sum(each["seconds"] for each in compare["commands"] if name in each["command"]))
         for name in ("make setup", "mode=off", "mode=full")

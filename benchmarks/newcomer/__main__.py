@@ -3,9 +3,9 @@
     python -m benchmarks.newcomer [--try] [--output FILE]
 
 It clones what is committed here into a folder that it removes afterwards, and runs the README's commands as
-they are written there, with the system's Python and an environment that has a home, a path, and where pip finds
-packages. First the main job under "Try it"; then, in another clone, what stands under "Compare it with RLinf's
-own loop". With `--try`, the first alone. It imports Python's own library only, so that any Python runs it.
+they are written there, with the system's Python and an environment that has a home, a path, and where pip
+finds packages. First the main job under "Try it"; then, in another clone, the comparison with RLinf's loop.
+With `--try`, the first alone. It imports Python's own library only, so that any Python runs it.
 """
 
 from __future__ import annotations

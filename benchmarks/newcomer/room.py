@@ -20,7 +20,7 @@ SOURCES = re.compile(
     r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CERT|PROXY|CONFIG_FILE)|TORCH_INDEX_URL|(https?|no)_proxy",
     re.I,
 )
-"""Variables that say from where packages are fetched. They are kept: a machine behind a mirror has no other way."""
+"""Variables that say from where packages come. They are kept: behind a mirror there is no other way."""
 PIP_CONFIGS = (".config/pip/pip.conf", ".pip/pip.conf")
 """Where pip looks for its user's configuration, of which the same holds."""
 SUPPORTED = "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
@@ -45,7 +45,7 @@ class Room:
         state = ""
         for line in lines:
             began = time.monotonic()
-            # What a line leaves in the shell, such as an environment that is active, the next one finds there.
+            # What a line leaves in the shell, such as an active environment, the next one finds there.
             done = subprocess.run(
                 ["bash", "-e", "-c", f"{state}\n{line}"],
                 cwd=self.clone,
