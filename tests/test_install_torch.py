@@ -61,9 +61,7 @@ def test_the_variable_has_the_last_word(script, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("pin", "there"), [("2.13.0", True), ("2.12.0", False)])
-def test_the_pinned_release_is_not_fetched_again_whatever_its_build(
-    script, monkeypatch, tmp_path, pin, there
-):
+def test_a_pinned_release_of_any_build_is_not_fetched_again(script, monkeypatch, tmp_path, pin, there):
     monkeypatch.undo()
     monkeypatch.setattr(script, "version", lambda name: "2.13.0+cpu")
     constraints = tmp_path / "constraints.txt"
