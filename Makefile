@@ -92,8 +92,9 @@ $(SETUP): pyproject.toml .ci/constraints.txt .ci/requirements.py .ci/install_tor
 	# Files in between, so that a failing script stops make.
 	$(BIN)/python .ci/requirements.py --no-deps $(EXTRAS) > $(VENV)/no-deps.txt
 	$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
-	$(PIP) install -qq --no-deps -r $(VENV)/no-deps.txt
 	$(INSTALL) -r $(VENV)/requirements.txt
+	# Last, as pip warns of what these lack whenever it installs something beside them.
+	$(PIP) install -qq --no-deps -r $(VENV)/no-deps.txt
 	$(PIP) install -qq --no-deps -e .
 	touch $@
 
