@@ -171,11 +171,10 @@ def newcomer():
     assert [one["command"] for one in first["commands"]] == ["make demo"]
     yield (
         "README.md",
-        f"make demo    # trains a small policy on Meta-World: {math.ceil(first['seconds'] / 60)} minutes, "
+        f"make demo # trains a small policy on Meta-World: {math.ceil(first['seconds'] / 60)} minutes, "
         f"{first['gigabytes']} GB",
     )
     assert first["cores"] == 2
-    yield "README.md", "minutes of two cores:"
     seconds = {
         name: round(sum(each["seconds"] for each in compare["commands"] if name in each["command"]))
         for name in ("make setup", "mode=off", "mode=full")
