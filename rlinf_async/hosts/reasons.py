@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlinf_async.core.config_keys import misspelt, shortened
+from rlinf_async.core.config_keys import clipped, misspelt, shortened
 
 MOST_AT_ONCE = 3
 """Reasons that are told, so that an answer has five lines; the overrides are those of all."""
+
+LONG_WORD = re.compile(r"\S{256,}")
+"""A path or another value that no sentence has room for."""
+
+
+def _clip(word: re.Match[str]) -> str:
+    return clipped(word[0])
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,8 @@ class RefusedError(ValueError):
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
         # Several checks may find the same; it is told once, where it came first.
-        self.reasons = tuple(dict.fromkeys(reasons))
+        whole = (replace(reason, text=LONG_WORD.sub(_clip, reason.text)) for reason in reasons)
+        self.reasons = tuple(dict.fromkeys(whole))
         super().__init__(_together(self.reasons))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.kit.keys import Key
@@ -65,7 +65,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """
     block = lookup(cfg, f"env.{mode}")
     if not isinstance(block, Mapping):
-        raise ValueError(f"env.{mode}={block!r} must be a block with env_class and total_num_envs")
+        raise ValueError(f"env.{mode}={shortened(block)} must be a block with env_class and total_num_envs")
     if not block.get("env_class"):
         raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
     section = {
@@ -79,7 +79,9 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
         **block,
     }
     if not isinstance(section["env_type"], str):
-        raise ValueError(f"env.{mode}.env_type={section['env_type']!r} must be the name of a simulator")
+        raise ValueError(
+            f"env.{mode}.env_type={shortened(section['env_type'])} must be the name of a simulator"
+        )
     return section
 
 
