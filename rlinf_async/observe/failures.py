@@ -33,6 +33,7 @@ FaultKind = Literal[
     "not finite",
     "save failed",
     "stranger",
+    "odd policy",
     "run failed",
     "terminated",
     "interrupted",

@@ -7,8 +7,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+from torch import nn
 
 from rlinf_async.core.tensors import Tree, slice_samples
+from rlinf_async.hosts.kit.examination import FirstLook, drawing_by, whole_decision
 from rlinf_async.hosts.observations import each_alike, observations_of
 
 Answer = dict[str, Any]
@@ -29,6 +31,20 @@ class Answering:
         """
         raise NotImplementedError
 
+    first_look: FirstLook | None = None
+    """Examines the policy once, on the rank that a host has do it."""
+
+    def by_chance(
+        self, observations: list[Mapping[str, Any]], size: int, mode: str, chance: int
+    ) -> Mapping[str, Any]:
+        """Return a decision whose draws follow from `chance`. A host whose requests bring theirs says how."""
+        with drawing_by(chance):
+            return whole_decision(*self.decide(observations, size, mode))
+
+    def watched_module(self) -> nn.Module | None:
+        """Return the policy as a module whose buffers acting must leave alone, if it is one. A host does."""
+        return None
+
     def has_critic(self) -> bool:
         """Return False if values need not be asked for, as there are none. A host may know."""
         return True
@@ -48,6 +64,8 @@ class Answering:
 
     def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
+        if mode == "train" and self.first_look is not None:
+            self.first_look(self.by_chance, observations, sum(sizes), module=self.watched_module())
         actions, result = self.decide(observations, sum(sizes), mode)
         fields: Tree = {"actions": actions}
         if mode == "train":

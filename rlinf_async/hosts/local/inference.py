@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from rlinf_async.core.tensors import leaf, map_tensors
 from rlinf_async.hosts.kit.answers import Answer, Answering
+from rlinf_async.hosts.kit.examination import Buffers, FirstLook, whole_decision
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge, storages
@@ -42,13 +43,18 @@ class InferenceRank(Answering):
         watch: Watch = unwatched,
         deadline_s: float = math.inf,
         process: WholeProcess | None = None,
+        say: Callable[[str], object] | None = None,
     ) -> None:
+        """`say` is told what is odd about the policy, if this rank is to look."""
         self._rank = rank
         self._busy = busy
         # A copy: the learner changes its own while this one acts.
         self._model = copy.deepcopy(model).eval()
         # Environments stand still while they wait for an answer; a learner has more to do anyway.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
+        self._buffers = Buffers(self._model)
+        if say is not None:
+            self.first_look = FirstLook(say)
         self._version_held = 0
         self._thread = DaemonThread(f"inference-{rank}")
         self._thread.submit((process or WholeProcess()).pin_threads)
@@ -72,13 +78,28 @@ class InferenceRank(Answering):
 
     def _load(self, state: State, version: int) -> None:
         with self._queue.block():
+            self._buffers.check()
             self._model.load_state_dict(state)
+            self._buffers.note()
         self._version_held = version
 
     @torch.no_grad()
     def _forward(self, payloads: list[dict[str, Any]]) -> list[Answer]:
         with self._queue.block():
             return self.answer(payloads, [len(payload["obs"]["noise"]) for payload in payloads], "train")
+
+    def watched_module(self) -> torch.nn.Module:
+        return self._model
+
+    def by_chance(
+        self, observations: list[Mapping[str, Any]], size: int, mode: str, chance: int
+    ) -> Mapping[str, Any]:
+        # All chance is in the noise of a request, of which a copy is drawn anew.
+        draw = torch.Generator().manual_seed(chance)
+        seen: list[Mapping[str, Any]] = [
+            {**each, "noise": torch.randn(each["noise"].shape, generator=draw)} for each in observations
+        ]
+        return whole_decision(*self.decide(seen, size, mode))
 
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str

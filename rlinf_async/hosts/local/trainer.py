@@ -136,7 +136,7 @@ class LocalTrainer:
             deadline_s = self.settings.asynchrony.advanced.deadline_s
             own: dict[str, Any] = {"watch": self._watch, "deadline_s": deadline_s, "process": process}
             ranks = [
-                stack.enter_context(closing(InferenceRank(rank, model=model, busy=inference, **own)))
+                stack.enter_context(closing(self._rank(rank, model=model, busy=inference, **own)))
                 for rank in range(plan.inference_ranks)
             ]
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in LOOP_PROCESSES}
@@ -162,6 +162,11 @@ class LocalTrainer:
             )
             with asyncio.Runner(loop_factory=process.loop) as runner:
                 return runner.run(interruptible(run.train()))
+
+    def _rank(self, rank: int, **parts: Any) -> InferenceRank:
+        """An inference rank; the first one looks at what the policy is."""
+        said = partial(self._faults.record, what="odd policy", action="the run goes on")
+        return InferenceRank(rank, say=None if rank else lambda text: said(error=text), **parts)
 
     def _check(self, shard: Shard) -> None:
         """Check that the environments have the methods that the settings ask for."""

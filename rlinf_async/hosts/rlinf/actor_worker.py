@@ -25,6 +25,7 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.processes.run_process import learner_seed
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
@@ -51,7 +52,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         torch.manual_seed(seed)
         name = str(self.cfg.actor.model.model_type)
         contained(super().init_worker, blaming_the_policy(f"learner rank {self._rank}", built=name))
-        torch.manual_seed(seed + 1 + self._rank)
+        torch.manual_seed(learner_seed(seed, self._rank))
 
     def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
         if weighting := settings.asynchrony.weighting:

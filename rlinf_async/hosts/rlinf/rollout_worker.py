@@ -74,6 +74,10 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         module: torch.nn.Module = self.hf_model
         return module
 
+    def watched_module(self) -> torch.nn.Module | None:
+        policy = getattr(self, POLICY, None)
+        return policy if isinstance(policy, torch.nn.Module) else None
+
     async def weight_types(self) -> dict[str, torch.dtype]:
         # Of an engine without `hf_model` nothing is known: it is sent all weights, in the learner's types.
         return await super().weight_types() if hasattr(self, POLICY) else {}

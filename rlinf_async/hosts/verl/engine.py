@@ -31,6 +31,7 @@ from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.observe.files import write_whole
+from rlinf_async.ray_runtime.processes.run_process import learner_seed
 
 MODEL_TYPE = "vla_policy"
 """The name of `PolicyEngine` in veRL's registry of engines."""
@@ -110,7 +111,7 @@ class PolicyEngine(FSDPEngine):
         blame = blaming_the_policy(f"learner rank {self.rank}", built=str(section["model_type"]))
         policy = contained(build, blame)
         # Every rank has built the same weights; from here on their draws (dropout) differ.
-        torch.manual_seed(self.model_config.seed + 1 + self.rank)
+        torch.manual_seed(learner_seed(self.model_config.seed, self.rank))
         self._check_units(policy)
         return dress(policy, section)
 

@@ -60,6 +60,24 @@ class Resumed:
         return f"{kept}; {self.lost} are lost{f': {self.why}' if self.why else ''}" if self.lost else kept
 
 
+def extended(resumed: Resumed, step: int, settings: RunSettings) -> str:
+    """Return a sentence if a deterministic run, resumed after `step`, is not the longer run that it would be
+    part of; else nothing.
+
+    A run that has come to its end has collected nothing for the batches behind it.
+    """
+    lag = settings.asynchrony.max_staleness
+    begun = range(step, min(step + lag, settings.batches)) if settings.asynchrony.deterministic else ()
+    missing = sorted(set(begun) - {batch for batch, _ in resumed.rollouts})
+    if not missing or not step:
+        return ""
+    return (
+        f"async.deterministic: the run before had come to its end at step {step}, with no rollouts for the "
+        f"steps behind it; the next {len(missing)} are collected with less lag than {lag}, and numbers from "
+        "there on are not those of one longer run"
+    )
+
+
 async def save_buffer(
     folder: Path, version: int, buffer: TrajectoryBuffer, settings: RunSettings, fetch: FetchPayload
 ) -> None:

@@ -20,6 +20,7 @@ from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended
 from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.driver.endings import EndingInOrder
@@ -100,6 +101,8 @@ class AsyncRun:
             if self._parts.checkpoint is not None:
                 (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._parts.checkpoint))
                 self.display.note(f"going on from step {self.step}: {became}")
+                if remark := extended(became, self.step, self.settings):
+                    self.display.note(remark)
                 self.saver.resume_known(self._parts.checkpoint, became.rollouts)
 
     def train(self, *, evaluate_first: bool = False) -> None:

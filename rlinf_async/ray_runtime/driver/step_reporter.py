@@ -102,9 +102,10 @@ class StepReporter:
         return report, {**prefixed("env", episodes), **request_metrics, **_left_out(frames)}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
-        """Faults of environments since the last step, which are said."""
-        faults = [fault for fault in self._faults.new() if is_env_fault(fault)]
-        for fault in faults:
+        """Faults of environments since the last step, which are said, as is what is odd about the policy."""
+        new = self._faults.new()
+        faults = [fault for fault in new if is_env_fault(fault)]
+        for fault in (*faults, *(each for each in new if each["what"] == "odd policy")):
             self._say(sentence(fault))
         return faults
 

@@ -25,7 +25,7 @@ from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.coordinator import HeldPieces, PieceClient
 from rlinf_async.ray_runtime.processes.request_channel import RequestClient
-from rlinf_async.ray_runtime.processes.run_process import RunProcess, seed_version
+from rlinf_async.ray_runtime.processes.run_process import RunProcess, learner_seed, seed_version
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 from rlinf_async.wire.connection import Address
 
@@ -121,7 +121,7 @@ class LearnerRank(RunProcess):
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
             # By rank and batch: ranks sample apart, and a run that is resumed samples as the one before did.
-            await self.compute(seed_version, settings.seed + 1 + self._learner_rank, batch)
+            await self.compute(seed_version, learner_seed(settings.seed, self._learner_rank), batch)
         metrics = await learn_batch(
             batch=batch,
             pieces=self._pieces,

@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class RunProcess:
     generation: int = 0
     """The life of this process: how often it had died before; see `core.restarts`."""
     _span_log: SpanLog | None = None
+    _remark: Callable[..., None] | None = None
 
     @property
     def spans(self) -> SpanLog:
@@ -55,9 +57,14 @@ class RunProcess:
         offset = 0.0 if clock is None else await _offset(clock)
         self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
-        STRANGERS.record_by(
-            partial(record_failure, Path(run_dir), process=process, what="stranger", action="the run goes on")
-        )
+        record = partial(record_failure, Path(run_dir), process=process, action="the run goes on")
+        STRANGERS.record_by(partial(record, what="stranger"))
+        self._remark = partial(record, what="odd policy")
+
+    def remark(self, sentence: str) -> None:
+        """Record what is odd about the policy of the run, which goes on."""
+        if self._remark is not None:
+            self._remark(error=sentence)
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""
@@ -144,6 +151,15 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+LEARNER_SEEDS = 1_000_003
+"""Distance between the seeds of inference ranks and those of learner ranks: more than there are of either."""
+
+
+def learner_seed(seed: int, rank: int) -> int:
+    """Return the seed from which a learner rank draws: no other process of a run with this `seed` has it."""
+    return seed + LEARNER_SEEDS + 1 + rank
 
 
 def seed_version(seed: int, version: int) -> None:

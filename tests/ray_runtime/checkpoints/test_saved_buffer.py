@@ -23,6 +23,8 @@ from rlinf_async.ray_runtime.checkpoints.saved_buffer import (
     KNOWN_FILE,
     STATE_FILE,
     ProcessKnowledge,
+    Resumed,
+    extended,
     read_ledger,
     read_tensors,
     resume_buffer,
@@ -375,3 +377,15 @@ def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path):
         write_tensors(tmp_path / "nowhere" / "0.safetensors", {})
     with pytest.raises(OSError, match="No such file"):
         read_tensors(tmp_path / "0.safetensors")
+
+
+def test_a_deterministic_run_that_had_ended_says_that_it_is_extended(tmp_path):
+    whole = replace(Resumed(kept=0, lost=0), rollouts=frozenset({(3, "0/0"), (4, "0/0")}))
+    of_run = fixed_lag(batches=9)
+    assert extended(whole, 3, of_run) == ""
+    sentence = extended(Resumed(kept=0, lost=0), 3, of_run)
+    assert "at step 3, with no rollouts" in sentence
+    assert "less lag than 2" in sentence
+    # Nothing would have been collected for what is behind the end of this run.
+    assert extended(replace(whole, rollouts=frozenset({(3, "0/0")})), 3, fixed_lag(batches=4)) == ""
+    assert extended(Resumed(kept=0, lost=0), 3, settings()) == ""

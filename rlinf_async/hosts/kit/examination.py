@@ -1,0 +1,223 @@
+"""A look at what a policy is: a function of an observation and the weights, which acting leaves alone.
+
+Every host takes policies for functions of one observation and of the weights: requests are answered in any
+order and company, on any rank, and what the learner does not train it publishes over.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlinf_async.core.tensors import Tree
+
+Decide = Callable[[list[Mapping[str, Any]], int, str, int], Mapping[str, Any]]
+"""Decisions for the observations of so many environments, in a mode, with chance that a number says:
+`actions`, and for training `prev_values` if there are some, [B, ...] each."""
+
+COMPARED = ("actions", "prev_values")
+ROUNDING, ROUNDING_OF_HALF = 1e-3, 5e-2
+"""Differences, relative to 1 and the number, that kernels for other batch sizes may make."""
+NO_MEMORY = "policies have no memory here (docs/extending.md, a model)"
+
+
+class Buffers:
+    """The buffers of a policy that are published, as they were when its weights had been written."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._written = self._present(copy=True)
+
+    def note(self) -> None:
+        """The weights of a version have been written."""
+        self._written = self._present(copy=True)
+
+    def check(self) -> None:
+        """Check that acting has left the buffers as they were written.
+
+        Raises:
+            RuntimeError: it has not: what it has made of them is about to be lost.
+        """
+        present = self._present()
+        changed = [name for name, each in self._written.items() if not _same(each, present.get(name))]
+        if changed:
+            names = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
+            raise RuntimeError(
+                f"the policy's buffer {names} has changed while the policy acted: the learner, which "
+                "publishes the weights, does not know it, and the next version overwrites it. Keep such "
+                "statistics in the environment, or fixed, or register a mere cache with persistent=False"
+            )
+
+    def _present(self, *, copy: bool = False) -> dict[str, torch.Tensor]:
+        # Those in the state dict are published; others are caches, which no version touches.
+        published = self._module.state_dict().keys()
+        named = {name: buffer for name, buffer in self._module.named_buffers() if name in published}
+        return {name: buffer.detach().clone() if copy else buffer for name, buffer in named.items()}
+
+
+class FirstLook:
+    """Examines the policy of a rank with the first observations that it is to act on in training."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say: Callable[[str], object] | None = say
+
+    def __call__(
+        self, decide: Decide, observations: list[Mapping[str, Any]], size: int, *, module: nn.Module | None
+    ) -> None:
+        """Say what `examine` yields; once."""
+        say, self._say = self._say, None
+        if say is not None:
+            for remark in examine(decide, observations, size, module=module):
+                say(remark)
+
+
+# Lists, and no generators: an error of the policy that is a StopIteration must come out as it is.
+def examine(
+    decide: Decide, observations: list[Mapping[str, Any]], size: int, *, module: nn.Module | None
+) -> list[str]:
+    """Return a sentence for each way in which a policy answers `observations` otherwise than a policy would.
+
+    Args:
+        observations: those of some requests, of `size` environments in all.
+        module: the policy, if it is one, whose buffers are not to change.
+
+    Raises:
+        RuntimeError: acting has changed buffers that are published.
+    """
+    buffers = None if module is None else Buffers(module)
+    tolerance = ROUNDING_OF_HALF if module is not None and _is_half(module) else ROUNDING
+    first, again = [decide(_fresh(observations), size, "train", 1) for _ in range(2)]
+    fields = _different_names(first, again, tolerance)
+    if buffers is not None:
+        buffers.check()
+    if fields:
+        return [
+            f"the policy gives other {' and '.join(fields)} when it is asked again, from one state of the "
+            f"random generators: it keeps a memory, or draws by a generator of its own; {NO_MEMORY}"
+        ]
+    names = _other_in_company(decide, observations, size, tolerance) if size > 1 else []
+    if buffers is not None:
+        buffers.check()
+    if not names:
+        return []
+    return [
+        f"the policy gives other {' and '.join(names)} for an observation alone than in a batch of {size}: "
+        "something in it looks at the whole batch (BatchNorm in training mode, statistics of the batch), so "
+        "that what it does depends on who shares the forward pass"
+    ]
+
+
+def _other_in_company(
+    decide: Decide, observations: list[Mapping[str, Any]], size: int, tolerance: float
+) -> list[str]:
+    """Answer single observations; the fields that are no matter of chance and not as in the batch."""
+    for mode in ("train", "eval"):
+        whole, other = [decide(_fresh(observations), size, mode, chance) for chance in (1, 2)]
+        certain = [name for name in COMPARED if _has(whole, other, name) and _close(whole, other, name, 0.0)]
+        single = []
+        for row in (0, size - 1):
+            alone = decide(_fresh([_row(observations, row)]), 1, mode, 1)
+            expected = {name: whole[name][row : row + 1] for name in certain}
+            single.append(set(_different_names(expected, alone, tolerance)))
+        # In both: one may be a choice between two tokens that rounding has turned.
+        if names := sorted(set.intersection(*single)):
+            return names
+    return []
+
+
+def _different_names(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float) -> list[str]:
+    names = [name for name in COMPARED if _has(one, other, name)]
+    return [name for name in names if not _close(one, other, name, tolerance)]
+
+
+def _has(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+    return isinstance(one.get(name), torch.Tensor) and isinstance(other.get(name), torch.Tensor)
+
+
+def _close(one: Mapping[str, Any], other: Mapping[str, Any], name: str, tolerance: float) -> bool:
+    a, b = (torch.as_tensor(each[name]).detach().float().cpu() for each in (one, other))
+    return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or other.shape != one.shape:
+        return False
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other.to(one.device, one.dtype)))
+
+
+def _is_half(module: nn.Module) -> bool:
+    return any(each.is_floating_point() and each.itemsize < 4 for each in module.parameters())
+
+
+def _row(observations: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:
+    """Return the observation of one environment, counted over all requests."""
+    for observation in observations:
+        size = _size_of(observation)
+        if row < size:
+            return _sliced(observation, row)
+        row -= size
+    raise IndexError(f"there is no environment {row} more")
+
+
+def _fresh(observations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return copies, as a policy may write into what it is given."""
+    return [copy.deepcopy(dict(observation)) for observation in observations]
+
+
+def _size_of(observation: Mapping[str, Any]) -> int:
+    for value in observation.values():
+        if isinstance(value, torch.Tensor) and value.dim():
+            return len(value)
+        if isinstance(value, Mapping) and (size := _size_of(value)):
+            return size
+        if isinstance(value, list | tuple):
+            return len(value)
+    return 0
+
+
+def _sliced(tree: Mapping[str, Any], row: int) -> dict[str, Any]:
+    one: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            one[name] = _sliced(value, row)
+        elif isinstance(value, torch.Tensor | np.ndarray):
+            one[name] = value[row : row + 1] if value.ndim else value
+        elif isinstance(value, list | tuple):
+            one[name] = value[row : row + 1]
+        else:
+            one[name] = value
+    return one
+
+
+@contextmanager
+def drawing_by(chance: int) -> Iterator[None]:
+    """A block in which torch's, numpy's and Python's generators draw by `chance`; then they go on where they
+    were. Others in this process must draw nothing meanwhile.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(chance)
+        np.random.seed(chance)
+        random.seed(chance)
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
+
+
+def whole_decision(actions: torch.Tensor, result: Mapping[str, Any]) -> Tree:
+    """Return what `examine` compares of a decision, in memory of its own."""
+    values = result.get("prev_values")
+    return {
+        "actions": actions.detach().clone(),
+        "prev_values": values.detach().clone() if isinstance(values, torch.Tensor) else None,
+    }
