@@ -1,0 +1,137 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf_async.core.packing import LiveSamples, Packing, live_rows, passes_over, spread
+
+FLAGS = st.lists(st.booleans(), min_size=1, max_size=5)
+"""Which rows of a micro-batch are live."""
+
+
+def parts_of(passes):
+    """Per pass, (micro-batch, rows) of each part."""
+    return [[(part.micro_batch, part.rows.tolist()) for part in one.parts] for one in passes]
+
+
+def packed(step, *, size, mixes=True, passes=None):
+    """The passes over a step of micro-batches, all at once."""
+    packing = Packing(size=size, mixes=mixes)
+    for flags in step:
+        packing.add(torch.tensor(flags))
+    found = packing.take(packing.needed if passes is None else passes)
+    packing.finish()
+    return found
+
+
+@settings(deadline=None, max_examples=200)
+@given(ranks=st.lists(st.lists(FLAGS, min_size=4, max_size=4), min_size=1, max_size=3), eager=st.booleans())
+def test_every_live_row_is_in_one_pass_and_all_ranks_make_those_of_the_fullest(ranks, eager):
+    packings = [Packing(size=5) for _ in ranks]
+    made = [[] for _ in ranks]
+
+    def take(passes):
+        for packing, found in zip(packings, made, strict=True):
+            found += packing.take(passes)
+
+    for number in range(4):
+        for packing, step in zip(packings, ranks, strict=True):
+            assert packing.add(torch.tensor(step[number])) == number
+        if eager:
+            take(min(packing.full for packing in packings))
+    take(max(packing.needed for packing in packings))
+    fullest = max(sum(map(sum, step)) for step in ranks)
+    for packing, step, found in zip(packings, ranks, made, strict=True):
+        packing.finish()
+        assert len(found) == passes_over(fullest, 5)
+        assert all(one.size <= 5 for one in found)
+        rows = [(number, row) for one in parts_of(found) for number, rows in one for row in rows]
+        assert rows == [(n, row) for n, flags in enumerate(step) for row, live in enumerate(flags) if live]
+        assert {part.micro_batch for one in found for part in one.parts} == {0, 1, 2, 3}
+
+
+def test_live_rows_of_several_micro_batches_share_a_pass_and_a_micro_batch_may_be_cut():
+    step = [[True, False, True], [False, False, False], [False, True, True], [True, True, False]]
+    # Six rows in two passes of three.
+    assert parts_of(packed(step, size=3)) == [
+        [(0, [0, 2]), (1, []), (2, [1])],
+        [(2, [2]), (3, [0, 1])],
+    ]
+
+
+def test_a_rank_with_fewer_live_rows_spreads_them_over_the_passes_of_the_fullest():
+    step = [[True, True, True], [True, False, False], [False, False, False]]
+    assert [one.size for one in packed(step, size=3, passes=3)] == [2, 1, 1]
+    assert [one.size for one in packed([[False], [True]], size=3, passes=3)] == [1, 0, 0]
+    assert parts_of(packed([[False], [False]], size=3, passes=2)) == [[(0, []), (1, [])], []]
+
+
+def test_an_optimizer_step_without_a_live_row_still_has_a_pass():
+    assert parts_of(packed([[False, False]] * 2, size=2)) == [[(0, []), (1, [])]]
+
+
+def test_rows_of_two_micro_batches_share_no_pass_where_they_are_not_to_mix():
+    step = [[True, False], [False, False], [True, True], [False, True], [False, False]]
+    assert parts_of(packed(step, size=2, mixes=False)) == [
+        [(0, [0]), (1, [])],
+        [(2, [0, 1])],
+        [(3, [1]), (4, [])],
+    ]
+    assert parts_of(packed(step[:1], size=2, mixes=False, passes=3)) == [[(0, [0])], [], []]
+
+
+def test_the_last_pass_of_a_step_is_kept_until_the_step_is_complete():
+    packing = Packing(size=2)
+    packing.add(torch.tensor([True, True]))
+    assert packing.full == 0
+    packing.add(torch.tensor([True, False]))
+    assert packing.full == 1
+    packing.take(1)
+    packing.add(torch.tensor([False, False]))
+    assert (packing.full, packing.needed) == (0, 1)
+
+
+def test_rows_that_no_pass_has_had_are_noticed():
+    packing = Packing(size=2)
+    packing.add(torch.tensor([True, True]))
+    with pytest.raises(RuntimeError, match="2 live rows in no pass"):
+        packing.finish()
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="size=0"):
+        Packing(size=0)
+    with pytest.raises(ValueError, match="3 rows does not fit into passes of 2"):
+        Packing(size=2).add(torch.ones(3, dtype=torch.bool))
+
+
+def test_a_row_is_live_if_an_entry_of_it_is_valid_and_moves_the_loss():
+    mask = torch.tensor([[True, False], [False, False], [True, True], [True, True]])
+    assert live_rows(None) is None
+    assert live_rows(mask).tolist() == [True, False, True, True]
+    advantages = torch.tensor([[0.0, 1.0], [2.0, 2.0], [0.0, -1.0], [float("nan"), 0.0]])
+    assert live_rows(mask, advantages).tolist() == [False, False, True, True]
+    assert live_rows(mask[:, :1], advantages).tolist() == [True, False, True, True]
+    assert live_rows(None, advantages[:, 0]).tolist() == [False, True, False, True]
+
+
+def test_parts_differ_by_one_at_most():
+    for total in range(12):
+        for parts in range(1, 5):
+            found = spread(total, parts)
+            assert sum(found) == total
+            assert max(found) - min(found) <= 1
+
+
+def test_a_pass_has_the_samples_of_its_rows_and_a_spare_one_where_it_has_none():
+    held = LiveSamples(Packing(size=3))
+    numbers = torch.arange(9).reshape(3, 3)
+    for own, live in zip(numbers, [[0, 1, 1], [0, 0, 0], [1, 0, 1]], strict=True):
+        held.add({"number": own, "inputs": {"twice": 2 * own[:, None]}}, torch.tensor(live).bool())
+    found = list(held.take(3))
+    assert [one["number"].tolist() for _, one in found] == [[1, 2], [6], [8]]
+    assert [one["inputs"]["twice"].flatten().tolist() for _, one in found] == [[2, 4], [12], [16]]
+    held.finish()
+    held.add({"number": numbers[0]}, torch.zeros(3).bool())
+    assert [(one.size, tree["number"].tolist()) for one, tree in held.take(1)] == [(0, [0])]
+    held.finish()
