@@ -327,7 +327,7 @@ for size in (4, 16):
     assert torch.allclose(masked_mean(entropy, mask), expected)
     assert torch.allclose(masked_mean(entropy, None), of_each.mean())
 
-from rlinf_async.hosts.rlinf.exactness import is_summed
+from rlinf_async.hosts.rlinf.masks import is_summed
 
 config = {
     "algorithm": {"entropy_bonus": 0.01, "entropy_type": "chunk_level"},

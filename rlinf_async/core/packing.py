@@ -14,12 +14,32 @@ fullest rank would need by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, rows_of, size_of, slice_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """The samples that a run leaves out of training, because they have no gradient."""
+
+    masked: bool = False
+    """Those whose mask is empty."""
+    silent: bool = False
+    """Those whose advantage is 0, as in a group of equal scores."""
+    mixes: bool = True
+    """False if a part of the loss is a mean over the rows of a pass, which are those of one micro-batch then:
+    fewer rows are computed, in as many passes."""
+
+    def __bool__(self) -> bool:
+        return self.masked or self.silent
+
+    def live(self, mask: torch.Tensor | None, advantages: torch.Tensor | None) -> torch.Tensor | None:
+        """Return which samples a run trains, as `live_rows` does."""
+        return live_rows(mask if self.masked else None, advantages if self.silent else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +87,29 @@ def passes_over(rows: int, size: int) -> int:
 def spread(total: int, parts: int) -> list[int]:
     """`total` in `parts` that differ by one at most."""
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
+
+
+def row_parts(rows: torch.Tensor, parts: int, *trees: Tree) -> Iterator[Tree]:
+    """Some rows of `trees`, one tree behind the other, in `parts` that differ by one at most.
+
+    A part that is left without rows is one row that nobody asked for; such parts are the last ones.
+
+    Args:
+        rows: [R] int64, ascending; numbered through all trees.
+    """
+    for own in rows.split(sorted(spread(len(rows), parts), reverse=True)):
+        yield _chosen(own if len(own) else torch.zeros(1, dtype=torch.int64), trees)
+
+
+def _chosen(rows: torch.Tensor, trees: Sequence[Tree]) -> Tree:
+    found, start = [], 0
+    for tree in trees:
+        stop = start + size_of(tree)
+        own = rows[(rows >= start) & (rows < stop)] - start
+        if len(own):
+            found.append(rows_of(tree, own))
+        start = stop
+    return found[0] if len(found) == 1 else concatenate(found)
 
 
 class Packing:
@@ -188,7 +231,7 @@ class LiveSamples:
         return number
 
     def take(self, passes: int) -> Iterator[tuple[Pass, Tree]]:
-        """The next `passes`, each with its samples; an empty one has one sample, which is to count nothing."""
+        """The next `passes`, each with its samples; an empty one has a sample that is to count nothing."""
         for one in self._packing.take(passes):
             yield one, self._of(one)
 
@@ -211,4 +254,4 @@ class LiveSamples:
             del self._samples[part.micro_batch], self._left[part.micro_batch]
         if len(part.rows) == size_of(samples):
             return samples
-        return map_tensors(lambda tensor: tensor[part.rows.to(tensor.device)], samples)
+        return rows_of(samples, part.rows)

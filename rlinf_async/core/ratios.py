@@ -10,7 +10,7 @@ import torch
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.scores import WHOLE, Scored
-from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors, slice_samples
+from rlinf_async.core.tensors import Tree, concatenate, leaf, rows_of, slice_samples
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
@@ -74,12 +74,12 @@ class RatioProbe:
             rows = torch.nonzero(staleness == value).flatten()
             rows = rows[lots[rows].argsort()[: self._size]]
             if len(rows):
-                group = {"lots": lots[rows], **_rows_of(samples, rows)}
+                group = {"lots": lots[rows], **rows_of(samples, rows)}
                 pool = self._pools.get(value)
                 self._pools[value] = group if pool is None else self._lowest(concatenate([pool, group]))
 
     def _lowest(self, samples: Tree) -> Tree:
-        return _rows_of(samples, leaf(samples, "lots").argsort()[: self._size])
+        return rows_of(samples, leaf(samples, "lots").argsort()[: self._size])
 
     @torch.no_grad()
     def finish(self, scored: Scored = WHOLE) -> Sums:
@@ -152,10 +152,6 @@ class RatioProbe:
         assert isinstance(inputs, dict)
         policy, behaviour = self._score(inputs)
         return policy.float().cpu(), behaviour.float().cpu()
-
-
-def _rows_of(samples: Tree, rows: torch.Tensor) -> Tree:
-    return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], samples)
 
 
 def _totals(log_ratios: torch.Tensor, scored: Scored) -> dict[str, torch.Tensor]:

@@ -119,11 +119,10 @@ def joined(
     """
     # To the CPU pass by pass: the device need not hold the scores of the whole batch.
     scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
-    # In float32 one number of many millions would round to none.
-    share = (~scores.isfinite()).double().mean().item()
-    if share:
+    # Counted, not averaged: there may be no number at all.
+    if bad := int((~scores.isfinite()).sum()):
         raise FloatingPointError(
-            f"{model}: {share:.0%} of the {name} of this batch, scored again before the update, are not "
-            "finite; nothing was trained on them"
+            f"{model}: {bad / scores.numel():.0%} of the {name} of this batch, scored again before the "
+            "update, are not finite; nothing was trained on them"
         )
     return scores

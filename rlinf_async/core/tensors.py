@@ -86,6 +86,11 @@ def lengthened(tree: Tree, rows: int) -> Tree:
     return map_tensors(lambda tensor: torch.cat([tensor, tensor[-1:].expand(rows, *tensor.shape[1:])]), tree)
 
 
+def rows_of(tree: Tree, rows: torch.Tensor) -> Tree:
+    """Samples `rows`, [R] int64, copied, on the devices on which they are."""
+    return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], tree)
+
+
 def in_parts(most: int, *trees: Tree) -> Iterator[Tree]:
     """The samples of `trees`, one behind the other, `most` at a time; their number depends on sizes alone.
 

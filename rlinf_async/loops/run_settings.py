@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.packing import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 from rlinf_async.loops.queues import BarrierQueues, SharedQueues
@@ -50,6 +51,8 @@ class RunSettings:
     """Steps from one checkpoint to the next; 0 where none are written, or only after the last step."""
     skips_ended: bool = False
     """True if nothing is stepped or decided in a rollout for episodes that have ended; learners mask it."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """Samples that are not trained, as they have no gradient."""
     learner_scores: str = ""
     """The reason for which inference ranks are not to score for the learner, if there is one."""
 

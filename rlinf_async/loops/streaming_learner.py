@@ -37,7 +37,15 @@ from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
-from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened, map_tensors, size_of, slice_samples
+from rlinf_async.core.tensors import (
+    Tree,
+    concatenate,
+    leaf,
+    lengthened,
+    rows_of,
+    size_of,
+    slice_samples,
+)
 from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
@@ -362,7 +370,7 @@ class StreamingLearner:
 
     def _shuffle_samples(self, samples: Tree) -> Tree:
         order = torch.randperm(size_of(samples), generator=self._shuffle)
-        return map_tensors(lambda tensor: tensor[order.to(tensor.device)], samples)
+        return rows_of(samples, order)
 
 
 def _is_scored(piece: Piece) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from rlinf_async.core import premise
+from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.scores import WHOLE, in_passes, joined
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
@@ -26,6 +27,9 @@ LOGGER = logging.getLogger(__name__)
 
 SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
+
+LIVE_FIELD = "live"
+"""The field, [T, B] bool, of a rollout of which some samples have no gradient: the others are scored."""
 
 PROXIMAL_FIELD = "proximal_logprobs"
 """The field of log-probabilities of the proximal policy."""
@@ -52,19 +56,43 @@ def scoring_inputs(payload: Tree) -> Tree:
 
 
 def recompute(
-    rollout: Tree, beyond: Tree, forward: Forward, *, micro_batch_size: int, values: bool, model: str
+    rollout: Tree,
+    beyond: Tree,
+    forward: Forward,
+    *,
+    micro_batch_size: int,
+    values: bool,
+    model: str,
+    most: Callable[[int], int] = int,
 ) -> None:
     """`anchor` the rollout at the present policy of the learner, by passes over `micro_batch_size` samples.
 
     Args:
         beyond: forward inputs of the last observation, [B, ...]; not looked at without `values`.
+        most: the largest of a number over all ranks, which may have different numbers of live samples.
     """
     last = [_last(rollout, beyond)] if values else []
-    outputs = list(forward(in_passes(micro_batch_size, samples_of(rollout), *last)))
-    anchor(rollout, outputs, values=values, model=model)
+    samples = samples_of(rollout)
+    rows = None
+    if LIVE_FIELD not in rollout:
+        parts = in_passes(micro_batch_size, samples, *last)
+    else:
+        live = leaf(rollout, LIVE_FIELD)
+        # The last observation bootstraps what is alive until then.
+        rows = torch.cat([live, live[-1:]] if values else [live]).flatten().nonzero().flatten()
+        passes = most(passes_over(int(live.sum()), micro_batch_size))
+        parts = row_parts(rows, passes, samples, *last)
+    anchor(rollout, list(forward(parts)), values=values, model=model, rows=rows)
 
 
-def anchor(rollout: Tree, scored: Sequence[Mapping[str, torch.Tensor]], *, values: bool, model: str) -> None:
+def anchor(
+    rollout: Tree,
+    scored: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    values: bool,
+    model: str,
+    rows: torch.Tensor | None = None,
+) -> None:
     """Add `proximal_logprobs` to `rollout`, and replace `prev_values`, by passes of the proximal policy.
 
     With `values`, those of all T + 1 observations come from it too, so that advantages are estimated by one
@@ -76,18 +104,39 @@ def anchor(rollout: Tree, scored: Sequence[Mapping[str, torch.Tensor]], *, value
     Args:
         scored: passes over the T * B samples and, for values, over the last B observations behind them.
         model: the key of the config that names the policy, and its value.
+        rows: those that the passes are over, ascending, if not all; the others keep what was stored.
 
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
     """
-    steps, width = leaf(rollout, "prev_logprobs").shape[:2]
+    stored = leaf(rollout, "prev_logprobs")
+    steps, width = stored.shape[:2]
+    decided = steps * width
+    own = None if rows is None else rows[rows < decided]
+    # The stored ones of all denoise steps are of another shape than those of the one that is scored.
+    kept = None if "prev_logprobs" in scored[0] else stored.flatten(0, 1)
     for name, field in (("logprobs", PROXIMAL_FIELD), ("prev_logprobs", "acted_logprobs")):
         if name in scored[0]:
-            scores = joined(scored, name, first=steps * width, model=model)
+            scores = joined(scored, name, first=decided if own is None else len(own), model=model)
+            scores = _put(scores, own, kept, size=decided)
             rollout[field] = scores.reshape(steps, width, *scores.shape[1:])
     if values:
-        scores = joined(scored, "values", first=(steps + 1) * width, model=model)
-        rollout["prev_values"] = scores.reshape(leaf(rollout, "prev_values").shape)
+        old = leaf(rollout, "prev_values")
+        everyone = decided + width
+        scores = joined(scored, "values", first=everyone if rows is None else len(rows), model=model)
+        rollout["prev_values"] = _put(scores, rows, old.flatten(0, 1), size=everyone).reshape(old.shape)
+
+
+def _put(
+    scores: torch.Tensor, rows: torch.Tensor | None, kept: torch.Tensor | None, *, size: int
+) -> torch.Tensor:
+    """`scores` of `rows` among `size`; the others have what is `kept`, or 0."""
+    if rows is None:
+        return scores
+    shape = (size, *scores.shape[1:])
+    everyone = scores.new_zeros(shape) if kept is None else kept.to(scores).reshape(shape).clone()
+    everyone[rows] = scores
+    return everyone
 
 
 def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: bool) -> premise.Sums:
@@ -105,7 +154,7 @@ def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: b
         pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
         return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
 
-    versions = leaf(rollout, "versions").flatten().long()
+    versions = _versions(rollout)
     return premise.compare(samples, versions, batch, most=most, score=score)
 
 
@@ -115,9 +164,25 @@ def scores_of(output: Mapping[str, torch.Tensor]) -> Tensors:
     return {name: output[name].float().cpu() for name in names if output.get(name) is not None}
 
 
+def _ages(batch: int, versions: torch.Tensor) -> torch.Tensor:
+    return torch.where(versions < 0, -1, batch - versions)
+
+
 def _last(rollout: Tree, inputs: Any) -> Tree:
     """The last observations as samples. Whatever was stored goes with them: only their value is wanted."""
     return {"forward_inputs": inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
+
+
+def _versions(rollout: Tree) -> torch.Tensor:
+    """The policy version that made each of T * B decisions; none, -1, where they are not live.
+
+    Where none is live, all count: every rank looks at some samples.
+    """
+    versions = leaf(rollout, "versions").flatten().long()
+    live = rollout.get(LIVE_FIELD)
+    if not isinstance(live, torch.Tensor) or not live.any():
+        return versions
+    return torch.where(live.flatten(), versions, -1)
 
 
 class KnowsPremise(Protocol):
@@ -153,6 +218,10 @@ class ScoringTraining:
         """Return sums over all learner ranks. A host makes them."""
         raise NotImplementedError
 
+    def most(self, count: int) -> int:
+        """Return the largest `count` of all learner ranks. A host that leaves samples out knows it."""
+        raise NotImplementedError
+
     def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         """Sum log-probabilities of N decisions to the level at which ratios are formed. A host knows it."""
         raise NotImplementedError
@@ -186,7 +255,8 @@ class ScoringTraining:
         how: Any = {"values": values, "model": self._model}
         if scores is None:
             forward = partial(self.passes, values=values)
-            recompute(rollout, beyond, forward, micro_batch_size=self._settings.micro_batch_size, **how)
+            size = self._settings.micro_batch_size
+            recompute(rollout, beyond, forward, micro_batch_size=size, most=self.most, **how)
         else:
             # [T + 1, B, ...]: the last row is that of the last observations, as in `scoring_inputs`.
             scored: Any = flat(scores)
@@ -199,7 +269,8 @@ class ScoringTraining:
             acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
             pair = self.ratios(rollout, PROXIMAL_FIELD), self.ratios(rollout, acted)
         # Batch N is trained from version N of the policy: the difference is an age in versions.
-        return samples_of(rollout), self._batch - leaf(rollout, "versions").flatten().long(), pair
+        # One that is not live was made by no version, and has an age that is not looked for.
+        return samples_of(rollout), _ages(self._batch, _versions(rollout)), pair
 
     def score(self, inputs: Tree) -> Pair:
         """See `loops.streaming_learner.Training`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,17 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.core.packing import LeftOut
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import TrainedShards
-from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor
+from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
 from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
-from rlinf_async.hosts.rlinf.losses import CorrectedLoss, corrected_loss
+from rlinf_async.hosts.rlinf.live_training import LiveTraining, couples_rows
+from rlinf_async.hosts.rlinf.losses import CorrectedLoss, Loss, corrected_loss, register
 from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
+from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.foreign import blaming_the_policy, contained
@@ -28,6 +33,8 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.run_process import learner_seed
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 
+LOGGER = logging.getLogger(__name__)
+
 
 # `PluginWorker` comes first: RLinf's `Worker` loads extension modules while it is made, and the plugin has to
 # be there before.
@@ -37,6 +44,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.loss: CorrectedLoss | None = None
+        self.live: LiveTraining | None = None
         # Away from the start: RLinf's `init_worker` ends with offloading where this key is set.
         self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
         # The current device is a thread's own: RLinf's `FSDPModelManager` has set it in this thread alone.
@@ -55,10 +63,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         torch.manual_seed(learner_seed(seed, self._rank))
 
     def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
-        if weighting := settings.asynchrony.weighting:
-            self.loss = corrected_loss(self.cfg, settings.loss, weighting)
-            # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
-            self.cfg.algorithm.loss_type = self.loss.register()
+        self._choose_loss(settings)
         return StreamingLearner(
             FSDPTraining(self, settings),
             settings,
@@ -68,6 +73,50 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             rank=self._rank,
             probe_size=settings.probe_size,
         )
+
+    def _choose_loss(self, settings: RLinfSettings) -> None:
+        """Put what is needed around RLinf's loss; without any of it, it stays where it is."""
+        packed: list[PackedLoss] = []
+        self.live = None
+
+        def around(base: Loss) -> Loss:
+            packed.append(PackedLoss(base))
+            return packed[0]
+
+        leaves = self._left_out(settings)
+        loss: Loss | None = None
+        if weighting := settings.asynchrony.weighting:
+            how: Any = {"around": around} if leaves else {}
+            loss = self.loss = corrected_loss(self.cfg, settings.loss, weighting, **how)
+        elif leaves:
+            loss = around(get_policy_loss(settings.loss))
+        if packed:
+            self.live = LiveTraining(
+                packed[0],
+                leaves,
+                size=settings.micro_batch_size,
+                accumulated=settings.micro_batches_per_step,
+                streams=settings.streams,
+                most=self.most,
+            )
+        if loss is not None:
+            # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
+            self.cfg.algorithm.loss_type = register(loss)
+
+    def _left_out(self, settings: RLinfSettings) -> LeftOut:
+        self.model.train()  # as every batch begins: layers that do not train are then told from others
+        if settings.left_out and couples_rows(self.model):
+            LOGGER.warning(
+                "actor.model.model_type=%s normalises by the samples of a micro-batch: those without a "
+                "gradient are trained, too; async.skip.masked=false says so in the config",
+                self.cfg.actor.model.model_type,
+            )
+            return LeftOut()
+        return settings.left_out
+
+    def most(self, count: int) -> int:
+        """Return the largest `count` of all learner ranks, each of which calls this."""
+        return int(all_reduce_dict({"count": float(count)}, op=dist.ReduceOp.MAX)["count"])
 
     def make_sender(self) -> WeightSender:
         return WeightSender(Snapshot(self))
@@ -113,14 +162,18 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 dist.barrier()
             self._away = True
 
-    def train_micro_batch(
-        self, micro_batch: dict[str, torch.Tensor], metrics: dict[str, list[float]], *, is_last: bool
-    ) -> None:
+    def train_micro_batch(self, micro_batch: Tree, metrics: dict[str, list[float]], *, is_last: bool) -> None:
+        if self.live is None:
+            self._train_pass(micro_batch, metrics, is_last)
+        else:
+            self.live.micro_batch(micro_batch, metrics, self._train_pass, is_last=is_last)
+
+    def _train_pass(self, samples: Tree, metrics: MutableMapping[str, list[float]], is_last: bool) -> None:
         anchoring: AbstractContextManager[None] = nullcontext()
         if self.loss is not None:
-            anchoring = self.loss.micro_batch(micro_batch, self.version)
+            anchoring = self.loss.micro_batch(samples, self.version)
         with self.spans.span("micro-batch"), anchoring:
-            super().train_micro_batch(micro_batch, metrics, is_last=is_last)
+            super().train_micro_batch(samples, metrics, is_last=is_last)
 
     def save_checkpoint(self, save_path: str, step: int = 0) -> None:
         """RLinf's own, and what it leaves out; see `optimizer_progress`."""

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rlinf_async.core.packing import LeftOut
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.scoring import ScoringTraining
+from rlinf_async.hosts.kit.scoring import LIVE_FIELD, ScoringTraining
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_level
@@ -24,6 +25,8 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
+SKIPPED_METRIC = "async/skipped/samples"
+"""The metric of the share of samples that were left out, as they have no gradient."""
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout from which RLinf's rollout metrics are made."""
 
@@ -58,10 +61,30 @@ class FSDPTraining(ScoringTraining):
         # Taken out, as their leading dimension is not that of the rollout.
         bootstrap = fields.pop("bootstrap_inputs", None)
         rollout: Tree = self._actor._process_received_rollout_batch(fields)
+        if (live := self._live(rollout)) is not None:
+            rollout[LIVE_FIELD] = live
         self.look_at(rollout)
         if self._settings.asynchrony.recomputes:
             rollout["bootstrap_inputs"] = bootstrap
         return rollout
+
+    def _live(self, rollout: Tree) -> torch.Tensor | None:
+        """The samples that have a gradient, [T, B] bool, or None for all."""
+        leaves = self._actor.live.leaves if self._actor.live is not None else LeftOut()
+        if not leaves:
+            return None
+        advantages = None
+        if leaves.silent:
+            assert self._groups is not None, "groups are compared"
+            with self._groups.uncounted():
+                advantages = estimate(self._actor.cfg, rollout, normalize=False)["advantages"].flatten(0, 1)
+        mask: Any = rollout.get("loss_mask")
+        live = leaves.live(None if mask is None else mask.flatten(0, 1), advantages)
+        return None if live is None else live.unflatten(0, leaf(rollout, "prev_logprobs").shape[:2])
+
+    def most(self, count: int) -> int:
+        most: int = self._actor.most(count)
+        return most
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
         return forward(self._actor, parts, values=values)
@@ -123,7 +146,15 @@ class FSDPTraining(ScoringTraining):
         return self._with_prefixes(compute_rollout_metrics(report), train_metrics)
 
     def _with_prefixes(self, rollout: Mapping[str, Any], train: Mapping[str, Any]) -> dict[str, float]:
-        return prefixed("rollout", rollout) | prefixed("train", {**train, **self._examined, **self._silent()})
+        training = prefixed("train", {**train, **self._examined, **self._silent()})
+        return prefixed("rollout", rollout) | training | self._skipped()
+
+    def _skipped(self) -> dict[str, float]:
+        """The share of samples, over all ranks and epochs, that were not trained on."""
+        if self._actor.live is None:
+            return {}
+        counts = self.summed(self._actor.live.pop_counts())
+        return {SKIPPED_METRIC: 1 - counts["trained"] / counts["seen"]}
 
     def _silent(self) -> dict[str, float]:
         """Groups of the batch, on all ranks, whose members scored the same."""

@@ -51,7 +51,10 @@ RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
 COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
 """RLinf's `algorithm.adv_type` that compare the members of a group."""
 
-LOSS_NAME = "rlinf_async_corrected"
+LOSS_NAME = "rlinf_async"
+"""The name in RLinf's registry of a loss that takes the place of the one of a config."""
+Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
+"""A loss of RLinf: of tensors of rows [N, ...], and what it measures."""
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it masks."""
 
@@ -132,7 +135,7 @@ class CorrectedLoss:
 
     def __init__(
         self,
-        base: str,
+        base: Loss,
         *,
         weighting: Weighting,
         level: RatioLevel,
@@ -147,15 +150,10 @@ class CorrectedLoss:
         self._weighting = weighting
         self._level = level
         self._action_dim = action_dim
-        self._base = borrowed.get_policy_loss(base)
+        self._base = base
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, Any] | None = None
         self._version = 0
-
-    def register(self) -> str:
-        """Make this the loss that RLinf finds under the returned name, in this process."""
-        borrowed.register_policy_loss(LOSS_NAME)(self)
-        return LOSS_NAME
 
     @contextmanager
     def micro_batch(self, fields: Mapping[str, Any], version: int) -> Iterator[None]:
@@ -201,14 +199,25 @@ class CorrectedLoss:
         return at_ratio_level(proximal, self._level, self._action_dim)
 
 
-def corrected_loss(cfg: DictConfig, loss: str, weighting: Weighting) -> CorrectedLoss:
-    """Return the loss `loss` of `cfg`, anchored at the proximal policy and weighted, as `weighting` says."""
+def register(loss: Loss) -> str:
+    """Make `loss` the one that RLinf finds under the returned name, in this process."""
+    borrowed.register_policy_loss(LOSS_NAME)(loss)
+    return LOSS_NAME
+
+
+def corrected_loss(
+    cfg: DictConfig, loss: str, weighting: Weighting, *, around: Callable[[Loss], Loss] = lambda base: base
+) -> CorrectedLoss:
+    """Return the loss `loss` of `cfg`, anchored at the proximal policy and weighted, as `weighting` says.
+
+    `around` may put something in the place of RLinf's own loss: it is given what was anchored and weighted.
+    """
     algorithm = cfg.algorithm
     # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in their
     # configs all the same.
     dual_clips = loss == ASYNC_PPO
     return CorrectedLoss(
-        ON_POLICY_LOSSES[loss],
+        around(borrowed.get_policy_loss(ON_POLICY_LOSSES[loss])),
         weighting=weighting,
         level=ratio_level(algorithm),
         # 7 and 3.0 are the defaults of RLinf's actors.
@@ -258,6 +267,13 @@ class GroupAdvantages:
         self._silent += int(silent.sum())
         members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
         return advantages.masked_fill(members, 0.0), returns
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """The block in which advantages are asked for that will be asked for again."""
+        silent = self._silent
+        yield
+        self._silent = silent
 
     def pop_silent(self) -> int:
         """Groups without signal since this was asked before."""

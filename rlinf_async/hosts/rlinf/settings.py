@@ -10,11 +10,13 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.packing import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.reasons import Reason, refuse
-from rlinf_async.hosts.rlinf.exactness import MEAN_OVERRIDE, is_summed
+from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
+from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, split_requests
@@ -96,6 +98,7 @@ class RLinfSettings(RunSettings):
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
             skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
+            left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
         )
         refuse(
             [

@@ -74,6 +74,8 @@ class Training:
     """[rank][micro-batch]: how many of them RLinf's mask keeps."""
     lasts: list[bool] = field(default_factory=list)
     """Per micro-batch of this rank: whether it was the last of its optimizer step, as RLinf was told."""
+    computed: list[list[tuple[bool, int]]] = field(default_factory=list)
+    """[rank][pass]: whether it is for gradients, and its rows."""
     metrics: list[dict[str, float]] = field(default_factory=list)
     """Per batch."""
     anchors: list[list[torch.Tensor]] = field(default_factory=list)
@@ -89,6 +91,7 @@ class Training:
             weights=torch.cat([record.weights for record in records]),
             numbers=[numbers for record in records for numbers in record.numbers],
             valid=[valid for record in records for valid in record.valid],
+            computed=[computed for record in records for computed in record.computed],
             metrics=records[0].metrics,
             anchors=[anchors for record in records for anchors in record.anchors],
             published=records[0].published,
@@ -342,7 +345,8 @@ TRAINERS = {
 
 def watched(actor, alter=None):
     """Record what `actor` does from now on; `alter` changes its micro-batches."""
-    training = Training(start=_vector(actor.model.parameters()), numbers=[[]], valid=[[]], anchors=[[]])
+    lists = {name: [[]] for name in ("numbers", "valid", "anchors", "computed")}
+    training = Training(start=_vector(actor.model.parameters()), **lists)
     step, train = actor.optimizer_step, actor.train_micro_batch
 
     def optimizer_step():
@@ -357,6 +361,10 @@ def watched(actor, alter=None):
         training.lasts.append(is_last)
         train(alter(micro_batch) if alter else micro_batch, metrics, is_last=is_last)
 
+    def note(model, inputs, output):
+        training.computed[0].append((torch.is_grad_enabled(), len(output["logprobs"])))
+
+    actor.model.register_forward_hook(note)
     actor.optimizer_step, actor.train_micro_batch = optimizer_step, train_micro_batch
     return training
 

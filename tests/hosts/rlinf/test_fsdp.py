@@ -24,9 +24,10 @@ SHARDINGS = {
     "fsdp2": {"strategy": "fsdp2"},
     "fsdp2 kept gathered": {"strategy": "fsdp2", "reshard_after_forward": False},
 }
-PPO = ("async.mode=train", "actor.global_batch_size=64", "algorithm.update_epoch=2")
+PPO = ("async.mode=train", "async.skip=false", "actor.global_batch_size=64", "algorithm.update_epoch=2")
 STREAMED = (
     "async.mode=full",
+    "async.skip=false",
     "actor.global_batch_size=64",
     "algorithm.group_size=4",
     "algorithm.update_epoch=1",
@@ -35,8 +36,10 @@ STREAMED = (
 WARM_UP = "actor.optim.critic_warmup_steps=8"
 """The critic alone is trained in the first batch and in the first two steps of the second."""
 BF16 = ("mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=fp32")
+MASKED = "async.skip.masked=true"
 STALE = ("fsdp full_shard", "fsdp shard_grad_op")
 """Where a forward pass without gradients leaves parameters gathered."""
+LEFT_OUT = (REFERENCE, *STALE, "fsdp2")
 
 
 def case(work, sharding, algorithm, overrides, *changes):
@@ -65,6 +68,8 @@ CASES = [
         for sharding in STALE
     ),
     *(case("streamed", sharding, "grpo", STREAMED) for sharding in (REFERENCE, *STALE, "fsdp2")),
+    *(case("left-out", sharding, "ppo", (*PPO, MASKED)) for sharding in LEFT_OUT),
+    *(case("streamed-left-out", sharding, "grpo", (*STREAMED, MASKED)) for sharding in LEFT_OUT),
     *(case("bf16", sharding, "ppo", PPO, *BF16) for sharding in (REFERENCE, *STALE)),
     *(case("warm-up", sharding, "ppo", (*PPO, WARM_UP)) for sharding in (REFERENCE, *STALE, "fsdp2")),
 ]
@@ -102,6 +107,22 @@ def test_anchors_are_those_of_unsharded_ranks(runs, work, sharding):
             assert torch.allclose(one, other, atol=3e-2 if work == "bf16" else 1e-4)
 
 
+@pytest.mark.parametrize("sharding", LEFT_OUT)
+@pytest.mark.parametrize(("work", "all_samples"), [("left-out", "ppo"), ("streamed-left-out", "streamed")])
+def test_leaving_out_what_has_no_gradient_publishes_the_same_of_fewer_rows(runs, work, all_samples, sharding):
+    found, expected = runs[f"{work} {sharding}"], runs[f"{all_samples} {sharding}"]
+    way = flat(expected.published[-1]) - flat(expected.published[0])
+    for ours, theirs in zip(found.published, expected.published, strict=True):
+        assert float((flat(ours) - flat(theirs)).norm() / way.norm()) < 1e-4
+    for ours, theirs in zip(found.computed, expected.computed, strict=True):
+        for kind in (True, False):
+            rows, all_rows = (sum(size for grads, size in own if grads == kind) for own in (ours, theirs))
+            assert rows < 0.95 * all_rows
+    # As many passes, of each kind, on both ranks.
+    one, other = ([grads for grads, _ in own] for own in found.computed)
+    assert one == other
+
+
 @pytest.mark.parametrize("sharding", STALE)
 def test_measuring_ratios_changes_neither_training_nor_what_is_published(runs, sharding):
     measured, unmeasured = runs[f"ppo {sharding}"], runs[f"unmeasured {sharding}"]
@@ -117,7 +138,9 @@ def test_measuring_ratios_changes_neither_training_nor_what_is_published(runs, s
 def test_every_tensor_that_is_published_is_of_the_last_batch(runs, work, sharding):
     for before, after in pairwise(runs[f"{work} {sharding}"].published):
         moved = {name for name in before if not torch.equal(before[name], after[name])}
-        trained = {name for name in before if work != "streamed" or not name.startswith("value_head")}
+        trained = {
+            name for name in before if not work.startswith("streamed") or not name.startswith("value_head")
+        }
         assert moved == trained  # GRPO has no use for the critic
 
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from rlinf.algorithms.registry import policy_loss
+from rlinf.algorithms.registry import get_policy_loss, policy_loss
 
 from rlinf_async.config import Weighting
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss
+from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, register
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [
@@ -63,14 +63,18 @@ def micro_batch(level, rewards, *, mask="some", seed=0, spread=0.2):
 def corrected(base, level, *, dual_clip=None, correction="decoupled", **weighting):
     rule = Weighting(correction=correction, **weighting)
     return CorrectedLoss(
-        base, weighting=rule, level=level.removesuffix("_level"), action_dim=DIMS, dual_clip=dual_clip
+        get_policy_loss(base),
+        weighting=rule,
+        level=level.removesuffix("_level"),
+        action_dim=DIMS,
+        dual_clip=dual_clip,
     )
 
 
 def ours(fields, proximal=None, base="actor_critic", *, version=0, more=None, **train):
     """The corrected loss, found by RLinf under its registered name; `more` fields are in the micro-batch."""
     loss = corrected(base, fields["logprob_type"], **train)
-    name = loss.register()
+    name = register(loss)
     with loss.micro_batch({"proximal_logprobs": proximal, **(more or {})}, version):
         return policy_loss(loss_type=name, **fields)
 
@@ -216,7 +220,7 @@ def test_proximal_log_probabilities_of_a_model_in_half_precision_are_used_in_flo
 def test_outside_of_a_micro_batch_the_loss_is_an_error():
     fields, proximal = micro_batch("action_level", "action_level")
     loss = corrected("actor", "action_level")
-    loss.register()
+    register(loss)
     with loss.micro_batch({"proximal_logprobs": proximal}, 0):
         policy_loss(loss_type=LOSS_NAME, **fields)
     with pytest.raises(RuntimeError, match="outside of a micro-batch"):
@@ -226,7 +230,7 @@ def test_outside_of_a_micro_batch_the_loss_is_an_error():
 def test_a_failing_step_does_not_leave_its_log_probabilities_to_the_next():
     fields, proximal = micro_batch("action_level", "action_level")
     loss = corrected("actor", "action_level")
-    loss.register()
+    register(loss)
     with pytest.raises(KeyError), loss.micro_batch({"proximal_logprobs": proximal}, 0):
         raise KeyError
     with pytest.raises(RuntimeError):
