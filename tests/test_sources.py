@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,12 @@ from tests.sources import Source, places, unpack
 
 ROOT = Path(__file__).parents[1]
 VARIABLE = "SOURCES_OF_A_TEST"
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path_factory, monkeypatch):
+    """What is unpacked here goes with the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
 @pytest.fixture
