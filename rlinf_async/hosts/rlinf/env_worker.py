@@ -17,6 +17,7 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
+from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
@@ -96,6 +97,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         none_yet = "train" not in self._makers and not self.cfg.runner.get("only_eval", False)
         mode = "train" if none_yet and env_cfg is self.cfg.env.get("train") else "eval"
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
+        several = self.stage_num > 1
+        env_cls = with_own_chance(env_cls, env_type=env_cfg.env_type, several=several)
         if self.asynchrony.skip.frames and watcher(env_cfg) is None:
             env_cls = drawing_last_only(with_last_frames(env_cls, env_cfg))
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
