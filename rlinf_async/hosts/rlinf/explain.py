@@ -19,6 +19,7 @@ from rlinf_async.hosts.rlinf.config import checked, is_active, machines, obstacl
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness
 from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
+from rlinf_async.hosts.rlinf.frames.choice import frame_remarks
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
@@ -83,6 +84,8 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     yield from undecided(values)
     yield from effects(values, settings, hardware)
     yield from bonus_remarks(values)
+    if settings.asynchrony.skip.frames:
+        yield from frame_remarks(values, steps=settings.steps_per_decision)
     yield from _remarks(cfg, settings)
 
 
