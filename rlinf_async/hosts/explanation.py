@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
+from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, splitting
 from rlinf_async.loops.run_settings import RunSettings
@@ -39,6 +40,7 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
         "mode": asynchrony.mode,
         "levels": asynchrony.levels,
         "skip": asynchrony.skip.kinds,
+        "dead_work": [],
         "max_staleness": asynchrony.max_staleness,
         "correction": train.correction if asynchrony.off_policy else "none needed",
         # JSON has no infinity, and `--json` prints these facts.
@@ -178,12 +180,10 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
 def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
     """The levels that are on, for a reader; `none` says what runs if there are none."""
     on = [name for name, is_on in facts["levels"].items() if is_on]
-    skipped = [name for name, is_on in facts["skip"].items() if is_on]
-    yield "levels", ", ".join(on) or (SYNCHRONOUS if skipped else none)
+    yield "levels", ", ".join(on) or (SYNCHRONOUS if any(facts["skip"].values()) else none)
     for name in on:
         yield f"  {name}", facts["exactness"][name]
-    if skipped:
-        yield "left out", ", ".join(skipped)
+    yield from dead_work.rows(facts)
 
 
 def change_rows(facts: Mapping[str, Any]) -> Iterator[Row]:

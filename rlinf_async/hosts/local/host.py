@@ -16,7 +16,7 @@ from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.config import words
-from rlinf_async.hosts import explanation
+from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
@@ -72,6 +72,12 @@ class LocalHost(Host):
             "levels": settings.asynchrony.levels,
             "max_staleness": settings.asynchrony.max_staleness,
             "correction": settings.asynchrony.correction,
+            "skip": settings.asynchrony.skip.kinds,
+            "dead_work": dead_work.of_own_workers(
+                settings.asynchrony,
+                steps_per_decision=settings.run.steps_per_decision,
+                skips_ended=settings.run.skips_ended,
+            ),
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
@@ -82,9 +88,9 @@ class LocalHost(Host):
         rows = [
             (name, words(value) if name == "levels" else str(value))
             for name, value in facts.items()
-            if name != "remarks"
+            if name not in ("remarks", "skip", "dead_work")
         ]
-        explanation.show_rows(rows, facts["remarks"], console)
+        explanation.show_rows([*rows, *dead_work.rows(facts)], facts["remarks"], console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         return plain(cfg)

@@ -15,11 +15,12 @@ from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
+from rlinf_async.hosts.rlinf import left_out
 from rlinf_async.hosts.rlinf.config import checked, is_active, machines, obstacles, read_fit, resolve
+from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness
 from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
-from rlinf_async.hosts.rlinf.frames.choice import frame_remarks
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
@@ -63,6 +64,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     beside = obstacles(values, active=True, here=False)
     settings = resolve(cfg, cluster=hardware, beside=beside)
     facts["exactness"] = exactness(values, settings)
+    facts["dead_work"] = dead_work(values, settings)
     facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
     return {
         **facts,
@@ -84,8 +86,8 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     yield from undecided(values)
     yield from effects(values, settings, hardware)
     yield from bonus_remarks(values)
-    if settings.asynchrony.skip.frames:
-        yield from frame_remarks(values, steps=settings.steps_per_decision)
+    if settings.asynchrony.skip.masked:
+        yield from left_out.remarks(values)
     yield from _remarks(cfg, settings)
 
 

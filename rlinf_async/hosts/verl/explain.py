@@ -12,9 +12,10 @@ from rich.console import Console
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint
 from rlinf_async.entry_points import find
-from rlinf_async.hosts import explanation, workers
+from rlinf_async.hosts import dead_work, explanation, workers
 from rlinf_async.hosts import footprints as memory
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
@@ -42,6 +43,12 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
+        "dead_work": dead_work.of_own_workers(
+            settings.asynchrony,
+            steps_per_decision=settings.steps_per_decision,
+            skips_ended=settings.skips_ended,
+            kept=counts_on(section(cfg, "train")),
+        ),
         "changes": [asdict(change) for change in TABLE.changes(cfg)],
         "classes": {
             f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value

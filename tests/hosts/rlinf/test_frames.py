@@ -8,7 +8,7 @@ import torch
 
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld
-from rlinf_async.hosts.rlinf.frames.choice import frame_remarks, watcher, with_last_frames
+from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras, keeps_time
 
 SUBSTEPS = 5
@@ -245,22 +245,6 @@ def test_sensors_that_nobody_reads_are_not_taken():
 )
 def test_what_looks_at_every_frame_is_known_by_its_key(video, collects, key):
     assert watcher({"video_cfg": video, "data_collection": collects}) == key
-
-
-def remark(steps=10, **section):
-    section = {"env_type": "libero", "video_cfg": {"save_video": False}, **section}
-    return "".join(frame_remarks({"env": {"train": section}}, steps=steps))
-
-
-def test_explain_says_what_is_left_out_and_which_override_allows_it():
-    assert "leaves out 9 of 10 frames" in remark()
-    video = remark(video_cfg={"save_video": True})
-    assert "env.train.video_cfg.save_video=false" in video
-    assert "+env.train.video_cfg.decisions_only=true" in video
-    assert "env.train.data_collection.enabled=true has 9 of 10" in remark(data_collection={"enabled": True})
-    assert "not known" in remark(env_type="calvin")
-    assert not remark(steps=1)
-    assert not remark(env_class="points")
 
 
 def test_the_adapter_of_an_environment_is_found_by_its_type():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
@@ -32,23 +32,3 @@ def with_last_frames(env_cls: type, section: Mapping[str, Any]) -> type:
         return env_cls
     adapted: type | None = load_class(ADAPTER_GROUP, name)(env_cls)
     return adapted or env_cls
-
-
-def frame_remarks(cfg: Mapping[str, Any], *, steps: int) -> Iterator[str]:
-    """Yield what `async.skip.frames` leaves out for training; `steps` are those of a decision."""
-    section = cfg["env"]["train"]
-    name, key = str(section["env_type"]), watcher(section)
-    if steps == 1 or section.get("env_class"):
-        return
-    unseen = f"{steps - 1} of {steps} frames of a decision"
-    if name not in names_of(ADAPTER_GROUP):
-        yield f"async.skip.frames leaves nothing out: how {name} draws is not known, and it draws every step"
-    elif key == "video_cfg.save_video":
-        yield (
-            f"env.train.{key}=true has {unseen} drawn for a video alone; env.train.{key}=false leaves them "
-            f"out, and +env.train.{DECISIONS_ONLY}=true does, with a video of decisions"
-        )
-    elif key:
-        yield f"env.train.{key}=true has {unseen} drawn for a recorder alone; with false they are left out"
-    else:
-        yield f"async.skip.frames leaves out {unseen}, at most: what {name} shows nobody is not drawn"

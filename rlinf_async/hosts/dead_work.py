@@ -1,0 +1,88 @@
+"""The work that a config leaves out by `async.skip`, its share, and what keeps the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.reasons import Reason
+
+MEASURED_SHARE = "a run logs the share as async/skipped/{}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadWork:
+    """One kind of work that `async.skip` names, of a config for which it is on."""
+
+    kind: str
+    left_out: str = ""
+    """The work that is left out, and its share; empty where none is."""
+    kept: tuple[str, ...] = ()
+    """Why some of it is done all the same, each with what to write instead."""
+
+
+def frames(*, steps_per_decision: int, kept: Iterable[Reason] = ()) -> DeadWork:
+    """Return what is left out of drawing.
+
+    Args:
+        steps_per_decision: environment steps of a decision, of which the policy sees the last.
+        kept: why environments draw every frame.
+    """
+    reasons = tuple(reason.text for reason in kept)
+    if steps_per_decision == 1:
+        reasons = ("a decision is one step, whose frame the policy sees",)
+    if reasons:
+        return DeadWork(kind="frames", kept=reasons)
+    share = 1 - 1 / steps_per_decision
+    return DeadWork(
+        kind="frames",
+        left_out=f"the frames between two decisions are not drawn: {share:.0%} of those of whole episodes",
+    )
+
+
+def ended(*, skips: bool, stands: bool, kept: Iterable[Reason]) -> DeadWork:
+    """Return what is left out after the end of an episode.
+
+    Args:
+        skips: True if a rollout ends with its last episode.
+        stands: True if single simulators are not stepped, while others of their shard play on.
+    """
+    if not skips:
+        return DeadWork(kind="ended", kept=tuple(reason.text for reason in kept))
+    unit = "a simulator is not stepped" if stands else "a shard is not stepped once all of its episodes have"
+    return DeadWork(
+        kind="ended",
+        left_out=(
+            f"after the end of an episode nothing is inferred, and {unit}; the share grows with success, "
+            f"and {MEASURED_SHARE.format('env_steps')}"
+        ),
+    )
+
+
+def of_own_workers(
+    asynchrony: AsyncConfig, *, steps_per_decision: int, skips_ended: bool, kept: Iterable[Reason] = ()
+) -> list[dict[str, Any]]:
+    """Return, as plain data, what a host without RLinf's workers leaves out."""
+    drawing = frames(steps_per_decision=steps_per_decision)
+    if drawing.left_out:
+        able = "by environments with the method draw_last_only"
+        drawing = replace(drawing, left_out=f"{drawing.left_out}, {able}")
+    masked = DeadWork(kind="masked", kept=("this host trains every sample of a batch",))
+    return facts_of(asynchrony, [drawing, ended(skips=skips_ended, stands=False, kept=kept), masked])
+
+
+def facts_of(asynchrony: AsyncConfig, works: Iterable[DeadWork]) -> list[dict[str, Any]]:
+    """Return the kinds that are on, as plain data."""
+    return [asdict(work) for work in works if asynchrony.skip.kinds[work.kind]]
+
+
+def rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of an explanation, for a reader."""
+    for number, one in enumerate(facts["dead_work"]):
+        if not number:
+            yield "left out", "work that no result depends on (async.skip)"
+        kept = "; ".join(one["kept"])
+        text = f"{one['left_out']}; {kept}" if kept else one["left_out"]
+        yield f"  {one['kind']}", text if one["left_out"] else f"nothing: {kept}"

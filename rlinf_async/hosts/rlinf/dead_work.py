@@ -1,0 +1,55 @@
+"""The work that a config of RLinf's leaves out by `async.skip`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlinf_async.entry_points import names_of
+from rlinf_async.hosts import dead_work as kinds
+from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
+from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
+from rlinf_async.hosts.rlinf.left_out import reasons_kept
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
+from rlinf_async.hosts.rlinf.standing import stands
+
+TRAIN_SECTION = "env.train"
+
+
+def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str, Any]]:
+    """Return the kinds of work that `cfg`, plain data, is to leave out, as plain data."""
+    section = cfg["env"]["train"]
+    works = [
+        kinds.frames(steps_per_decision=settings.steps_per_decision, kept=_all_drawn(section)),
+        kinds.ended(skips=settings.skips_ended, stands=stands(section), kept=counts_after_the_end(cfg)),
+        _masked(cfg, settings),
+    ]
+    return kinds.facts_of(settings.asynchrony, works)
+
+
+def _all_drawn(section: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield why environments of an `env` section draw every frame."""
+    if key := watcher(section):
+        override = f"{TRAIN_SECTION}.{key}=false"
+        video = f", or ++{TRAIN_SECTION}.{DECISIONS_ONLY}=true for a video of decisions alone"
+        yield Reason(
+            f"{TRAIN_SECTION}.{key}=true looks at every frame; {override} leaves those between two decisions "
+            f"out{video if 'video' in key else ''}",
+            override,
+        )
+    if not section.get("env_class") and str(section["env_type"]) not in names_of(ADAPTER_GROUP):
+        yield Reason(f"nobody has examined how {section['env_type']} draws, so that it draws every frame")
+
+
+def _masked(cfg: Mapping[str, Any], settings: RLinfSettings) -> kinds.DeadWork:
+    found = settings.left_out
+    samples = [
+        *(["after the end of an episode, or masked by a filter"] if found.masked else []),
+        *(["of groups with equal rewards"] if found.silent else []),
+    ]
+    share = kinds.MEASURED_SHARE.format("samples")
+    left_out = f"samples {' and '.join(samples)} are in no pass of the learner; {share}" if samples else ""
+    kept = tuple(reason.text for reason in reasons_kept(cfg))
+    nothing = ("every sample counts",) if not (samples or kept) else ()
+    return kinds.DeadWork(kind="masked", left_out=left_out, kept=kept or nothing)
