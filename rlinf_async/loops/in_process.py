@@ -98,6 +98,7 @@ class InProcessRun:
             success=metrics.get("env/success_once"),
             busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
             staleness=trained_batch.staleness,
+            skipped=trained_batch.skipped_shares(decisions=self._run_settings.samples_per_batch),
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts=restarts or {},

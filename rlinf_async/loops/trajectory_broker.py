@@ -44,6 +44,13 @@ class TrainedBatch:
             skipped_decisions=sum(piece.skipped_decisions for piece in pieces),
         )
 
+    def skipped_shares(self, *, decisions: int) -> dict[str, float]:
+        """The shares that were left out of what the synchronous loop does in a batch of `decisions`."""
+        return {
+            "env_steps": self.skipped_env_steps / self.env_steps if self.env_steps else 0.0,
+            "decisions": self.skipped_decisions / decisions,
+        }
+
 
 class TrajectoryBroker:
     """The gate and the buffer of a run, with waits in front of them.

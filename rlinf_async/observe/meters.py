@@ -112,6 +112,8 @@ class StepReport:
     """The share of the time in which publication kept the learner."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts in the time of this step, by the part that was started again: env, env_worker, inference."""
+    skipped: Mapping[str, float] = field(default_factory=dict)
+    """Shares of what the synchronous loop does that were left out: env_steps, decisions, frames."""
 
     @property
     def busiest(self) -> dict[str, float]:
@@ -130,6 +132,7 @@ class StepReport:
         metrics |= self.batch_size.as_metrics("async/batch/size")
         metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
         metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
+        metrics |= {f"async/skipped/{name}": share for name, share in self.skipped.items()}
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds

@@ -398,6 +398,8 @@ async def test_a_trained_batch_says_what_was_left_out_of_it():
     broker.publish(1)
     trained = broker.pop_trained(0)
     assert (trained.skipped_env_steps, trained.skipped_decisions) == (3, 2)
+    shares = replace(trained, env_steps=12).skipped_shares(decisions=5)
+    assert shares == {"env_steps": 0.25, "decisions": 0.4}
 
 
 async def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run():

@@ -57,7 +57,14 @@ class AsyncRun:
         self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if parts.takes_turns else None
-        self._reporter = StepReporter(self.fleet, hooks.log, run_dir, total=self.total, say=say)
+        self._reporter = StepReporter(
+            self.fleet,
+            hooks.log,
+            run_dir,
+            total=self.total,
+            decisions=settings.samples_per_batch,
+            say=say,
+        )
         self._revivals = Revivals(
             self.fleet,
             settings,

@@ -58,14 +58,18 @@ class StepReporter:
         run_dir: Path,
         *,
         total: int,
+        decisions: int,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks."""
+        """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks.
+
+        `decisions` are those of a batch in a synchronous loop.
+        """
         self._fleet = fleet
         self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
         self._faults = FailureReader(run_dir)
         self._say = say
-        self._total = total
+        self._total, self._decisions = total, decisions
 
     def collect(self, step: TrainedStep) -> tuple[StepReport, dict[str, float]]:
         """The report of a step, and what else is known of it; shares are of the time since the last.
@@ -92,6 +96,7 @@ class StepReporter:
             },
             publication=min(1.0, step.publication_seconds / step.seconds) if step.seconds else 0.0,
             staleness=trajectories.staleness,
+            skipped={**trajectories.skipped_shares(decisions=self._decisions), **_frames(frames)},
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
@@ -99,7 +104,7 @@ class StepReporter:
         if skips := step.learners[0].get("async/steps_skipped"):
             self._say(f"step {step.step}: {skips:.0f} optimizer steps left out: gradients not finite")
         request_metrics = {"async/requests_again": float(requests["again"])}
-        return report, {**prefixed("env", episodes), **request_metrics, **_left_out(frames)}
+        return report, {**prefixed("env", episodes), **request_metrics}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
         """Faults of environments since the last step, which are said, as is what is odd about the policy."""
@@ -114,9 +119,9 @@ class StepReporter:
         self._outlet.log(report, *metrics)
 
 
-def _left_out(frames: FrameCount) -> dict[str, float]:
+def _frames(frames: FrameCount) -> dict[str, float]:
     """The share of frames that nobody has drawn, where environments count them."""
-    return {} if frames.share is None else {"async/skipped/frames": frames.share}
+    return {} if frames.share is None else {"frames": frames.share}
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
