@@ -1,0 +1,186 @@
+"""CPU seconds of RLinf's actor a batch, with and without the samples that have no gradient.
+
+    python -m benchmarks.dead_work.learner benchmarks/dead_work/learner.json
+
+Two questions, each by turns: PPO whose episodes end after 40 % of the horizon on average, on one and two
+learner ranks (gloo), and GRPO of which half of the groups are silent, on eight ranks that are emulated: each
+is trained by itself, in as many passes as the fullest of the eight needs for the optimizer step, and a step
+takes as long as the slowest. The policy is RLinf's MLP with layers of 768 units for 256, so that rows cost
+something beside what a batch costs anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+import torch
+
+from rlinf_async.compose import compose_config
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf_async.hosts.rlinf.config import resolve, write_back
+from tests.hosts.rlinf.learners import SIZES, actor_of, learner_of, run_cases
+from tests.hosts.rlinf.synthetic import Case, fields, pieces
+from tests.making import accept
+
+ENVS, HORIZON, GROUP = 256, 20, 8
+BATCH = (
+    f"env.train.total_num_envs={ENVS}",
+    "env.train.rollout_epoch=1",
+    f"env.train.max_episode_steps={HORIZON}",
+    f"env.train.max_steps_per_rollout_epoch={HORIZON}",
+    "algorithm.update_epoch=1",
+)
+EMULATED_RANKS = 8
+TURNS = 3
+ALL, LIVE = "all samples", "live samples"
+
+
+class Wide(torch.nn.Linear):
+    """A layer of 768 units where one of 256 is asked for."""
+
+    def __init__(self, inputs, outputs, **more):
+        super().__init__(*(768 if size == 256 else size for size in (inputs, outputs)), **more)
+
+
+def learner(skips, algorithm, *, ranks, micro, total):
+    mode = ("async.mode=lean",) if skips else ("async.mode=rollout", "async.skip=false")
+    sizes = (f"actor.micro_batch_size={micro}", f"actor.global_batch_size={total}")
+    group = (f"algorithm.group_size={GROUP}", f"env.train.group_size={GROUP}") if algorithm == "grpo" else ()
+    cfg = compose_config(f"metaworld_{algorithm}_mlp", [*SIZES, *BATCH, *sizes, *group, *mode])
+    settings, own = resolve(cfg, sizes={"env": 1, "rollout": 1, "actor": ranks}), cfg.copy()
+    write_back(own, settings)
+    with mock.patch.object(torch.nn, "Linear", Wide):
+        actor = actor_of(StreamingActorWorker, own)
+    return actor, settings, learner_of(actor, settings)
+
+
+def ending_early(plan, horizon):
+    """A batch whose episodes have 1 to 15 of 20 decisions: 40 % of the horizon on average."""
+    draw = torch.Generator().manual_seed(3)
+    batch = fields(plan, horizon)
+    lengths = torch.randint(1, 16, (plan.rollout_epochs, 1, plan.total_envs), generator=draw)
+    batch["dones"] = (torch.arange(horizon + 1)[None, :, None] >= lengths)[..., None]
+    return batch
+
+
+def half_silent(plan, horizon, seed, *, chance):
+    """A batch without ends, in half of whose groups everybody scores the same."""
+    draw = torch.Generator().manual_seed(seed)
+    batch = fields(plan, horizon, seed=seed)
+    batch["dones"] = torch.zeros_like(batch["dones"])
+    groups = plan.total_envs // GROUP
+    silent = torch.rand(groups, generator=draw) < 0.5 if chance else torch.arange(groups) % 2 == 0
+    batch["rewards"] = batch["rewards"] * ~silent.repeat_interleave(GROUP)[None, None, :, None]
+    return batch
+
+
+def train(actor, settings, made, batch, rank, index):
+    """CPU seconds of each optimizer step of the batch."""
+    marks = [time.process_time()]
+    step = type(actor).optimizer_step
+
+    def marked():
+        result = step(actor)
+        marks.append(time.process_time())
+        return result
+
+    actor.optimizer_step = marked
+    arriving = pieces(settings.plan, batch, rank, index=index)
+    for piece in arriving:
+        del piece.payload["bootstrap_inputs"]
+    actor.set_global_step(index)
+    made.begin(index)
+    accept(made, arriving)
+    report = made.finish()
+    return [after - before for before, after in pairwise(marks)], report
+
+
+def ended(case, rank, ranks, known):
+    found = {}
+    made = {name: learner(name == LIVE, "ppo", ranks=ranks, micro=256, total=2560) for name in (ALL, LIVE)}
+    for turn in range(TURNS + 1):
+        for name, (actor, settings, trains) in made.items():
+            seconds, report = train(
+                actor, settings, trains, ending_early(settings.plan, settings.horizon), rank, turn
+            )
+            if turn:  # the first one warms up
+                found.setdefault(name, []).append(sum(seconds))
+            found[f"{name} skipped"] = report.get("async/skipped/samples", 0.0)
+    return {"found": found}
+
+
+def silent(case, rank, ranks, known):
+    return {"found": {kind: _emulated(chance=kind == "by chance") for kind in ("by chance", "evenly")}}
+
+
+def _emulated(*, chance):
+    """Seconds of a batch on all emulated ranks: of every step the slowest rank's."""
+    totals = {ALL: [], LIVE: []}
+    made = {name: learner(name == LIVE, "grpo", ranks=1, micro=256, total=2560) for name in totals}
+    needs = []
+    for turn in range(TURNS + 1):
+        for name, (actor, settings, trains) in made.items():
+            batches = [
+                half_silent(settings.plan, settings.horizon, 100 + rank, chance=chance)
+                for rank in range(EMULATED_RANKS)
+            ]
+            if name == LIVE and not needs:
+                needs = [_needs(actor, settings, trains, batch) for batch in batches]
+            agreed = [max(step) for step in zip(*needs, strict=True)]
+            steps = []
+            for batch in batches:
+                if actor.live is not None:
+                    asked = iter(agreed)
+                    actor.live._most = lambda count, asked=asked: next(asked)
+                steps.append(train(actor, settings, trains, batch, 0, turn)[0])
+            if turn:
+                totals[name].append(sum(max(each) for each in zip(*steps, strict=True)))
+    return totals
+
+
+def _needs(actor, settings, trains, batch):
+    """The passes that a rank needs for each optimizer step."""
+    asked = []
+    actor.live._most = lambda count: asked.append(count) or count
+    train(actor, settings, trains, batch, 0, 0)
+    return asked
+
+
+def main(path):
+    results = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for ranks in (1, 2):
+            case = Case(name="ended")
+            found = run_cases(ranks, [case], Path(directory), run=ended)["ended"]["found"]
+            results[f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}"] = _ratio(found) | {
+                "skipped": found[f"{LIVE} skipped"]
+            }
+        found = run_cases(1, [Case(name="silent")], Path(directory), run=silent)["silent"]["found"]
+        for kind, each in found.items():
+            results[f"grpo, half of the groups silent {kind}, {EMULATED_RANKS} ranks emulated"] = _ratio(each)
+    text = json.dumps(results, indent=2)
+    Path(path).write_text(text + "\n")
+    sys.stdout.write(text + "\n")
+
+
+def _ratio(found):
+    ratios = [live / everything for live, everything in zip(found[LIVE], found[ALL], strict=True)]
+    rounded = partial(round, ndigits=3)
+    return {
+        "ratio": rounded(median(ratios)),
+        "ratios": [rounded(ratio) for ratio in ratios],
+        ALL: [rounded(seconds) for seconds in found[ALL]],
+        LIVE: [rounded(seconds) for seconds in found[LIVE]],
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
