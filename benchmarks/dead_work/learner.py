@@ -15,10 +15,12 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import torch
@@ -30,6 +32,7 @@ from tests.hosts.rlinf.learners import SIZES, actor_of, learner_of, run_cases
 from tests.hosts.rlinf.synthetic import Case, fields, pieces
 from tests.making import accept
 
+Batch = dict[str, torch.Tensor]
 ENVS, HORIZON, GROUP = 256, 20, 8
 BATCH = (
     f"env.train.total_num_envs={ENVS}",
@@ -46,11 +49,12 @@ ALL, LIVE = "all samples", "live samples"
 class Wide(torch.nn.Linear):
     """A layer of 768 units where one of 256 is asked for."""
 
-    def __init__(self, inputs, outputs, **more):
-        super().__init__(*(768 if size == 256 else size for size in (inputs, outputs)), **more)
+    def __init__(self, inputs: int, outputs: int, **more: Any) -> None:
+        inputs, outputs = (768 if size == 256 else size for size in (inputs, outputs))
+        super().__init__(inputs, outputs, **more)
 
 
-def learner(skips, algorithm, *, ranks, micro, total):
+def learner(skips: bool, algorithm: str, *, ranks: int, micro: int, total: int) -> tuple[Any, Any, Any]:
     mode = ("async.mode=lean",) if skips else ("async.mode=rollout", "async.skip=false")
     sizes = (f"actor.micro_batch_size={micro}", f"actor.global_batch_size={total}")
     group = (f"algorithm.group_size={GROUP}", f"env.train.group_size={GROUP}") if algorithm == "grpo" else ()
@@ -62,7 +66,7 @@ def learner(skips, algorithm, *, ranks, micro, total):
     return actor, settings, learner_of(actor, settings)
 
 
-def ending_early(plan, horizon):
+def ending_early(plan: Any, horizon: int) -> Batch:
     """A batch whose episodes have 1 to 15 of 20 decisions: 40 % of the horizon on average."""
     draw = torch.Generator().manual_seed(3)
     batch = fields(plan, horizon)
@@ -71,7 +75,7 @@ def ending_early(plan, horizon):
     return batch
 
 
-def half_silent(plan, horizon, seed, *, chance):
+def half_silent(plan: Any, horizon: int, seed: int, *, chance: bool) -> Batch:
     """A batch without ends, in half of whose groups everybody scores the same."""
     draw = torch.Generator().manual_seed(seed)
     batch = fields(plan, horizon, seed=seed)
@@ -82,12 +86,14 @@ def half_silent(plan, horizon, seed, *, chance):
     return batch
 
 
-def train(actor, settings, made, batch, rank, index):
+def train(
+    actor: Any, settings: Any, made: Any, batch: Batch, rank: int, index: int
+) -> tuple[list[float], dict[str, float]]:
     """CPU seconds of each optimizer step of the batch."""
     marks = [time.process_time()]
     step = type(actor).optimizer_step
 
-    def marked():
+    def marked() -> Any:
         result = step(actor)
         marks.append(time.process_time())
         return result
@@ -103,8 +109,8 @@ def train(actor, settings, made, batch, rank, index):
     return [after - before for before, after in pairwise(marks)], report
 
 
-def ended(case, rank, ranks, known):
-    found = {}
+def ended(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     made = {name: learner(name == LIVE, "ppo", ranks=ranks, micro=256, total=2560) for name in (ALL, LIVE)}
     for turn in range(TURNS + 1):
         for name, (actor, settings, trains) in made.items():
@@ -117,15 +123,15 @@ def ended(case, rank, ranks, known):
     return {"found": found}
 
 
-def silent(case, rank, ranks, known):
+def silent(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
     return {"found": {kind: _emulated(chance=kind == "by chance") for kind in ("by chance", "evenly")}}
 
 
-def _emulated(*, chance):
+def _emulated(*, chance: bool) -> dict[str, list[float]]:
     """Seconds of a batch on all emulated ranks: of every step the slowest rank's."""
-    totals = {ALL: [], LIVE: []}
+    totals: dict[str, list[float]] = {ALL: [], LIVE: []}
     made = {name: learner(name == LIVE, "grpo", ranks=1, micro=256, total=2560) for name in totals}
-    needs = []
+    needs: list[list[int]] = []
     for turn in range(TURNS + 1):
         for name, (actor, settings, trains) in made.items():
             batches = [
@@ -146,16 +152,21 @@ def _emulated(*, chance):
     return totals
 
 
-def _needs(actor, settings, trains, batch):
+def _needs(actor: Any, settings: Any, trains: Any, batch: Batch) -> list[int]:
     """The passes that a rank needs for each optimizer step."""
-    asked = []
-    actor.live._most = lambda count: asked.append(count) or count
+    asked: list[int] = []
+
+    def alone(count: int) -> int:
+        asked.append(count)
+        return count
+
+    actor.live._most = alone
     train(actor, settings, trains, batch, 0, 0)
     return asked
 
 
-def main(path):
-    results = {}
+def main(path: str) -> None:
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as directory:
         for ranks in (1, 2):
             case = Case(name="ended")
@@ -171,7 +182,7 @@ def main(path):
     sys.stdout.write(text + "\n")
 
 
-def _ratio(found):
+def _ratio(found: Mapping[str, list[float]]) -> dict[str, Any]:
     ratios = [live / everything for live, everything in zip(found[LIVE], found[ALL], strict=True)]
     rounded = partial(round, ndigits=3)
     return {
