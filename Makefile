@@ -49,7 +49,7 @@ SETUP_VERL_DEV := $(VENV_VERL)/.setup-dev
 TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/wire tests/lab/demo/policies \
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py \
-	tests/hosts/test_any_overrides.py tests/hosts/test_same_answer.py
+	tests/hosts/test_any_key.py tests/hosts/test_any_overrides.py tests/hosts/test_same_answer.py
 
 # verl-vla's packages, a folder that goes before veRL's environment; see CONTRIBUTING.md.
 VERL_VLA := .venv-verl-vla
