@@ -1,4 +1,4 @@
-"""RLinf's environments that draw what is looked at show the same as RLinf's own, to the bit."""
+"""RLinf's environments that leave out what nobody looks at show the same as RLinf's own, to the bit."""
 
 import importlib.util
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.hosts.rlinf.standing import EXAMINED_SIMULATORS
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER
@@ -21,13 +22,13 @@ ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-a
 A_THOUSAND = pytest.mark.nightly
 
 
-def compared(*arguments: str) -> dict:
+def compared(*arguments: str, what: str = "frames") -> dict:
     environ = {**os.environ, ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
     if environ["MUJOCO_GL"] == "osmesa":
         environ["PYOPENGL_PLATFORM"] = "osmesa"
     if SOFTWARE_DRIVER.is_file():
         environ.setdefault(DRIVERS_VARIABLE, str(SOFTWARE_DRIVER))
-    command = [sys.executable, "-m", "benchmarks.dead_work.frames", *arguments]
+    command = [sys.executable, "-m", f"benchmarks.dead_work.{what}", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout[done.stdout.index("{\n") :])
@@ -115,3 +116,16 @@ def test_maniskill_with_episodes_that_end_and_are_reset_in_a_decision(task, deci
     result = compared("maniskill", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
     assert result["equal"], result["difference"]
     assert result["frames"]["left_out"] == 2 * decisions * 4
+
+
+def assert_playing_alike(simulator: str, frames: str, *sizes: str) -> None:
+    result = compared(simulator, "--frames", frames, *sizes, what="standing")[frames]
+    assert (result["stock_and_stock"], result["stock_and_standing"]) == (None, None)
+    assert simulator in EXAMINED_SIMULATORS
+
+
+@pytest.mark.render
+@pytest.mark.usefixtures("metaworld")
+@pytest.mark.parametrize("frames", ["all", "last"])
+def test_simulators_of_metaworld_that_play_do_not_see_that_others_are_left_alone(frames):
+    assert_playing_alike("metaworld", frames, "--size", "480")

@@ -1,0 +1,101 @@
+"""RLinf's simulators, some of which are left alone, beside RLinf's own: those that play show the same.
+
+    python -m benchmarks.dead_work.standing libero --size 256 --repeats 20 --out FILE
+
+Stock plays twice and a vector environment with simulators that stand once, with the same actions and from the
+same seeds, and again with all but the last frame of a decision left out. All that a decision shows of those
+that play is compared to the bit: pictures, states, rewards, ends, statistics of episodes; at a reset, of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from benchmarks.dead_work.frames import BOTH, SIMULATORS, difference
+from rlinf_async.hosts.rlinf.standing import StandingVectorEnv
+
+SIZE = 3
+PLAYING: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2], [0, 1]]]
+"""The simulators that play in each decision of three rollouts."""
+
+
+def play(make: Callable[[], Any], *, width: int, chunk: int, repeats: int, stand: bool) -> list[Any]:
+    """What the rollouts of `PLAYING`, `repeats` times, show of those that play, and of all at a reset."""
+    np.random.seed(3)
+    torch.manual_seed(3)
+    env, actions = make(), np.random.default_rng(0)
+    shown: list[Any] = []
+    if leave_out := getattr(env, "draw_last_only", None):
+        leave_out()
+
+    def let_play(numbers: Sequence[int]) -> None:
+        if stand:
+            StandingVectorEnv.within(env).let_play(None if len(numbers) == SIZE else numbers)
+
+    for decisions in PLAYING * repeats:
+        let_play(range(SIZE))
+        env.is_start = True
+        shown.append(env.reset()[0])
+        for playing in decisions:
+            let_play(playing)
+            # From [-0.5, 0.5]: arms move, and do not leave the table.
+            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (SIZE, chunk, width))).float()
+            observations, *rest, infos = env.chunk_step(action)
+            shown.append(rows([observations[-1], *rest, infos[-1]["episode"]], playing))
+    env.env.close()
+    return shown
+
+
+def rows(tree: Any, playing: list[int]) -> Any:
+    """The rows of those that play in every field of a tree."""
+    if isinstance(tree, dict):
+        return {name: rows(each, playing) for name, each in tree.items()}
+    if isinstance(tree, torch.Tensor | np.ndarray):
+        return tree[playing]
+    if isinstance(tree, list) and not (tree and isinstance(tree[0], str)):
+        return [rows(each, playing) for each in tree]
+    # Descriptions of tasks.
+    return tree and [tree[number] for number in playing]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("simulator", choices=("libero", "metaworld"))
+    parser.add_argument("--task")
+    parser.add_argument("--chunk", type=int, default=2)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--frames", nargs="+", choices=("all", "last"), default=["all", "last"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    prepare, task, width = SIMULATORS[options.simulator]
+    section = {**BOTH, "max_episode_steps": 10**6}
+    stock, adapt = prepare(section, options.task or task, options.size)
+    result: dict[str, Any] = {"simulator": options.simulator, "task": options.task or task}
+    for frames in options.frames:
+        env_cls: Any = stock if frames == "all" else adapt(stock)
+        make = partial(env_cls, OmegaConf.create(section), SIZE, 0, 1, None)
+        sizes = {"width": width, "chunk": options.chunk, "repeats": options.repeats}
+        first, again, standing = (play(make, stand=stand, **sizes) for stand in (False, False, True))
+        result[frames] = {
+            "shown": len(first),
+            "stock_and_stock": difference(first, again),
+            "stock_and_standing": difference(first, standing),
+        }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
