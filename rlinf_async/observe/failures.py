@@ -34,6 +34,7 @@ FaultKind = Literal[
     "save failed",
     "stranger",
     "odd policy",
+    "runs out",
     "run failed",
     "terminated",
     "interrupted",

@@ -157,10 +157,11 @@ class RunDir:
         with warning_of(self.status):
             write_whole(self.status, json.dumps(status).encode())
 
-    def write_step(self, step: int, total: int) -> None:
-        """The status of a run of which this process alone speaks, whenever a step has ended."""
+    def write_step(self, step: int, total: int, **facts: Any) -> None:
+        """The status of a run of which this process alone speaks, whenever a step has ended, with `facts`
+        beside."""
         now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
-        self.write_status({**now, "step": step, "total": total, "processes": {}})
+        self.write_status({**now, "step": step, "total": total, "processes": {}, **facts})
 
     def write_summary(self, summary: Mapping[str, Any], *, ended: str = "finished", ending: str = "") -> None:
         """In one move; a run that has trained everything does not fail for want of room for it.

@@ -22,6 +22,7 @@ def status(content: Record) -> Record:
     """
     record = _keep_valid(content, dict.fromkeys(("time", "still_s"), finite))
     record = _keep_valid(record, dict.fromkeys(("step", "total", "driver"), _is_whole))
+    record = _keep_valid(record, dict.fromkeys(("holds", "foretold"), _is_record))
     processes = record.get("processes")
     named_facts = processes if isinstance(processes, dict) else {}
     return {**record, "processes": {name: _process(facts) for name, facts in named_facts.items()}}

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rlinf_async.observe.failures import count_failures, read_failures, sentence
 from rlinf_async.observe.pace import WINDOW_STEPS, clock, seconds
+from rlinf_async.observe.resources import in_words
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import kind_words
 
@@ -92,8 +93,10 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         more) or `ended`; `step` and `total`; `pace` of the last steps, as far as they were reported:
         `env_steps_per_second`, `step_s`, `left_s`, `success`, `return`. While it goes on also `seen_s`, the
         age of what is said, `still_s`, `driver`, the driver's process, and `processes`: each with what it
-        is `doing`, in words, and `open`, its spans. At its end `summary`, as in summary.json. Where something
-        has failed, `faults`: how many, in words, and the `last`, as in failures.jsonl, and its age.
+        is `doing`, in words, and `open`, its spans; `holds`, what each process holds, as
+        `observe.resources` has it, and `foretold`, sentences on what of it will run out. At its end
+        `summary`, as in summary.json. Where something has failed, `faults`: how many, in words, and the
+        `last`, as in failures.jsonl, and its age.
 
     Raises:
         ValueError: there is no such run, or it has written nothing yet.
@@ -132,6 +135,8 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
             name: {"doing": line, "open": (record["processes"][name] or {}).get("open")}
             for name, line in who_does_what(record["processes"])
         },
+        "holds": record.get("holds", {}),
+        "foretold": [str(sentence) for sentence in record.get("foretold", {}).values()],
         **faults,
     }
 
@@ -164,7 +169,10 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
     lines += _faults_in_words(facts)
-    return lines + [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
+    lines += [f"  {sentence}" for sentence in facts.get("foretold", ())]
+    lines += [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
+    holds = {name: in_words(holding) for name, holding in facts.get("holds", {}).items()}
+    return lines + [f"  {name} holds {words}" for name, words in holds.items() if words]
 
 
 def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:

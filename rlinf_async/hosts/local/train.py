@@ -26,7 +26,9 @@ from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
 from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.metrics_outlet import StepOutlet
+from rlinf_async.observe.resources import ResourceLog, held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
 
 
@@ -42,14 +44,15 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody
     records.begin(facts, title=title, versions=dict(versions))
 
-    tally = Tally()
+    tally, resources = Tally(), ResourceLog(run_dir, say=display.note)
 
     outlet = StepOutlet(records)
 
     def report(step: StepReport, metrics: Mapping[str, float]) -> None:
         tally.add(step)
         outlet.log(step, metrics)
-        records.write_step(step.step, step.total)
+        holds = resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
+        records.write_step(step.step, step.total, **holds)
         display.step(step)
 
     def fault(facts: dict[str, Any]) -> None:

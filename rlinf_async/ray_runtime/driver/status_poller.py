@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import ray
 
 from rlinf_async.observe.pace import seconds
+from rlinf_async.observe.resources import ResourceLog, held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.spans import Process
 from rlinf_async.observe.status import progress_of, who_does_what
 from rlinf_async.wire.memory import machine
 
@@ -57,6 +59,7 @@ class StatusPoller:
         """
         self._actors = actors
         self._run_dir = run_dir
+        self._resources = ResourceLog(run_dir.path, say=say)
         self._stall_s = stall_s
         self._silent_s, self._guard = silent_s, guard
         self._unheard: dict[str, tuple[Any, float]] = {}
@@ -128,6 +131,9 @@ class StatusPoller:
 
     def _write(self, answers: Answers, still_s: float) -> None:
         step, total = self._step()
+        # Its children are Ray's, and all other processes of the run.
+        own = {str(Process.DRIVER): held_by_this_process(children=False)}
+        others = {name: answer["holds"] for name, answer in answers.items() if answer and "holds" in answer}
         self._run_dir.write_status(
             {
                 "time": time.time(),
@@ -137,5 +143,6 @@ class StatusPoller:
                 "total": total,
                 "still_s": round(still_s, 3),
                 "processes": answers,
+                **self._resources.look(time.monotonic(), {**own, **others}),
             }
         )

@@ -5,6 +5,7 @@ Env workers, inference ranks, learner ranks, the request channel and the coordin
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -20,6 +21,7 @@ import torch
 
 from rlinf_async import __version__
 from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.resources import held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
@@ -86,6 +88,8 @@ class RunProcess:
             **(identity(os.getpid()) or {}),
             "ended": self.spans.ended,
             "open": _plain(self.spans),
+            # In a thread: it reads the files of all processes that this one has started.
+            "holds": await asyncio.to_thread(held_by_this_process),
             **self.facts(),
         }
 
