@@ -73,7 +73,9 @@ def of_workers(output: ShardOutput) -> Output:
 
 
 def _advanced(options: dict[str, Any]) -> AsyncConfig:
-    return AsyncConfig.from_mapping({"mode": "full", "rollout": {"shards": 1}, "advanced": options})
+    # To the horizon, on every host: what comes after an end is compared as well.
+    to_the_horizon = {"mode": "full", "skip": {"ended": False}, "rollout": {"shards": 1}}
+    return AsyncConfig.from_mapping({**to_the_horizon, "advanced": options})
 
 
 @contextmanager
