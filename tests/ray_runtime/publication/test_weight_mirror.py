@@ -230,8 +230,9 @@ async def end(callers, listener):
     """As when the process dies that listens: connections end, and no more are taken."""
     for caller in callers:
         (await caller.connection())._transport.abort()
-    for start in listener._starts:
-        (await start).close()
+    for taking in listener._sockets.values():
+        asyncio.get_running_loop().remove_reader(taking)
+        taking.close()
     await asyncio.sleep(0)
 
 
