@@ -13,7 +13,7 @@ OTHERS = {
     "openpi": "openpi: install it as RLinf's documentation of pi0 says",
 }
 """Modules that no extra brings: what each is called, and where it comes from."""
-PROPER = ("torch", "numpy", "rich", "typer", "yaml", "packaging", "filelock", "hydra", "omegaconf")
+PROPER = ("torch", "numpy", "rich", "typer", "yaml", "packaging", "filelock", "hydra", "omegaconf", "psutil")
 """Modules that every installation has, unless it was made without dependencies."""
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
 
