@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.packing import LeftOut
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 from rlinf_async.loops.queues import BarrierQueues, SharedQueues

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.packing import LiveSamples, Packing, live_rows, passes_over, spread
+from rlinf_async.core.left_out import live_rows
+from rlinf_async.core.packing import LiveSamples, Packing, passes_over, spread
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=5)
 """Which rows of a micro-batch are live."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.core.packing import LeftOut
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import TrainedShards

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rlinf_async.core.packing import LeftOut
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.footprints import any_in_half

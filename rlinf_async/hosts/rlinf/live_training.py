@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.packing import LeftOut, LiveSamples, Packing, Pass
+from rlinf_async.core.left_out import LeftOut
+from rlinf_async.core.packing import LiveSamples, Packing, Pass
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
 

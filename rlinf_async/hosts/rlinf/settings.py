@@ -10,7 +10,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.core.packing import LeftOut
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.reasons import Reason, refuse

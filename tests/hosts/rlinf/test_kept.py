@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf_async.core.packing import LeftOut
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.rlinf.left_out import left_out, reasons_kept, remarks
 from tests.hosts.rlinf.given import config
 
