@@ -157,7 +157,7 @@ def trained(run: Run) -> dict[str, Any]:
         **vars(run),
         "success": [round(one["env/success_once"], 4) for one in metrics],
         "lag_seen": round(float(np.mean([seen.mean_lag for seen in result.batches])), 3),
-        "weight": round(float(np.mean([one["train/actor/behaviour_weight"] for one in metrics])), 4),
+        "weight": round(float(np.mean([one.get("train/actor/behaviour_weight", 1.0) for one in metrics])), 4),
         "kl": round(float(np.mean([one[key] for one in metrics if key in one] or [0.0])), 4),
     }
 

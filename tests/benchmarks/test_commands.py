@@ -95,6 +95,11 @@ COMMANDS = (
     Smallest(r"chaos\.effective.*", "chaos.effective --faults 1 --every 20", nightly=True),
     Smallest(r"gpu.*", "gpu --device cpu --params 100000 --quick", nightly=True),
     Smallest(r"newcomer", "newcomer", nightly=True),
+    Smallest(
+        r"dead_work\.frames (metaworld|libero|maniskill) .*",
+        "dead_work.frames metaworld --chunk 2 --size 64 --decisions 1 --turns 1",
+        nightly=True,
+    ),
     _stored("nodes", "--report"),
 )
 MEASURES = (

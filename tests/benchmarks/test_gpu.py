@@ -42,7 +42,7 @@ def call(*arguments):
     ("arguments", "sentence"),
     [
         (["--device", "tpu"], "device='tpu' must be cuda or cpu"),
-        (["--modes", "off,fast"], "mode 'fast' must be one of off, train, rollout, streamer, full"),
+        (["--modes", "off,fast"], "mode 'fast' must be one of off, lean, train, rollout, streamer, full"),
         (["--envs", "real"], "envs='real' must be emulated or metaworld"),
         (["--params", "5"], "params=5 must be at least 20000"),
         (["--decision-ms", "0"], "decision_ms=0.0 must be positive"),

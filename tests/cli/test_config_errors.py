@@ -80,7 +80,7 @@ BLOCKS = {
     "async: true": "async=true must be a block; use async.mode=full",
     "async: false": "async=false must be a block; use async.mode=off",
     "async: ful": "async='ful' must be a block; use async.mode=full",
-    "async: [train]": "Cannot merge",
+    "async: [train]": "must be a block",
     "async: {mode: '${oc.env:NOT_SET}'}": "the config asks in async.mode for the variable NOT_SET,",
     "runner: {max_epochs: '${oc.env:NOT_SET}'}": "asks in runner.max_epochs for the variable NOT_SET",
 }
