@@ -120,6 +120,7 @@ def block(arm: str, setting: Setting) -> dict[str, Any]:
     streamer = {"micro_batch_size": task.envs // task.shards * task.horizon}
     return {
         "mode": "full",
+        "skip": False,  # which came later than these runs
         "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
         "advanced": {"balance": balance, "normalization": "running"},

@@ -53,7 +53,9 @@ def test_both_kinds_of_passes_are_watched_in_the_threads_that_make_them():
     assert set(seen) == {("inference", "inference-0"), ("learner", "learner")}
     # One request per observation, of everybody; the last is for the values where rollouts are cut.
     rollouts = settings.batches * settings.plan.rollout_epochs
-    assert sum(who == "inference" for who, _ in seen) == rollouts * (settings.horizon + 1)
+    # Before the first: twice from one state, then in two modes twice in company and twice alone.
+    examined = 2 + 2 * (2 + 2)
+    assert sum(who == "inference" for who, _ in seen) == examined + rollouts * (settings.horizon + 1)
 
 
 def test_on_cuda_a_block_begins_after_the_default_stream_and_ends_when_its_work_has(monkeypatch):
