@@ -17,9 +17,11 @@ ROWS = {
     "Ray": ("ray", "rlinf", ".ci/constraints.txt"),
     "transformers, with RLinf": ("transformers", "rlinf", ".ci/constraints.txt"),
     "transformers, with veRL": ("transformers", None, ".ci/constraints-verl.txt"),
-    "Hydra, with RLinf": ("hydra-core", "rlinf", ".ci/constraints.txt"),
+    "Hydra, with RLinf": ("hydra-core", None, ".ci/constraints.txt"),
 }
-"""Each row's package, the extra that asks for it, and the file that pins what the tests run with."""
+"""Each row's package, the extra that asks for it (None: the package itself), and the file that pins what the
+tests run with.
+"""
 
 
 def project():
@@ -34,7 +36,7 @@ def row(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_the_version_that_is_tested_with_is_the_pinned_one(name):
     package, _, file = ROWS[name]
-    (pinned,) = re.findall(rf"^{package}==(\S+)$", (ROOT / file).read_text(), re.MULTILINE)
+    (pinned,) = re.findall(rf"^{package}==([^\s;]+)", (ROOT / file).read_text(), re.MULTILINE)
     assert pinned in row(name)[1]
 
 
