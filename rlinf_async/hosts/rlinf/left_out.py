@@ -39,11 +39,7 @@ def remarks(cfg: Mapping[str, Any]) -> list[str]:
     found = left_out(cfg)
     if not found:
         return []
-    said = [
-        "gradients are RLinf's to rounding; layers with dropout draw for the samples that are left, so that "
-        "they are RLinf's in distribution",
-        "a model with batch normalisation in training mode trains all samples",
-    ]
+    said = []
     if found.silent:
         said.append(
             "samples without an advantage count as unmoved in approx_kl and ratio, and in the measures of "
