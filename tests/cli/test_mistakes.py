@@ -48,7 +48,7 @@ SETTINGS = {
     "actor.model.is_lora=true": "is_lora=true does not go with actor.model.model_type=mlp_policy",
     "actor.model.is_lora=true ++actor.model.lora_path=/adapters": "lora_path=/adapters does not exist",
     "actor.model=nothing": "node `actor.model` is not a container",
-    "env.train.env_class=metaworld_tsk": "env.train.env_class=metaworld_task env.eval.env_class",
+    "env.train.env_class=metaworld_tsk": "env.eval.env_class='metaworld_tsk' is not an entry point of",
     "env.train.env_type=metaword": "did you mean 'metaworld'?",
     "algorithm.adv_type=gea": "with adv_type gae or grpo",
     "algorithm.loss_type=actor_critc": "loss_type actor_critic",

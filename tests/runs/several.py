@@ -18,7 +18,7 @@ def main(file: Path) -> None:
 
     multiprocessing.set_start_method("spawn", force=True)
     from rlinf_async.compose import compose_config
-    from rlinf_async.hosts.rlinf.hooks import prepare
+    from rlinf_async.hosts.rlinf.hooks import prepare, say_once
     from rlinf_async.hosts.rlinf.train import train
     from rlinf_async.plugin import register
 
@@ -28,7 +28,7 @@ def main(file: Path) -> None:
         status = 0
         try:
             cfg = compose_config(config, overrides, None)
-            prepare(cfg)
+            say_once(prepare(cfg), cfg)
             train(cfg)
         except Exception:  # noqa: BLE001 - the next one runs all the same
             traceback.print_exc(file=sys.stdout)

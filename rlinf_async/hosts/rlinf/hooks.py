@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -46,15 +46,19 @@ OWN_MODULE = "rlinf_async.plugin"
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
 
-def prepare(cfg: DictConfig) -> None:
+def prepare(cfg: DictConfig) -> list[str]:
     """Check a config before Ray starts, and make worker processes load this package if they need it.
+
+    Returns:
+        Remarks on the run, for `say_once` when nothing stands in its way any more.
 
     Raises:
         ValueError: RLinf is not one that we extend, the async block is wrong, or something in the config does
             not go with it; see `config.resolve`.
     """
+    notes: list[str] = []
     if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
-        return
+        return notes
     active = asks_for_levels(cfg)
     if active:
         # Here, as worker processes have no use for it.
@@ -66,19 +70,23 @@ def prepare(cfg: DictConfig) -> None:
         # Before `write_back`, after which the config has no setting left that would give way.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
-        for note in notes:
-            _say_once(note, str(cfg.runner.logger.log_path))
     # After every check: it moves aside the files of the run before, which a refused config must not do.
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
         # Before Ray starts: worker processes inherit the environment that it starts with.
         load_in_workers(active)
+    return notes
+
+
+def say_once(notes: Iterable[str], cfg: DictConfig) -> None:
+    """Print remarks on a run, whose config this process may prepare twice: before Ray, and with RLinf's
+    cluster."""
+    for note in notes:
+        _say_once(note, str(cfg.runner.logger.log_path))
 
 
 @cache
 def _say_once(remark: str, run: str) -> None:
-    """Print a remark on `run`, whose config this process may prepare twice: before Ray, and with RLinf's
-    cluster."""
     RunDisplay().note(remark)
 
 
@@ -183,8 +191,9 @@ class Hooks:
         return check
 
     def _prepare(self, cfg: DictConfig) -> None:
-        prepare(cfg)
+        notes = prepare(cfg)
         make_ready(cfg)
+        say_once(notes, cfg)
         self._prepared = True
 
     def _choosing_worker(self, create_group: Callable[..., Any]) -> Callable[..., Any]:

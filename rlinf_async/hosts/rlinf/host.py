@@ -59,7 +59,7 @@ class RLinfHost(PackagedHost):
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import is_active, write_nulls
-        from rlinf_async.hosts.rlinf.hooks import check_presence, prepare
+        from rlinf_async.hosts.rlinf.hooks import check_presence, prepare, say_once
         from rlinf_async.hosts.rlinf.keys import TABLE
 
         refuse(TABLE.misshapen(plain(cfg)))
@@ -70,9 +70,10 @@ class RLinfHost(PackagedHost):
             )
         if not is_active(cfg):
             check_presence(cfg)  # of runs with a level on `prepare` says everything at once
-        prepare(cfg)
+        notes = prepare(cfg)
         write_nulls(cfg)
         make_ready(cfg)
+        say_once(notes, cfg)  # last: a refusal comes alone
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         from rlinf_async.hosts.rlinf.train import train

@@ -19,7 +19,7 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import plugin
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import tree
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, USERS_MODULE, Hooks, prepare
+from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, USERS_MODULE, Hooks, prepare, say_once
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
@@ -137,12 +137,12 @@ def test_what_gives_way_is_said_once_at_the_start(capsys, monkeypatch):
     monkeypatch.setattr("rlinf_async.hosts.rlinf.presence.is_here", lambda package: True)
     sampling = ("actor.model.model_type=openvla_oft", "rollout.sampling_params.top_k=50")
     cfg = config("actor.enable_offload=true", *sampling)
-    prepare(cfg)
+    say_once(prepare(cfg), cfg)
     said = capsys.readouterr().out
     assert "async.train stays off: it does not support rollout.sampling_params.top_k=50" in said
     assert "actor.enable_offload=false: the learner works while rollouts go on" in said
     assert (cfg.actor.enable_offload, cfg["async"].train.enabled) == (False, False)
-    prepare(cfg)  # RLinf's scripts start the cluster twice
+    say_once(prepare(cfg), cfg)  # RLinf's scripts start the cluster twice
     assert capsys.readouterr().out == ""
 
 
