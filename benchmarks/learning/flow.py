@@ -157,9 +157,14 @@ def trained(run: Run) -> dict[str, Any]:
         **vars(run),
         "success": [round(one["env/success_once"], 4) for one in metrics],
         "lag_seen": round(float(np.mean([seen.mean_lag for seen in result.batches])), 3),
-        "weight": round(float(np.mean([one.get("train/actor/behaviour_weight", 1.0) for one in metrics])), 4),
+        "weight": round(_mean_weight(metrics), 4) if run.lag and run.arm != "none" else 1.0,
         "kl": round(float(np.mean([one[key] for one in metrics if key in one] or [0.0])), 4),
     }
+
+
+def _mean_weight(metrics: Sequence[Mapping[str, float]]) -> float:
+    """The mean weight of a run that corrects, whose every batch has one."""
+    return float(np.mean([one["train/actor/behaviour_weight"] for one in metrics]))
 
 
 def _start(seed: int, size: Size) -> PointsStart:
