@@ -97,7 +97,7 @@ def test_nothing_is_named_by_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("mine=/nowhere", "there is no folder /nowhere"),
+        ("mine=/dev/null/nowhere", "there is no folder /dev/null/nowhere"),
         ("{tmp}", "is no git directory; name the tree in it: NAME="),
         ("{bare}@nowhere", "it has none of tree-nowhere"),
         ("mine={bare}@nowhere", "fatal: "),

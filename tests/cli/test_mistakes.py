@@ -56,9 +56,9 @@ SETTINGS = {
     "runner.max_epochs=two": "runner.max_epochs='two' must be a whole number",
     "runner.max_epochs=two async.mode=off": "runner.max_epochs='two' must be a whole number",
     "runner.max_epochs=0": "must be a whole number of at least 1",
-    "runner.resume_dir=/nowhere": "must end in global_step_N",
-    "runner.resume_dir=/nowhere/global_step_4": "has no directory actor",
-    "runner.ckpt_path=/nowhere.pt": "/nowhere.pt does not exist",
+    "runner.resume_dir=/dev/null/nowhere": "must end in global_step_N",
+    "runner.resume_dir=/dev/null/nowhere/global_step_4": "has no directory actor",
+    "runner.ckpt_path=/dev/null/nowhere.pt": "/dev/null/nowhere.pt does not exist",
     "runner.logger.log_path=/dev/null/runs": "cannot be written",
     "runner.logger.logger_backends=[tensorbord]": "did you mean 'tensorboard'?",
     "runner.logger.logger_backends=[wandb]": "pip install wandb",
@@ -93,8 +93,8 @@ SETTINGS = {
     **{f"async.train={value}": "nearest: async.train=true" for value in ("1", "yes")},
     "async.train=0": "async.train=0 must be a block, true or false; nearest: async.train=false",
     **{f"async.survive={value}": "nearest: async.survive.env_restarts=1" for value in ("true", "1", "yes")},
-    "--config-dir /nowhere": "--config-dir=/nowhere is no directory",
-    "--config-path /nowhere": "--config-dir=/nowhere is no directory",
+    "--config-dir /dev/null/nowhere": "--config-dir=/dev/null/nowhere is no directory",
+    "--config-path /dev/null/nowhere": "--config-dir=/dev/null/nowhere is no directory",
 }
 """Words beside the name of the demo's config, and what is answered."""
 
@@ -237,9 +237,9 @@ def test_what_would_be_refused_here_is_said_by_explain_unless_another_cluster_is
 
 
 def test_assets_that_are_not_there_are_named(monkeypatch, began):
-    monkeypatch.setenv("RLINF_ASYNC_LIBERO_ASSETS", "/nowhere")
+    monkeypatch.setenv("RLINF_ASYNC_LIBERO_ASSETS", "/dev/null/nowhere")
     monkeypatch.setattr("rlinf_async.hosts.presence.find_spec", lambda name: object())
-    assert "/nowhere is no LIBERO asset folder" in answer("train", "libero_object_ppo_vla")
+    assert "/dev/null/nowhere is no LIBERO asset folder" in answer("train", "libero_object_ppo_vla")
     assert began == []
 
 

@@ -181,7 +181,7 @@ FAULTS: dict[str, list[dict[str, Any]]] = {
         {"algorithm.adv_estimator": "grpo", "env.train.auto_reset": True},
         {"env.eval": None, "trainer.test_freq": 2},
         {"trainer.critic_warmup": 3},
-        {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/nowhere"},
+        {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/dev/null/nowhere"},
         {"trainer.logger": ["mlflow"]},
         {"vla.model.add_value_head": False},
         {"ray_kwargs.ray_init.num_cpus": 1},

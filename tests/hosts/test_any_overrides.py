@@ -54,7 +54,20 @@ ASYNC = (
     "advanced.keep_checkpoints",
 )
 NUMBERS = (0, 1, 2, 3, 7, 64, -1, 10**9, 10**30, 0.5, 1.5, -0.2, 1e-4, float("nan"), float("inf"))
-TEXTS = ("", "ten", "16", "auto", "full", "off", "grpo", "gae", "/nowhere", "/dev/null/x", "???", "~")
+TEXTS = (
+    "",
+    "ten",
+    "16",
+    "auto",
+    "full",
+    "off",
+    "grpo",
+    "gae",
+    "/dev/null/nowhere",
+    "/dev/null/x",
+    "???",
+    "~",
+)
 STRANGE_TEXTS = ("x" * 300, "a\nb", "\0")
 BLOCKS = ([], [1, "two", None], {}, {"a": {"b": [1, None]}}, {"enabled": True})
 VALUES = (None, True, False, *NUMBERS, *TEXTS, *STRANGE_TEXTS, *BLOCKS)

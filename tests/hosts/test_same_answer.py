@@ -40,7 +40,7 @@ MISTAKES = {
         (f"{ACTOR}.clip_ratio", "abc"): "must be a number from 0 to 1",
         (f"{ACTOR}.policy_loss.loss_mode", "vanila"): "did you mean 'vanilla'?",
         (f"{ACTOR}.loss_agg_mode", "token_mean"): "did you mean 'token-mean'?",
-        ("vla.ckpt_path", "/nowhere.pt"): "does not exist",
+        ("vla.ckpt_path", "/dev/null/nowhere.pt"): "does not exist",
         (
             "vla.run_dir",
             "/dev/null/runs",

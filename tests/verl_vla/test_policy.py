@@ -84,7 +84,7 @@ def test_an_artifact_of_verl_vlas_acts_as_what_was_saved(policy, tmp_path):
     ("changes", "said"),
     [
         ({"num_action_chunks": 5}, "decides on one action at a time; use 1"),
-        ({"model_path": "/nowhere"}, "holds no config.json of verl-vla"),
+        ({"model_path": "/dev/null/nowhere"}, "holds no config.json of verl-vla"),
         ({"config": {"num_discrete_actions": 3}}, "a discrete action has no log-probability"),
     ],
 )

@@ -18,6 +18,7 @@ from rlinf_async.hosts.presence import (
     is_here,
     unknown_env_classes,
     unknown_loggers,
+    unwritable,
 )
 from rlinf_async.hosts.reasons import Reason, unknown
 from rlinf_async.hosts.rlinf.models import PACKAGES, model_types
@@ -35,6 +36,7 @@ SIMULATOR_PACKAGES = {
 SIMULATOR_EXTRAS = ("libero", "maniskill", "metaworld")
 """Simulators that an extra of this package installs."""
 BACKENDS_KEY = "runner.logger.logger_backends"
+RUN_DIR_KEY = "runner.logger.log_path"
 LOGGER_PACKAGES = ("wandb", "swanlab")
 """Backends of RLinf's logger that are packages of their own."""
 SYNCER_TYPES = ("bucket", "patch")
@@ -58,6 +60,9 @@ def absent(cfg: Mapping[str, Any]) -> list[Reason]:
     """
     backends = lookup(cfg, BACKENDS_KEY)
     missing = [*absent_loggers(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")]
+    # The driver writes there, which runs here wherever its workers do.
+    if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
+        missing += unwritable(run_dir, key=RUN_DIR_KEY)
     if _on_this_machine(cfg):
         adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
         missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, (*FILE_KEYS, *adapters))]

@@ -75,7 +75,7 @@ def test_sizes_of_a_step_are_counted():
         ("trainer.total_epochs=3", "trainer.total_epochs=3 has no effect"),
         ("actor_rollout_ref.rollout.temperature=1.6", "temperature=1.6 has no effect here: policies sample"),
         ("actor_rollout_ref.rollout.name=vllm", "rollout.name='vllm' has no effect"),
-        ("data.train_files=/nowhere.parquet", "there is no data set"),
+        ("data.train_files=/dev/null/nowhere.parquet", "there is no data set"),
         ("critic.ppo_epochs=2", "critic.ppo_epochs=2 has no effect"),
         ("trainer.v1.sampler.max_off_policy_threshold=0", "async.train.max_staleness bounds the age"),
         ("actor_rollout_ref.model.external_lib=mine", "vla.model says what the policy is"),

@@ -23,7 +23,7 @@ MISTAKES = {
     "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
     "vla.model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
     "vla.run_dir=/dev/null/x": "cannot be written",
-    "trainer.resume_mode=resume_path trainer.resume_from_path=/nowhere": "is no whole checkpoint",
+    "trainer.resume_mode=resume_path trainer.resume_from_path=/dev/null/nowhere": "is no whole checkpoint",
     "trainer.resume_mode=resum": "must be one of auto, resume_path, disable",
     "trainer.total_training_steps=two": "must be a whole number of at least 1",
     "trainer.total_trainning_steps=3": "did you mean trainer.total_training_steps?",
@@ -40,7 +40,7 @@ MISTAKES = {
     "actor_rollout_ref.actor.checkpoint.save_contents=[modl]": "must be one of model, optimizer, extra",
     "actor_rollout_ref.actor.checkpoint.save_contents=[model] "
     "actor_rollout_ref.actor.checkpoint.load_contents=[model,optimizer]": "use load_contents=['model']",
-    "vla.ckpt_path=/nowhere.pt": "does not exist",
+    "vla.ckpt_path=/dev/null/nowhere.pt": "does not exist",
     "ray_kwargs.ray_init.num_cpus=2": "set ray_kwargs.ray_init.num_cpus=3",
     "+trainer.total_training_step=3": "did you mean trainer.total_training_steps?",
     "algorithm.adv_estimator=grpo": "compares the members of a group",
