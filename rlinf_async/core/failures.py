@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable
 from typing import Literal
@@ -135,8 +136,40 @@ def kind_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words, whatever it does when it is asked for them: its type and its message, if any."""
-    return str(error if isinstance(error, ForeignError) else ForeignError(_name(error), _text(error)))
+    """An error in words, whatever it does when it is asked for them: its type and its message, if any.
+
+    Where it only says that another one passed, which is an order to Python (`coroutine raised StopIteration`,
+    RLinf's `SystemExit caught in ..., traceback is below: ...`), that one and its place follow.
+    """
+    words = str(error if isinstance(error, ForeignError) else ForeignError(_name(error), _text(error)))
+    head, begins, trace = words.partition(TRACE_HEAD)
+    if begins:
+        return f"{head.rstrip()} {origin_of(trace)}".strip()
+    if ORDER_PASSED.search(words) and (trace := frames_of(error)).count(TRACE_HEAD) > 1:
+        return f"{words} ({origin_of(trace)})"
+    return words
+
+
+TRACE_HEAD = "Traceback (most recent call last):"
+ORDER_PASSED = re.compile(r"\bStop(?:Async)?Iteration$")
+"""The end of what Python says of such an error that was raised where it means something else."""
+_FRAME_LINE = re.compile(r'  File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<function>\S+)')
+_ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$", re.MULTILINE)
+"""A line of a traceback that is not indented, and begins with the name of a class."""
+
+
+def origin_of(trace: str) -> str:
+    """Return the first error of a chain in a printed traceback, and where it was raised, in words."""
+    *earlier, last = [part for part in trace.split(TRACE_HEAD) if part.strip()] or [""]
+    # An error that quotes a further traceback in its own line was not the first.
+    first = next((part for part in earlier if part.rstrip(" ").endswith("\n")), last)
+    error = _ERROR_LINE.search(first)
+    frames = list(_FRAME_LINE.finditer(first, 0, error.start() if error else len(first)))
+    words = error[0] if error else "an error without words"
+    if not frames:
+        return words
+    place = frames[-1]
+    return f"{words}, raised in {place['function']}, line {place['line']} of {place['file']}"
 
 
 def frames_of(error: BaseException) -> str:

@@ -1,6 +1,9 @@
+import asyncio
+import traceback
+
 import pytest
 
-from rlinf_async.core.failures import PeerError, ShardFailure, first_cause
+from rlinf_async.core.failures import ForeignError, PeerError, ShardFailure, first_cause, words_of
 
 
 def test_the_first_error_is_reported():
@@ -44,3 +47,57 @@ def test_a_shard_that_fails_says_what_failed_in_its_environments_and_what_the_le
     unusable = ShardFailure("no number", what="not finite")
     assert (unusable.reason, unusable.error) == ("not finite", unusable)
     assert ShardFailure("killed", what="simulator died").reason == "env failed"
+
+
+def leaving():
+    raise SystemExit("the licence has run out")
+
+
+def wrapped(call):
+    """As RLinf's `WorkerMeta` raises it again."""
+    try:
+        call()
+    except BaseException:
+        message = (
+            f"SystemExit caught in EnvWorker's function step, traceback is below: {traceback.format_exc()}"
+        )
+        return RuntimeError(message)
+
+
+def test_an_error_that_quotes_a_traceback_says_what_was_raised_first_and_where():
+    def again():
+        raise wrapped(leaving)
+
+    for error in (wrapped(leaving), wrapped(again), ForeignError.of(wrapped(leaving))):
+        words = words_of(error)
+        assert "SystemExit: the licence has run out, raised in leaving, line" in words.splitlines()[0]
+        assert words.splitlines()[0].endswith("test_failures.py")
+        assert "Traceback" not in words
+
+
+@pytest.mark.parametrize("order", [StopIteration, StopAsyncIteration])
+def test_an_order_that_python_puts_into_words_of_its_own_is_said_with_its_place(order):
+    async def stepping():
+        raise order("no more states")
+
+    def playing():
+        yield 1
+        raise order("no more states")
+
+    def play():
+        list(playing())
+
+    for call in (lambda: asyncio.run(stepping()), play):
+        with pytest.raises((RuntimeError, order)) as raised:
+            call()
+        words = words_of(raised.value)
+        if type(raised.value) is RuntimeError:
+            assert f"({order.__name__}: no more states, raised in " in words
+            assert "test_failures.py)" in words
+
+
+def test_words_that_only_look_like_a_traceback_stay_within_a_line():
+    assert words_of(ValueError("see Traceback (most recent call last):")) == (
+        "ValueError: see an error without words"
+    )
+    assert words_of(ValueError("it has met StopIteration")) == "ValueError: it has met StopIteration"

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.failures import ORDER_PASSED, DeadlineError, PeerError, origin_of
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
 from rlinf_async.observe.failures import FaultCounts, in_words
@@ -167,7 +167,11 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: st
         return Ending(
             how="failed", who=subject, why=why, what_next=f"mend that, and {restart}", process=process
         )
-    return replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
+    ending = replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
+    # An error that was packed has lost its own cause; what Ray has printed of it has it.
+    if ORDER_PASSED.search(ending.why):
+        ending = replace(ending, why=short(f"{ending.why} ({origin_of(error.traceback_str)})"))
+    return ending
 
 
 def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> Ending:

@@ -79,6 +79,24 @@ def test_the_process_its_place_the_reason_and_a_remedy_are_named(error, words):
     assert (ending.how, ending.status) == ("failed", 1)
 
 
+def test_what_a_wrapper_of_the_framework_or_python_has_put_into_words_is_named_with_its_place():
+    quoted = (
+        'Traceback (most recent call last):\n  File "sim.py", line 3, in licence\nSystemExit: it is over\n'
+    )
+    wrapped = f"SystemExit caught in EnvWorker's function init_worker, traceback is below: {quoted}"
+    passed = quoted.replace("SystemExit: it is over", "StopIteration")
+    chained = f"{passed}\nThe above exception was the direct cause of the following exception:\n\nray::f()\n"
+    stopped = ray.exceptions.RayTaskError("play", chained, RuntimeError("coroutine raised StopIteration"))
+    for error, words in (
+        (failed(RuntimeError(wrapped)), "SystemExit: it is over, raised in licence, line 3 of sim.py; mend"),
+        (
+            stopped,
+            "coroutine raised StopIteration (StopIteration, raised in licence, line 3 of sim.py); mend",
+        ),
+    ):
+        assert words in str(ray_ending_of(error, names=NAMES))
+
+
 def test_a_revival_that_gives_up_says_why():
     error = RuntimeError("inference rank 1 has died 6 times within 600 s")
     error.__cause__ = died(SILENT)
