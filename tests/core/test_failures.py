@@ -57,7 +57,7 @@ def wrapped(call):
     """As RLinf's `WorkerMeta` raises it again."""
     try:
         call()
-    except BaseException:
+    except (SystemExit, RuntimeError):
         message = (
             f"SystemExit caught in EnvWorker's function step, traceback is below: {traceback.format_exc()}"
         )
