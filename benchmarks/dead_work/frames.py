@@ -50,15 +50,10 @@ def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callabl
     return LiberoEnv, adapt
 
 
-def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
-    import gymnasium.utils.seeding as seeding
-    import rlinf.envs.metaworld.metaworld_env as module
+def one_task(task: str) -> type:
+    """What stands in the place of RLinf's list of Meta-World's tasks, whose file of names its wheel lacks."""
 
-    from rlinf_async.hosts.rlinf.frames.metaworld import adapt
-
-    class Tasks:
-        """In the place of RLinf's, whose wheel lacks the file of names."""
-
+    class OneTask:
         def __init__(self, _: str) -> None:
             pass
 
@@ -73,10 +68,19 @@ def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
 
         get_task_description = get_env_names
 
+    return OneTask
+
+
+def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
+    import gymnasium.utils.seeding as seeding
+    import rlinf.envs.metaworld.metaworld_env as module
+
+    from rlinf_async.hosts.rlinf.frames.metaworld import adapt
+
     # RLinf seeds neither numpy nor gymnasium here; the simulators' processes are forked from this one.
     unseeded = seeding.np_random
     seeding.np_random = lambda seed=None: unseeded(5 if seed is None else seed)
-    module.MetaWorldBenchmark = Tasks
+    module.MetaWorldBenchmark = one_task(task)
     section |= {"task_suite_name": "one"}
     if size != 480:
         raise ValueError(f"size={size}: RLinf draws Meta-World with 480 pixels; use --size 480")

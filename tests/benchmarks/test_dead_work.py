@@ -129,3 +129,10 @@ def assert_playing_alike(simulator: str, frames: str, *sizes: str) -> None:
 @pytest.mark.parametrize("frames", ["all", "last"])
 def test_simulators_of_metaworld_that_play_do_not_see_that_others_are_left_alone(frames):
     assert_playing_alike("metaworld", frames, "--size", "480")
+
+
+@pytest.mark.libero
+@pytest.mark.usefixtures("libero")
+@pytest.mark.parametrize("frames", [pytest.param("all", marks=pytest.mark.nightly), "last"])
+def test_simulators_of_libero_that_play_do_not_see_that_others_are_left_alone(frames):
+    assert_playing_alike("libero", frames, "--size", "64")

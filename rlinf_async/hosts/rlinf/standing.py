@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinf_async.core.config_keys import lookup
 
-EXAMINED_SIMULATORS: frozenset[str] = frozenset({"metaworld"})
+EXAMINED_SIMULATORS: frozenset[str] = frozenset({"libero", "metaworld"})
 """RLinf's environments that were shown, frame by frame and over resets, to be what they would be if those
 that are left alone had been stepped (`benchmarks/dead_work/standing.py`)."""
 

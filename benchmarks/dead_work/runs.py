@@ -1,0 +1,175 @@
+"""Whole runs of RLinf's workers on the CPU, with and without dead work: seconds and CPU a trained batch.
+
+    python -m benchmarks.dead_work.runs libero metaworld
+
+The plan, which was there before the first run, is in `runs.md`. Each run is a row of `results/runs.jsonl`;
+what is there is not run again. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.dead_work.ending import RESETS_VARIABLE, SIMULATOR_VARIABLE
+from benchmarks.kept import add_row, rows
+from rlinf_async.lab.bench.cpu import CpuMeter
+from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
+from rlinf_async.lab.sweep.steps import read_scalars
+from rlinf_async.observe.run_dir import RunDir
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results" / "runs.jsonl"
+RUNS = Path("runs")
+TURNS, BATCHES = 3, 3
+DEADLINE_S = 1200.0
+MARK = "DEAD_WORK_RUN"
+
+MODES: dict[str, tuple[str, ...]] = {
+    "off": ("async.mode=off",),
+    "lean": ("async.mode=lean",),
+    "full, nothing left out": ("async.mode=full", "async.skip=false"),
+    "full": ("async.mode=full",),
+}
+RATIOS = (("lean", "off"), ("full", "full, nothing left out"), ("full", "off"))
+
+PARTS = ("train", "eval")
+SIMULATORS: dict[str, tuple[str, ...]] = {
+    "libero": (
+        *("-n", "libero_object_ppo_vla"),
+        *("actor.model.image_size=256", "actor.model.patch_size=32", "actor.model.num_action_chunks=10"),
+        *("env.train.max_episode_steps=60", "env.train.use_rel_reward=false", "env.train.total_num_envs=2"),
+        *("actor.micro_batch_size=6", "actor.global_batch_size=12"),
+    ),
+    "metaworld": (
+        *("-n", "metaworld_ppo_vla"),
+        *(f"env.{part}.env_class=null" for part in PARTS),
+        *(f"+env.{part}.task_suite_name=one" for part in PARTS),
+        *(f"~env.{part}.processes" for part in PARTS),
+        *(f"env.{part}.ignore_terminations=false" for part in PARTS),
+        *("actor.model.image_size=480", "actor.model.patch_size=60", "actor.model.num_action_chunks=5"),
+        *("env.train.max_episode_steps=40", "env.train.total_num_envs=4", "actor.model.state_dim=4"),
+        *("actor.micro_batch_size=8", "actor.global_batch_size=32"),
+    ),
+}
+"""Two environments of LIBERO with two cameras of 256 pixels, 6 decisions of 10 steps; four of Meta-World with
+one of 480 pixels, 8 decisions of 5 steps."""
+
+
+def run(simulator: str, mode: str, turn: int) -> dict[str, Any]:
+    """Train `BATCHES` batches, and measure from the begin of the first reset to the end of the last step.
+
+    Raises:
+        RuntimeError: the run failed; the end of its output.
+    """
+    name = f"{simulator}-{mode.replace(', ', '-').replace(' ', '-')}-{turn}"
+    directory = RUNS / name
+    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
+    directory.mkdir(parents=True)
+    log, resets = directory / "output.log", directory / "resets.txt"
+    command = [
+        *(sys.executable, "-m", "rlinf_async.cli", "train"),
+        *SIMULATORS[simulator],
+        *(f"runner.max_epochs={BATCHES}", f"runner.logger.log_path={directory}"),
+        *("runner.logger.logger_backends=[tensorboard]", f"actor.seed={turn}"),
+        *MODES[mode],
+    ]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {
+        **OWN_CLUSTER,
+        "RLINF_EXT_MODULE": "benchmarks.dead_work.ending",
+        SIMULATOR_VARIABLE: simulator,
+        RESETS_VARIABLE: str(resets.resolve()),
+        "PYTHONPATH": path,
+        MARK: name,
+    }
+    # Steps are stamped with the time of day, the meter's looks with a clock that is never set.
+    day_s = time.time() - time.monotonic()
+    with CpuMeter(f"{MARK}={name}") as meter:
+        status = run_command(command, log, environment=environment, deadline_s=DEADLINE_S)
+    if status:
+        raise RuntimeError(f"{name} ended with status {status}: {tail(log, 3000)}")
+    ends_s = _ends_s(directory)
+    if len(ends_s) != BATCHES:
+        raise RuntimeError(f"{name} has logged {len(ends_s)} of {BATCHES} steps")
+    began_s = min(map(float, resets.read_text().split()))
+    usage = meter.between(began_s - day_s, ends_s[-1] - day_s)
+    if usage is None:
+        raise RuntimeError(f"{name}: there are no looks at the processes around its steps")
+    scalars = read_scalars(directory)
+    return {
+        "simulator": simulator,
+        "mode": mode,
+        "turn": turn,
+        "seconds_a_batch": round((ends_s[-1] - began_s) / BATCHES, 2),
+        "cpu_s_a_batch": round(usage.run_s / BATCHES, 2),
+        "cores_of_others": round(usage.others, 2),
+        "seconds": [round(later - before, 2) for before, later in pairwise([began_s, *ends_s])],
+        "skipped": {
+            tag.removeprefix("async/skipped/"): [round(value, 3) for value in values.values()]
+            for tag, values in scalars.items()
+            if tag.startswith("async/skipped/")
+        },
+        "episode_len": [round(value, 2) for value in scalars.get("env/episode_len", {}).values()],
+    }
+
+
+def _ends_s(directory: Path) -> list[float]:
+    """When each step was logged, in seconds of the time of day."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = RunDir(directory).tensorboard
+    events = EventAccumulator(str(folder / "all" if (folder / "all").exists() else folder))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    tag = next(name for name in ("time/step", "async/step_seconds") if name in tags)
+    return [event.wall_time for event in events.Scalars(tag)]
+
+
+def table() -> str:
+    """What the rows say: medians of the turns, and ratios within each turn."""
+    lines = []
+    for simulator in SIMULATORS:
+        found = {(row["mode"], row["turn"]): row for row in rows(RESULTS) if row["simulator"] == simulator}
+        if not found:
+            continue
+        lines += [f"{simulator}: | seconds a batch | CPU seconds a batch |", "|---|---|---|"]
+        for mode in MODES:
+            own = [row for (name, _), row in found.items() if name == mode]
+            numbers = [
+                ", ".join(str(row[key]) for row in own) for key in ("seconds_a_batch", "cpu_s_a_batch")
+            ]
+            lines.append(f"| {mode} | {numbers[0]} | {numbers[1]} |")
+        for over, under in RATIOS:
+            turns = [turn for name, turn in found if name == over and (under, turn) in found]
+            numbers = []
+            for key in ("seconds_a_batch", "cpu_s_a_batch"):
+                ratios = [found[over, turn][key] / found[under, turn][key] for turn in turns]
+                spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+                numbers.append(f"{median(ratios):.2f}{spread}" if ratios else "")
+            lines.append(f"| {over} over {under} | {numbers[0]} | {numbers[1]} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("simulators", nargs="*", choices=[[], *SIMULATORS])
+    options = parser.parse_args()
+    for simulator in options.simulators:
+        for turn in range(TURNS):
+            for mode in MODES:
+                key = (simulator, mode, turn)
+                if key not in {(row["simulator"], row["mode"], row["turn"]) for row in rows(RESULTS)}:
+                    add_row(RESULTS, run(*key))
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
