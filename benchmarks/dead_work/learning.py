@@ -1,0 +1,104 @@
+"""What is learnt without dead work (`lean`) beside the synchronous loop (`off`), from the same seeds.
+
+    python -m benchmarks.dead_work.learning
+
+On the local host, which plays PointReach: points arrive, their episodes end, and `lean` leaves the rest out.
+The plan is in `learning.md`; each run is a row of `results/learning.jsonl`; what is there is not run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.kept import add_row, rows
+from benchmarks.learning.cells import RECIPES
+from benchmarks.learning.statistics import compared
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+
+RESULTS = Path(__file__).parent / "results" / "learning.jsonl"
+PAIRS, BATCHES = 10, 30
+SIDES = ("off", "lean")
+MARGIN, FINAL_SHARE = 0.05, 0.2
+EQUAL = 1e-5
+"""Weights that differ by no more, as a share of how far they have been trained, differ by rounding."""
+
+
+def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
+    """A row, and all weights at the end in one tensor."""
+    settings = LocalSettings(
+        algorithm=algorithm,  # type: ignore[arg-type]
+        asynchrony=AsyncConfig.from_mapping({"mode": side}),
+        total_envs=32,
+        horizon=10,
+        batches=BATCHES,
+        global_batch_size=160,
+        micro_batch_size=160,
+        lr=1e-3,
+        value_lr=3e-3,
+        seed=seed,
+        **RECIPES[algorithm],
+    )
+    torch.manual_seed(seed)
+    result = LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=seed)).run()
+    weights = torch.cat([tensor.flatten().double() for _, tensor in sorted(result.weights.items())])
+    success = [metrics["env/success_once"] for metrics in result.metrics]
+    skipped = [metrics.get("async/skipped/env_steps", 0.0) for metrics in result.metrics]
+    row = {
+        "algorithm": algorithm,
+        "side": side,
+        "seed": seed,
+        "success": [round(value, 5) for value in success],
+        "skipped_env_steps": round(float(np.mean(skipped)), 4),
+    }
+    return row, weights
+
+
+def pair(algorithm: str, seed: int) -> None:
+    """Run both sides from one seed, and keep what they come to and how far their weights are apart."""
+    (off, of_off), (lean, of_lean) = (run(algorithm, side, seed) for side in SIDES)
+    apart = float((of_lean - of_off).norm() / of_off.norm())
+    for row in (off, lean):
+        add_row(RESULTS, row | {"weights_apart": apart})
+
+
+def verdicts() -> str:
+    """What the test says of both algorithms, and what a direct comparison does."""
+    lines = []
+    for algorithm in RECIPES:
+        found = {(row["side"], row["seed"]): row for row in rows(RESULTS) if row["algorithm"] == algorithm}
+        seeds = [seed for seed in range(PAIRS) if ("off", seed) in found]
+        curves = {side: [found[side, seed]["success"] for seed in seeds] for side in SIDES}
+        tests = compared(curves["off"], curves["lean"], margin=MARGIN, final_share=FINAL_SHARE)
+        for name, test in tests.items():
+            lines.append(
+                f"{algorithm}, {name}: {test.verdict}; off {test.sync_mean:.4f}, lean {test.full_mean:.4f}, "
+                f"difference {test.difference:+.5f} [{test.ci_low:+.5f}, {test.ci_high:+.5f}], "
+                f"{test.pairs} pairs"
+            )
+        same = sum(off == lean for off, lean in zip(curves["off"], curves["lean"], strict=True))
+        apart = [found["off", seed]["weights_apart"] for seed in seeds]
+        skipped = [found["lean", seed]["skipped_env_steps"] for seed in seeds]
+        lines.append(
+            f"{algorithm}: {same} of {len(seeds)} curves are equal; weights are apart by "
+            f"{min(apart):.1e} to {max(apart):.1e} of their norm, {sum(each <= EQUAL for each in apart)} "
+            f"pairs by rounding; lean has left out {np.mean(skipped):.0%} of the steps"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for seed in range(PAIRS):
+        for algorithm in RECIPES:
+            if not any(row["algorithm"] == algorithm and row["seed"] == seed for row in rows(RESULTS)):
+                pair(algorithm, seed)
+    print(verdicts())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The patch with which RLinf's own LIBERO draws the last step of a chunk alone, on real simulators."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rlinf", reason="the patch is for RLinf")
+
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
+from rlinf_async.lab.demo.simulators.rendering import installed_backend
+from tests import patching
+
+ROOT = Path(__file__).parents[1]
+ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
+
+pytestmark = [
+    pytest.mark.libero,
+    pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
+    pytest.mark.skipif(
+        not ASSETS.is_dir(), reason=f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What a script prints last, with the RLinf that has every patch."""
+    folder = patching.patched("rlinf", tmp_path_factory.mktemp("patched"))
+
+    def run(script: str):
+        environ = {ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
+        if environ["MUJOCO_GL"] == "osmesa":
+            environ["PYOPENGL_PLATFORM"] = "osmesa"
+        done = patching.run(script, folder, ROOT, **environ)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+CAMERAS = """
+import json
+from contextlib import contextmanager, nullcontext
+import numpy as np
+from benchmarks.dead_work.frames import BOTH, libero
+libero({**BOTH}, "libero_spatial", 64)
+from libero.libero import benchmark, get_libero_path
+from libero.libero.envs import OffScreenRenderEnv
+from rlinf.envs.libero.venv import kept_pictures
+CHUNKS, CHUNK = 3, 3
+suite = benchmark.get_benchmark_dict()["libero_spatial"]()
+task = suite.get_task(0)
+file = f"{get_libero_path('bddl_files')}/{task.problem_folder}/{task.bddl_file}"
+
+@contextmanager
+def switched_off(env):
+    cameras = [each for each in env.env._observables.values() if each.modality == "image"]
+    for camera in cameras:
+        camera.set_enabled(False)
+    yield
+    for camera in cameras:
+        camera.set_enabled(True)
+
+def play(between):
+    env = OffScreenRenderEnv(bddl_file_name=file, camera_heights=64, camera_widths=64)
+    env.seed(0)
+    env.reset()
+    env.set_init_state(suite.get_task_init_states(0)[0])
+    draw, seen = np.random.default_rng(0), []
+    for step in range(CHUNKS * CHUNK):
+        with nullcontext() if step % CHUNK == CHUNK - 1 else between(env):
+            seen.append(env.step(draw.uniform(-0.5, 0.5, 7)))
+    env.close()
+    return seen
+
+def frame(seen, step):
+    return seen[step][0]["agentview_image"].astype(int)
+
+def alike(one, other):
+    same = all(np.array_equal(value, other[0][name]) for name, value in one[0].items())
+    return same and one[1:3] == other[1:3]
+
+every = play(lambda env: nullcontext())
+kept, switched = play(kept_pictures), play(switched_off)
+def nearest(picture):
+    return int(np.argmin([np.abs(picture - frame(every, step)).mean() for step in range(len(every))]))
+
+ends = [CHUNK - 1 + CHUNK * number for number in range(CHUNKS)]
+print(json.dumps({
+    "kept": [alike(every[end], kept[end]) for end in ends],
+    "between": [np.array_equal(frame(kept, end + 1), frame(kept, end)) for end in ends[:-1]],
+    "brightness": [float(frame(switched, end).mean()) for end in ends],
+    "own": float(frame(every, ends[0]).mean()),
+    "nearest": [nearest(frame(switched, end)) for end in ends],
+    "switched": [np.array_equal(frame(switched, end), frame(every, end)) for end in ends],
+    "ends": ends,
+}))
+"""
+
+
+def test_kept_pictures_are_exact_where_cameras_that_are_switched_off_and_on_are_black_and_late(found):
+    result = found(CAMERAS)
+    assert result["kept"] == [True] * 3
+    assert result["between"] == [True] * 2
+    # A camera that has been switched on again: first nothing, then the end of the step before.
+    assert result["brightness"][0] == 0 < result["own"]
+    assert result["switched"] == [False] * 3
+    assert result["nearest"][1:] == [end - 1 for end in result["ends"][1:]]
+
+
+ENVIRONMENTS = """
+import json
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from benchmarks.dead_work.frames import BOTH, difference, libero
+section = {**BOTH, "auto_reset": True, "max_episode_steps": 5}
+LiberoEnv, _ = libero(section, "libero_spatial", 64)
+
+def play(**more):
+    env = LiberoEnv(OmegaConf.create({**section, **more}), 2, 0, 1, None)
+    np.random.seed(3)
+    actions, shown, between = np.random.default_rng(0), [env.reset()[0]], []
+    for _ in range(3):
+        action = torch.from_numpy(actions.uniform(-0.5, 0.5, (2, 3, 7))).float()
+        observations, *rest, infos = env.chunk_step(action)
+        first, second, _ = (each["main_images"] for each in observations)
+        between.append(torch.equal(first, second))
+        shown.append((observations[-1], *rest, infos[-1].get("final_observation")))
+    env.env.close()
+    return shown, between
+
+stock, drawn = play()
+skipping, kept = play(skip_intermediate_renders=True)
+video, filmed = play(skip_intermediate_renders=True, video_cfg={"save_video": True})
+print(json.dumps({
+    "differences": [difference(stock, skipping), difference(stock, video)],
+    "still": {"stock": any(drawn), "skipping": all(kept), "video": any(filmed)},
+}))
+"""
+
+
+def test_rlinfs_environments_show_the_same_where_steps_between_are_not_drawn(found):
+    result = found(ENVIRONMENTS)
+    assert result["differences"] == [None, None]
+    assert result["still"] == {"stock": False, "skipping": True, "video": False}
