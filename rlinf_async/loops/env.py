@@ -69,9 +69,9 @@ async def run_shard(
     without it, the first failure is raised. With `overlaps` a rollout may begin while the one before,
     which the environments have played, waits for its last value and is handed over.
 
-    Leaves the spans `gate`, `reset`, `ask` (from a request to its answer), `step` and `put`, `restart` after
-    a failure, and `rollout` from the gate to the hand-over. A request and the step that takes its answer have
-    the same number.
+    Leaves the spans `gate`, `reset`, `ask` (from a request of `size` environments to its answer), `step` and
+    `put`, `restart` after a failure, and `rollout` from the gate to the hand-over. A request and the step
+    that takes its answer have the same number.
     """
     loop = _ShardLoop(
         shard=shard,
@@ -226,7 +226,7 @@ def _request(
 
 async def _ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> Any:
     facts = {"mode": request.mode} if request.mode != "train" else {}
-    with spans.span("ask", shard=request.shard, number=request.number, **facts):
+    with spans.span("ask", shard=request.shard, number=request.number, size=request.size, **facts):
         return await policy.act(request)
 
 

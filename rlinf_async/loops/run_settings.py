@@ -159,6 +159,8 @@ class RunSettings:
             "micro_batch_size": self.micro_batch_size,
             "optimizer_steps": self.optimizer_steps,
             "learner_scores": self.learner_scores,
+            "skips_ended": self.skips_ended,
+            "trains_live_only": self.left_out.masked,
         }
 
     def request_broker(self) -> RequestBroker:

@@ -32,6 +32,8 @@ def test_the_facts_of_a_run_are_plain_data_under_the_names_that_readers_look_for
         "micro_batch_size": 2,
         "optimizer_steps": 2,  # eight samples in steps of four
         "learner_scores": "",
+        "skips_ended": False,
+        "trains_live_only": False,
     }
 
 

@@ -10,12 +10,16 @@ are others: it pays for parts that are built once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from rlinf_async.lab.lengths import EpisodeLengths, mean_of_most
 from rlinf_async.lab.plan.job import Job
 from rlinf_async.lab.trace import answered
 from rlinf_async.lab.virtual.times import (
@@ -106,12 +110,13 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
         if not kinds[kind]:
             raise ValueError(f"the trace has no span {kind!r}: it is not of a whole run")
     steady = _after_first(kinds)
-    training, way = _training(steady, job.settings), _way(steady)
+    lengths = lengths_of(steady, job.settings)
+    training, way = _training(steady, job.settings, lengths), _way(steady)
     weights = WeightTimes(
         copy_s=_mean(steady["copy"]), send_s=_mean(steady["send"]), load_s=_mean(steady["load"])
     )
     return Times(
-        simulators=_simulators(kinds, job),
+        simulators=replace(_simulators(kinds, job), lengths=lengths),
         policy=_policy(kinds["forward"]),
         training=training,
         way=way,
@@ -131,6 +136,43 @@ def _after_first(kinds: Mapping[str, list[Span]]) -> dict[str, list[Span]]:
     first = min(span["ended"] for span in kinds["finish"])
     later = {kind: [span for span in spans if span["began"] >= first] for kind, spans in kinds.items()}
     return defaultdict(list, {kind: later[kind] or spans for kind, spans in kinds.items()})
+
+
+def lengths_of(kinds: Mapping[str, Sequence[Span]], settings: RunSettings) -> EpisodeLengths | None:
+    """Return the lengths of the episodes of a run that leaves out what comes after their ends; else None.
+
+    A request is of the environments of a shard that play on: where it has fewer than the one before,
+    episodes have ended in between. Only rollouts that the trace has from their reset on are looked at.
+    """
+    if not settings.skips_ended:
+        return None
+    played = {(span["shard"], span["number"]) for span in kinds["step"]}
+    asks: dict[int, list[Span]] = defaultdict(list)
+    for span in kinds["ask"]:
+        if "size" in span:
+            asks[span["shard"]].append(span)
+    lengths: list[int] = []
+    for shard, own in asks.items():
+        own.sort(key=lambda span: span["number"])
+        begins = [span["ended"] for span in kinds["reset"] if span["shard"] == shard]
+        rollouts: dict[int, list[int]] = defaultdict(list)
+        for span in own:
+            # A request that no step follows is for a last value; the next rollout may have begun already.
+            is_last = (shard, span["number"]) not in played
+            number = max(rollouts, default=0) if is_last else bisect_right(begins, span["began"])
+            rollouts[number].append(span["size"])
+        for number, sizes in rollouts.items():
+            if number:
+                lengths += _ends(sizes, settings)
+    return EpisodeLengths(seen=tuple(lengths)) if lengths else None
+
+
+def _ends(sizes: Sequence[int], settings: RunSettings) -> Iterator[int]:
+    """Yield the lengths of the episodes of a rollout, by the sizes of its requests."""
+    if sizes[0] != settings.plan.envs_per_shard:
+        return
+    for length, (before, after) in enumerate(pairwise([*sizes, 0]), start=1):
+        yield from [length] * (before - after)
 
 
 def _simulators(kinds: Mapping[str, list[Span]], job: Job) -> SimulatorTimes:
@@ -211,26 +253,38 @@ def _answer_gap_s(pairs: Sequence[tuple[Span, Span]]) -> float:
     return float(np.median(gaps)) if gaps else 0.0
 
 
-def _training(kinds: Mapping[str, list[Span]], settings: RunSettings) -> TrainingTimes:
+def _training(
+    kinds: Mapping[str, list[Span]], settings: RunSettings, lengths: EpisodeLengths | None
+) -> TrainingTimes:
+    horizon = settings.horizon
+    # Decisions of a rollout that the learner scores and trains, and those that inference scores of it.
+    live, beyond, scored = float(horizon), float(settings.normalizes), float(horizon + settings.normalizes)
+    if lengths is not None:
+        played = np.minimum(lengths.seen, horizon)
+        scored = 1.0 + mean_of_most(played, settings.plan.piece_size)
+        if settings.left_out.masked:
+            live = float(played.mean())
+            beyond *= float(np.mean([length > horizon for length in lengths.seen]))
     accepts, finishes = kinds["accept"], kinds["finish"]
     passes, steps = kinds["micro-batch"], kinds["optimizer step"]
-    per_rank = settings.samples_per_batch / settings.plan.learner_ranks
+    rollouts = settings.plan.trajectories_per_batch / settings.plan.learner_ranks
+    per_rank = live * rollouts
     within_accepts = _within(accepts, [*passes, *steps])
     within_finishes = _within(finishes, [*passes, *steps])
     batches = len(finishes)
     accept_s = (sum(map(_seconds, accepts)) - within_accepts) / batches
     finish_s = (sum(map(_seconds, finishes)) - within_finishes) / batches
     if passes:
-        sample_s = _mean(passes) / settings.micro_batch_size
+        sample_s = _mean(passes) / (settings.micro_batch_size * live / horizon)
     else:
         # The host records no passes: what a batch takes is theirs, and the anchor's third.
         shares = settings.update_epoch + settings.asynchrony.recomputes / 3
         sample_s, accept_s, finish_s = (accept_s + finish_s) / per_rank / shares, 0.0, 0.0
     recomputes = settings.asynchrony.recomputes
-    samples = per_rank * (settings.horizon + settings.normalizes) / settings.horizon
+    samples = rollouts * (live + beyond)
     by_inference = sum(span["size"] for span in kinds["score"]) / settings.plan.learner_ranks / batches
     # What it scored for nothing, as the learner took it back, counts, too: it is little.
-    samples = max(samples - by_inference, samples / settings.plan.pieces_per_rank)
+    samples *= max(1.0 - by_inference / (rollouts * scored), 1.0 / settings.plan.pieces_per_rank)
     share = accept_s / samples / sample_s if recomputes and sample_s and passes else 1 / 3
     return TrainingTimes(
         sample_s=sample_s,

@@ -11,7 +11,9 @@ import yaml
 
 from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan, Splitting
+from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.simulators import hold_one_environment, splitting
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -39,6 +41,10 @@ class Job:
     decision_steps: int
     """Environment steps in one decision."""
     stepping: Stepping
+    skips_ended: bool
+    """True if `async.skip.ended` leaves something out, where it is on."""
+    skips_masked: bool
+    """True if `async.skip.masked` does; it is known of a run that had it on."""
 
 
 def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
@@ -54,8 +60,15 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     names = {item.name for item in fields(ShardPlan)}
     plan = ShardPlan(**{name: value for name, value in facts["plan"].items() if name in names})
     horizon = int(facts["horizon"])
+    asynchrony, train = AsyncConfig.from_mapping(config.get("async")), lookup(config, "env.train")
+    ends = bool(facts.get("skips_ended"))
+    if not asynchrony.skip.ended and isinstance(train, dict):
+        ends = not any(counts_on(train))
+    masks = bool(facts.get("trains_live_only"))
     settings = RunSettings(
-        asynchrony=AsyncConfig.from_mapping(config.get("async")),
+        asynchrony=asynchrony,
+        skips_ended=ends and asynchrony.skip.ended,
+        left_out=LeftOut(masked=masks),
         plan=plan,
         horizon=horizon,
         batches=int(facts["steps"]),
@@ -71,7 +84,9 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     return Job(
         settings=settings,
         decision_steps=int(_read(config, "decision_steps") or 1),
-        stepping=_stepping(lookup(config, "env.train")),
+        stepping=_stepping(train),
+        skips_ended=ends,
+        skips_masked=masks,
     )
 
 
@@ -194,6 +209,8 @@ def _with_sizes(job: Job, asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> 
     result = replace(
         settings,
         asynchrony=asynchrony,
+        skips_ended=job.skips_ended and asynchrony.skip.ended,
+        left_out=LeftOut(masked=job.skips_masked and asynchrony.skip.masked),
         plan=plan,
         global_batch_size=global_batch,
         micro_batch_size=fitting if micro == "auto" else micro,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.scores import WHOLE
-from rlinf_async.core.tensors import Tree, size_of
+from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.core.types import MAX_PROBE_SAMPLES, ActionRequest, Piece
 from rlinf_async.lab.virtual.times import Times, TrainingTimes, WayTimes
 from rlinf_async.loops.learner import learn_batch
@@ -103,25 +103,29 @@ class VirtualTraining:
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         # Owed where no pass is made, too: ranks wait for each other, and another may have to make one.
         self.owed.append(("", 0.0))
-        return {"advantages": torch.zeros(self._settings.horizon, sum(piece.size for piece in pieces))}
+        horizon = self._settings.horizon
+        lengths = torch.tensor([length for piece in pieces for length in piece.payload])
+        if not self._settings.left_out.masked:
+            lengths = torch.full_like(lengths, horizon + 1)
+        return {"advantages": torch.zeros(horizon, len(lengths)), "lengths": lengths[None]}
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         if scores is not None:
             return
-        steps, width = _shape(rollout)
-        # The values of the last observations are of the same policy.
-        samples = (steps + self._settings.normalizes) * width
-        self.owed[-1] = ("", self._times.pass_s(samples))
+        # The values of the last observations, of episodes that go on, are of the same policy.
+        most = self._settings.horizon + self._settings.normalizes
+        self.owed[-1] = ("", self._times.pass_s(int(leaf(rollout, "lengths").clamp(max=most).sum())))
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         return None
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        steps, width = _shape(rollout)
-        return {"advantages": torch.zeros(steps * width)}
+        advantages, lengths = leaf(rollout, "advantages"), leaf(rollout, "lengths")
+        live = torch.arange(len(advantages))[:, None] < lengths
+        return {"advantages": advantages.flatten(), "live": live.flatten()[order]}
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
-        self._owe("micro-batch", size_of(samples) * self._times.sample_s)
+        self._owe("micro-batch", int(leaf(samples, "live").sum()) * self._times.sample_s)
         if steps:
             self._owe("optimizer step", self._times.optimizer_step_s)
 
@@ -150,12 +154,6 @@ class VirtualTraining:
     def _owe(self, kind: str, seconds: float) -> None:
         if kind or seconds:
             self.owed.append((kind, seconds))
-
-
-def _shape(rollout: Tree) -> tuple[int, int]:
-    advantages = rollout["advantages"]
-    assert isinstance(advantages, torch.Tensor)
-    return advantages.shape[0], advantages.shape[1]
 
 
 class VirtualPieces:

@@ -15,6 +15,7 @@ import torch
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.tensors import Tree
 from rlinf_async.lab.virtual.clock import run
 from rlinf_async.lab.virtual.ranks import (
     RankWeights,
@@ -152,18 +153,19 @@ class VirtualRun(InProcessRun):
             asking = Asking(requests=self._requests, way=self._times.way, worker=worker)
             for shard in self._plan.shards_of_worker(number):
                 env = self._shard(shard, worker)
-                recorder = partial(VirtualRecorder, plan=self._plan)
+                recorder = partial(VirtualRecorder, settings=self._settings)
                 parts = {"policy": asking, "trajectories": hand_over, "recorder": recorder, "spans": spans}
                 shards.append(env_loop(self._run_settings, shard, env, **parts))
         await together(shards)
 
     def _shard(self, number: int, worker: Worker) -> VirtualShard:
-        size = self._plan.envs_per_shard
+        size, horizon = self._plan.envs_per_shard, self._settings.horizon
         return VirtualShard(
             number,
-            batch=SimulatorBatch(self._times.simulators, number * size, size),
+            batch=SimulatorBatch(self._times.simulators, number * size, size, horizon=horizon),
             plan=self._plan,
-            horizon=self._settings.horizon,
+            horizon=horizon,
+            skips_ended=self._settings.skips_ended,
             worker=worker,
             busy=self._busy["env"],
         )
@@ -207,9 +209,17 @@ class VirtualRun(InProcessRun):
             self._settings,
             rank=rank,
             published=self._weights.published,
-            inputs=lambda _: {"none": torch.zeros(self._plan.piece_size * (self._settings.horizon + 1))},
+            inputs=self._inputs_of_scores,
             values=False,
         )
+
+    def _inputs_of_scores(self, lengths: Sequence[int]) -> Tree:
+        """Return what a piece is scored by: all of its rows, of which the last is that of its last decision
+        where nothing is decided after the ends.
+        """
+        horizon = self._settings.horizon
+        played = min(horizon, max(lengths)) if self._settings.skips_ended else horizon
+        return {"none": torch.zeros(len(lengths) * (played + 1))}
 
     async def _learn(self) -> None:
         learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)

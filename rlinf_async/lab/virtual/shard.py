@@ -12,6 +12,7 @@ from rlinf_async.core.sharding import ShardPlan, pieces
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.lab.virtual.times import Seconds, SimulatorBatch, Times, WayTimes
 from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.meters import BusyMeter
 
@@ -39,8 +40,15 @@ class Worker:
             await asyncio.sleep(seconds)
 
 
+Left = tuple[int, ...]
+"""Decisions that the episode of each environment has left after an output; 0 and below: it has ended."""
+
+
 class VirtualShard:
-    """Fills `loops.ports.ShardEnv`; outputs are nothing, answers the version that acted."""
+    """Fills `loops.ports.ShardEnv`; answers are the version that acted.
+
+    All environments are stepped until the last episode has ended.
+    """
 
     def __init__(
         self,
@@ -51,27 +59,36 @@ class VirtualShard:
         horizon: int,
         worker: Worker,
         busy: BusyMeter,
+        skips_ended: bool,
     ) -> None:
         self.size, self.horizon = plan.envs_per_shard, horizon
+        self._skips_ended, self._decisions = skips_ended, 0
         self._number, self._batch, self._worker = number, batch, worker
         self._busy = busy
 
-    async def start(self) -> None:
+    async def start(self) -> Left:
+        self._decisions = 0
         with self._busy.busy(self._number):
             await self._worker.simulate(self._batch.reset())
+        return self._left()
 
-    async def step(self, answer: int) -> None:
+    async def step(self, answer: int) -> Left:
+        self._decisions += 1
         with self._busy.busy(self._number):
             await self._worker.simulate(self._batch.step())
+        return self._left()
 
-    def waiting(self, output: None) -> int:
-        return self.size
+    def _left(self) -> Left:
+        return tuple(length - self._decisions for length in self._batch.lengths)
 
-    def observation(self, output: None) -> None:
+    def waiting(self, output: Left) -> int:
+        return sum(left > 0 for left in output) if self._skips_ended else self.size
+
+    def observation(self, output: Left) -> None:
         """Show nothing."""
 
     def take_on(self, place: int, rollout: int) -> None:
-        self._batch.take_on(place * self.size)
+        self._batch.take_on(place * self.size, rollout)
 
     async def finish(self) -> None:
         """The next initial states cost nothing before they are reset to."""
@@ -81,17 +98,29 @@ class VirtualShard:
 
 
 class VirtualRecorder:
-    """Keeps the versions that acted; fills `loops.ports.Recorder`."""
+    """Keeps the versions that acted; fills `loops.ports.Recorder`. A piece is the lengths of its episodes."""
 
-    def __init__(self, ticket: Ticket, plan: ShardPlan) -> None:
-        self._ticket, self._plan = ticket, plan
+    def __init__(self, ticket: Ticket, settings: RunSettings) -> None:
+        self._ticket, self._settings = ticket, settings
         self._versions: list[int] = []
 
-    def append(self, output: None, answer: int) -> None:
+    def append(self, output: Left, answer: int) -> None:
         self._versions.append(answer)
 
-    def build(self, output: None, answer: int) -> Sequence[Piece]:
-        return pieces(self._ticket, [None] * self._plan.parts, plan=self._plan, versions=self._versions)
+    def build(self, output: Left, answer: int | None) -> Sequence[Piece]:
+        plan, horizon, played = self._settings.plan, self._settings.horizon, len(self._versions)
+        lengths = [played + left for left in output]
+        payloads = [tuple(lengths[start:stop]) for start, stop in plan.piece_ends]
+        skipped = [
+            (plan.piece_size * (horizon - played), self._skipped_decisions(payload)) for payload in payloads
+        ]
+        return pieces(
+            self._ticket, payloads, plan=plan, versions=self._versions, horizon=horizon, skipped=skipped
+        )
+
+    def _skipped_decisions(self, lengths: Sequence[int]) -> int:
+        horizon = self._settings.horizon
+        return sum(max(0, horizon - length) for length in lengths) if self._settings.skips_ended else 0
 
 
 @dataclass(frozen=True, kw_only=True)

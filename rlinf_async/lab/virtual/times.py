@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from rlinf_async.lab.lengths import EpisodeLengths
+
 Seconds = tuple[float, ...]
 """Durations of the environments of a shard between two requests: each on a core of its own, or one number
 where they are stepped as one."""
@@ -49,8 +51,8 @@ class DurationDraws:
 class SimulatorTimes:
     """Environments of a few tasks, dealt out by turns: an environment draws the same in every shard.
 
-    A decision is a chunk of simulator steps. Episodes last for a rollout, before which every environment is
-    reset.
+    A decision is a chunk of simulator steps. An episode lasts for a rollout, or ends within it; before each
+    rollout every environment is reset.
     """
 
     decision: DurationDraws
@@ -59,6 +61,8 @@ class SimulatorTimes:
     """The time of each task, as a multiple of the mean."""
     vectorised: bool = False
     """True if an env worker's environments are stepped as one, one shard at a time."""
+    lengths: EpisodeLengths | None = None
+    """None where episodes do not end within a rollout."""
     in_turn: bool = False
     """True if a worker's environments step one after the other, in one process."""
     seed: int = 0
@@ -67,8 +71,12 @@ class SimulatorTimes:
 class SimulatorBatch:
     """Environments `first` to `first + size`, which step together, from their first decision on."""
 
-    def __init__(self, times: SimulatorTimes, first: int, size: int) -> None:
-        self._times = times
+    def __init__(self, times: SimulatorTimes, first: int, size: int, *, horizon: int = 1) -> None:
+        """`horizon`: decisions of a rollout in which no episode ends."""
+        self._times, self._size, self._horizon = times, size, horizon
+        self._first, self._rollout = first, -1
+        self.lengths: tuple[int, ...] = ()
+        """Decisions of the episodes of this rollout; above the horizon where they have no end."""
         envs = range(first, first + (1 if times.vectorised else size))
         rngs = [np.random.default_rng((times.seed, env)) for env in envs]
         self._own = [self._factor(env) for env in envs]
@@ -80,13 +88,18 @@ class SimulatorBatch:
         tasks = self._times.tasks
         return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
 
-    def take_on(self, first: int) -> None:
-        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+    def take_on(self, first: int, rollout: int) -> None:
+        """From now on have the tasks of the environments from number `first` on; chance stays their own, but
+        for the lengths of episodes, which are those of this `rollout`.
+        """
+        self._first, self._rollout = first, rollout - 1
         factors = (self._factor(first + index) for index in range(len(self._own)))
         self._slower = [factor / own for factor, own in zip(factors, self._own, strict=True)]
 
     def reset(self) -> Seconds:
         """Begin a rollout."""
+        self._rollout += 1
+        self.lengths = tuple(map(self._length, range(self._first, self._first + self._size)))
         return self._together([next(stream) for stream in self._resets])
 
     def step(self) -> Seconds:
@@ -94,6 +107,11 @@ class SimulatorBatch:
         return self._together(
             [next(stream) * slower for stream, slower in zip(self._decisions, self._slower, strict=True)]
         )
+
+    def _length(self, env: int) -> int:
+        if self._times.lengths is None:
+            return self._horizon + 1
+        return self._times.lengths.draw(env, self._rollout, horizon=self._horizon, seed=self._times.seed)
 
     def _together(self, each: list[float]) -> Seconds:
         return (sum(each),) if self._times.in_turn else tuple(each)
