@@ -129,3 +129,16 @@ def test_watching_twice_guards_once(monkeypatch):
     plugin.watch()
     plugin.watch()
     assert [type(finder).__name__ for finder in sys.meta_path] == ["_GuardingFinder"]
+
+
+def test_a_run_without_a_framework_loads_none(tmp_path):
+    """`train` installs the plugin into the framework of its config, not into every one that is here."""
+    trains = (
+        "import sys\nfrom rlinf_async import cli\n"
+        f"cli.app(['train', 'local/point_reach', 'settings.batches=1', 'run_dir={tmp_path / 'run'}'],"
+        " standalone_mode=False)\n"
+        "print('LOADED', [name for name in ('ray', 'rlinf', 'verl', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", trains], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("LOADED []")

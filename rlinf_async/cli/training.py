@@ -38,7 +38,6 @@ from rlinf_async.observe.ending import (
     short,
 )
 from rlinf_async.observe.failures import in_words
-from rlinf_async.plugin import register
 from rlinf_async.ray_runtime.cluster.environment import choose_cluster
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.supervise import supervise
@@ -101,8 +100,9 @@ def train(
     # As RLinf's entry scripts do: CUDA does not survive a fork.
     multiprocessing.set_start_method("spawn", force=True)
     cfg = config.compose()
-    register()
     host = or_exit(host_of, cfg)
+    if host.available:  # otherwise `prepare` says what is missing
+        host.install()
     cluster = or_exit(host.ray_cluster, cfg)
     if cluster != "none":
         or_exit(partial(choose_cluster, own=cluster == "own", join=join, environ=os.environ))

@@ -224,6 +224,8 @@ def trains_by(monkeypatch, tmp_path):
 
     def replace(train, *, cluster="none"):
         host = SimpleNamespace(
+            available=True,
+            install=lambda: None,
             prepare=lambda cfg: None,
             ray_cluster=lambda cfg: cluster,
             train=lambda cfg, dashboard: train(),
