@@ -1,0 +1,157 @@
+"""Processes that share one virtual event loop, each with a context of its own, and die at any moment."""
+
+import asyncio
+import contextvars
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+from rlinf_async.lab.virtual.clock import IDLE_TURNS, VirtualLoop
+
+PROCESS = contextvars.ContextVar("process")
+"""The process on whose behalf the loop runs: tasks and callbacks hand it on to those that they begin."""
+
+
+@dataclass(eq=False)
+class Process:
+    """One life of a process on a node."""
+
+    name: str
+    node: str
+    machine: str
+    """What it maps memory on: that of its node, or one of its own where memory is hidden from it."""
+    number: int
+    slowness: float = 1.0
+    dead: bool = False
+    tasks: dict = field(default_factory=dict)
+    """Those that have not ended, in the order of their beginning, as keys; so are `ends` and `listening`."""
+    ends: dict = field(default_factory=dict)
+    """Of its connections."""
+    listening: dict = field(default_factory=dict)
+    files: list = field(default_factory=list)
+    """Memory files, as descriptor and inode."""
+    fuse: int = 0
+    """Messages until `at_its_end` is called, if any."""
+    at_its_end: object = None
+
+    def __post_init__(self):
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def burn(self):
+        """A message is sent or heard."""
+        if self.fuse:
+            self.fuse -= 1
+            if not self.fuse:
+                asyncio.get_running_loop().call_soon(self.at_its_end)
+
+    def run(self, function, *arguments):
+        """Do something as this process, at once."""
+        return self.context.run(function, *arguments)
+
+    def start(self, coroutine):
+        """Do something as this process, beside all else."""
+        return asyncio.get_running_loop().create_task(coroutine, context=self.context.copy())
+
+    def give_memory_back(self):
+        """As the kernel does: the numbers remain, and name something else."""
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for descriptor, inode in self.files:
+            with suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
+
+    def close_memory(self):
+        """At the end of a schedule, whose processes share the descriptors of one."""
+        for descriptor, inode in self.files:
+            with suppress(OSError):
+                if os.fstat(descriptor).st_ino in (inode, NOTHING):
+                    os.close(descriptor)
+
+
+NOTHING = os.stat(os.devnull).st_ino
+
+
+class NumberedTask(asyncio.Task):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    number = 0
+
+    def __hash__(self):
+        return self.number
+
+
+class NumberedFuture(asyncio.Future):
+    """As `NumberedTask`."""
+
+    number = 0
+
+    def __hash__(self):
+        return self.number
+
+
+class ProcessLoop(VirtualLoop):
+    """A virtual event loop whose tasks are of processes, and whose sockets are those of a network.
+
+    It never asks the system for anything: nothing comes from outside, and no other thread has work for it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._numbers, self.turns = count(), 0
+        self._clock.select = self._jump
+
+    def _jump(self, timeout):
+        clock, self.turns = self._clock, self.turns + 1
+        if timeout is None:
+            raise AssertionError("everybody waits, and nothing will happen any more")
+        clock.turns = 0 if timeout else clock.turns + 1
+        if clock.turns > IDLE_TURNS:
+            raise AssertionError("everybody is busy, and time does not move on")
+        clock.now += timeout
+        return ()
+
+    def call_soon_threadsafe(self, callback, *arguments, context=None):
+        return self.call_soon(callback, *arguments, context=context)
+
+    def create_task(self, coro, *, context=None, **options):
+        process = (context or contextvars.copy_context()).get(PROCESS)
+        task = NumberedTask(coro, loop=self, context=context, **options)
+        task.number = next(self._numbers)
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(process.tasks.pop)
+        return task
+
+    def create_future(self):
+        future = NumberedFuture(loop=self)
+        future.number = next(self._numbers)
+        return future
+
+    def add_reader(self, sock, callback, *arguments):
+        if hasattr(sock, "when_readable"):
+            sock.when_readable(callback, *arguments)
+        else:
+            super().add_reader(sock, callback, *arguments)
+
+    def remove_reader(self, sock):
+        if hasattr(sock, "when_readable"):
+            sock.when_readable(None)
+            return True
+        return super().remove_reader(sock)
+
+    async def sock_connect(self, sock, place):
+        await sock.connect(place)
+
+    async def create_connection(self, factory, *, sock):
+        protocol = factory()
+        await sock.end.attach(protocol)
+        return sock.end, protocol
+
+    async def create_unix_connection(self, factory, *, sock):
+        return await self.create_connection(factory, sock=sock)
+
+    async def connect_accepted_socket(self, factory, sock):
+        return await self.create_connection(factory, sock=sock)

@@ -1,0 +1,346 @@
+"""A run of processes over a network, drawn from a seed, and what has to be true of it."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
+from unittest import mock
+
+import ray
+
+import rlinf_async.loops.env
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.ray_runtime.driver import revivals
+from rlinf_async.ray_runtime.driver.revivals import Revivals
+from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
+from rlinf_async.wire import connection, memory, payloads
+from tests.making import run_settings
+from tests.wire.simulation import parts
+from tests.wire.simulation.cluster import DIED, Actor, Cluster, FailedTask
+from tests.wire.simulation.faults import Faults
+from tests.wire.simulation.network import Network
+from tests.wire.simulation.processes import PROCESS, ProcessLoop
+
+DEATHS = (DIED, ray.exceptions.ActorUnschedulableError)
+ENDINGS = (PeerError, DeadlineError, FailedTask, *DEATHS, ray.exceptions.ActorUnavailableError)
+"""Errors by which a run may end whose wire is cut, or that loses what it cannot do without."""
+DEADLINE_S = 3000.0
+LIMIT_S = 40_000.0
+"""Of virtual time: a run that has not ended by then waits for ever."""
+
+
+@dataclass
+class Outcome:
+    """What a run was, counted apart from the books that it keeps itself."""
+
+    trained: Counter = field(default_factory=Counter)
+    """(batch, epoch, place, part, rank): how often."""
+    staleness: Counter = field(default_factory=Counter)
+    answers: int = 0
+    passes: int = 0
+    loads: int = 0
+    faults: Counter = field(default_factory=Counter)
+    records: Counter = field(default_factory=Counter)
+    """Deaths, as the run has recorded them."""
+    ended_by: Exception | None = None
+    seconds: float = 0.0
+    turns: int = 0
+    """Of the event loop."""
+    abandoned: int = 0
+    """Rollouts that were lost with their env worker."""
+
+
+class Schedule:
+    """One run, drawn from `seed`."""
+
+    def __init__(self, seed):
+        self.seed, self.rng, self.out = seed, random.Random(seed), Outcome()
+        draw = self.rng.choice
+        self.bound, self.dynamic = draw((0, 1, 1, 2)), self.rng.random() < 0.7
+        self.streaming = self.rng.random() < 0.5
+        self.plan = self._plan()
+        self.first, self.batches, self.horizon = draw((0, 0, 5)), draw((2, 3)), draw((1, 2, 3))
+        self.nodes = [f"node {number}" for number in range(draw((1, 1, 2, 3)))]
+        self.hides = draw((0, 0, 0.3))
+        self.delay_s = draw((0.001, 0.05, 1.0))
+        self.inline_bytes, self.picture_bytes = draw((64, 10_000)), draw((8, 200))
+        self.weights, self.part_bytes = draw((4, 40)), draw((64, 2**24))
+        self.questions, self._stepping = count(), []
+        self._scales = {
+            kind: [draw((0, 0.1, 0.1, 0.4, 3)) for _ in range(32)] for kind in ("env", "act", "load", "train")
+        }
+
+    def __str__(self):
+        shown = ("seed", "bound", "dynamic", "streaming", "first", "batches", "horizon", "nodes", "delay_s")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
+
+    def _plan(self):
+        draw = self.rng.choice
+        while True:
+            try:
+                return ShardPlan(
+                    total_envs=draw((2, 4, 6)),
+                    env_workers=draw((1, 2)),
+                    inference_ranks=draw((1, 2, 3)),
+                    learner_ranks=draw((1, 1, 2)),
+                    shards_per_worker=draw((1, 2)),
+                    rollout_epochs=draw((1, 1, 2)),
+                )
+            except ValueError:
+                continue  # sizes that do not divide
+
+    async def nap(self, kind, who):
+        """However long `who` takes for this today: now and then fifty times as long."""
+        duration = self.rng.random() * self._scales[kind][who % 32] * PROCESS.get().slowness
+        duration *= 50 if self.rng.random() < 0.02 else 1
+        if duration:
+            await asyncio.sleep(duration)
+
+    async def step_together(self):
+        """Wait for all learner ranks to come here."""
+        self._stepping.append(asyncio.get_running_loop().create_future())
+        mine = self._stepping[-1]
+        if len(self._stepping) == self.plan.learner_ranks:
+            waiting, self._stepping = self._stepping, []
+            for one in waiting:
+                one.set_result(None)
+        await mine
+
+    def settings(self):
+        asynchrony = AsyncConfig.from_mapping(
+            {
+                "train": {"enabled": self.bound > 0, "max_staleness": max(1, self.bound)},
+                "rollout": {"enabled": self.dynamic},
+                "streamer": {"enabled": self.streaming},
+                "advanced": {"deadline_s": DEADLINE_S, "start_s": 600.0},
+            }
+        )
+        return run_settings(
+            asynchrony=asynchrony,
+            plan=self.plan,
+            horizon=self.horizon,
+            batches=self.first + self.batches,
+            global_batch_size=self.plan.trajectories_per_batch * self.horizon,
+            micro_batch_size=1,
+            max_batch_size=max(self.plan.envs_per_shard, self.rng.choice((1, self.plan.total_envs))),
+        )
+
+    def play(self):
+        """Raises what goes wrong, with a command that replays it; the `Outcome`."""
+        try:
+            self.run()
+            self.check()
+        except BaseException as error:
+            error.add_note(f"python -m tests.wire.simulation {self.seed}\n{self}")
+            raise
+        return self.out
+
+    def run(self):
+        with asyncio.Runner(loop_factory=ProcessLoop) as runner, contextlib.ExitStack() as stack:
+            return runner.run(self._within(stack))
+
+    async def _within(self, stack):
+        self.network = Network(self.rng, delay_s=self.delay_s)
+        PROCESS.set(None)
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        self.cluster = Cluster(self.rng, self.network, self.nodes, hides=self.hides)
+        for patched in self._seams():
+            stack.enter_context(patched)
+        driver = self.cluster.process("driver", self.nodes[0])
+        try:
+            await asyncio.wait_for(driver.start(self._drive()), LIMIT_S)
+        except ENDINGS as error:
+            if not self.faults.fatal:
+                raise
+            self.out.ended_by = error
+        except TimeoutError:
+            raise AssertionError(f"somebody waits for ever: {LIMIT_S:g} s are over") from None
+        finally:
+            loop = asyncio.get_running_loop()
+            self.out.seconds, self.out.turns = loop.time(), loop.turns
+            for process in self.cluster.processes:
+                self.cluster.end(process)
+            await asyncio.sleep(0)
+            for process in self.cluster.processes:
+                process.close_memory()
+        return self.out
+
+    def _note(self, _, context):
+        """An error in a callback; that of a call whose caller has died is heard by nobody."""
+        if "callback" in context["message"]:
+            self.network.errors.append(context.get("exception"))
+
+    def _seams(self):
+        """The places where the product meets the system, Ray and the clock."""
+        cluster, patch = self.cluster, mock.patch.object
+        parts.CURRENT.run = self
+        real = memory.os.memfd_create
+
+        def memfd_create(name, flags):
+            made = real(name, flags)
+            PROCESS.get().files.append((made, memory.os.fstat(made).st_ino))
+            return made
+
+        yield patch(connection, "ray", cluster)
+        yield patch(connection, "socket", self.network)
+        for module in (memory, weight_file):
+            yield patch(module, "machine", lambda: PROCESS.get().machine)
+        yield patch(memory.os, "memfd_create", memfd_create)
+        yield patch(payloads, "INLINE_BYTES", self.inline_bytes)
+        yield patch(weight_mirror, "PART_BYTES", self.part_bytes)
+        yield patch(weights, "ThreadPoolExecutor", parts.SendingThread)
+        yield patch(rlinf_async.loops.env, "REQUEST_NUMBERS", count())
+        yield patch(revivals, "ray", cluster)
+        yield patch(revivals, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
+        yield patch(revivals, "machine", lambda: self.nodes[0])
+        yield patch(
+            revivals, "os", SimpleNamespace(kill=lambda number, _: cluster.end(cluster.by_number(number)))
+        )
+        yield patch(revivals, "record_failure", self.record)
+
+    # -- the driver --
+
+    async def _drive(self):
+        settings, plan, draw = self.settings(), self.plan, self.rng.choice
+
+        def actor(name, build, node=None):
+            return Actor(self.cluster, name, node or draw(self.nodes), build)
+
+        requests = actor("requests", lambda: parts.Channel(settings), self.nodes[0])
+        coordinator = actor("coordinator", lambda: parts.Pace(self, settings), self.nodes[0])
+        self.coordinator = coordinator._object
+        self.groups = {
+            "requests": [requests],
+            "coordinator": [coordinator],
+            "learner": [
+                actor(f"learner-{rank}", lambda rank=rank: parts.Learner(self, rank))
+                for rank in range(plan.learner_ranks)
+            ],
+            "inference": [
+                actor(f"inference-{rank}", lambda rank=rank: parts.InferenceRank(self, rank))
+                for rank in range(plan.inference_ranks)
+            ],
+            "env": [
+                actor(f"env-{rank}", lambda rank=rank: parts.EnvWorker(self, rank))
+                for rank in range(plan.env_workers)
+            ],
+        }
+        self._watched, self._ending = [], False
+        self.revivals = Revivals(
+            self,
+            settings,
+            requests=requests,
+            coordinator=coordinator,
+            rebuild={"env": "rebuild", "inference": "rebuild"},
+            elsewhere={
+                "env": partial(self._elsewhere, "env", parts.EnvWorker),
+                "inference": partial(self._elsewhere, "inference", parts.InferenceRank),
+            },
+            run_dir=None,
+            say=lambda _: None,
+        )
+        self.faults = Faults(self)
+        common = settings, requests, coordinator
+        await self._calls(coordinator.introduce.remote(await self._all("learner", "piece_address")))
+        serving = self._keep("inference", "serve", *common)
+        await self._all("learner", "offer_weights", self.first, coordinator)
+        await self._calls(coordinator.weights_published.remote(self.first))
+        collecting = self._keep("env", "run_shards", *common)
+        for batch in range(self.first, self.first + self.batches):
+            await self._all("learner", "learn", batch, *common)
+            if batch == self.first:
+                self.revivals.working = True
+                self.faults.begin()
+        await self._calls(coordinator.weights_published.remote(self.first + self.batches))
+        self._ending = True
+        await self._calls(*collecting)
+        await self._calls(requests.close_requests.remote())
+        await self._calls(coordinator.close_weights.remote())
+        await self._calls(*serving)
+
+    def _keep(self, group, method, *arguments):
+        """Begin the loops of a group, which are brought back when their processes die."""
+        calls = [getattr(a, method).remote(*arguments) for a in self.groups[group]]
+        kept = [asyncio.create_task(self._kept(group, rank, call)) for rank, call in enumerate(calls)]
+        self._watched += kept
+        return kept
+
+    async def _kept(self, group, rank, call):
+        while True:
+            try:
+                return await call
+            except DEATHS as died:
+                if self._ending:
+                    return None
+                call = await self._drive_revival(self.revivals.begin(group, rank, died))
+                if call is None:
+                    return None
+
+    async def _drive_revival(self, revival):
+        error = None
+        while True:
+            try:
+                wait = revival.throw(error) if error else next(revival)
+            except StopIteration as came:
+                return came.value
+            if not wait.calls:
+                error = await asyncio.sleep(wait.seconds)
+                continue
+            done, pending = await asyncio.wait(wait.calls, timeout=wait.seconds)
+            errors = [call.exception() for call in wait.calls if call in done and call.exception()]
+            error = TimeoutError("it does not answer") if pending else next(iter(errors), None)
+
+    def _elsewhere(self, group, build, rank):
+        nodes = [node for node, alive in self.cluster.alive.items() if alive]
+        node = self.rng.choice(nodes)
+        return Actor(self.cluster, f"{group}-{rank}", node, lambda: build(self, rank)), node
+
+    def actors(self, group):
+        return self.groups[group]
+
+    def replace(self, group, rank, actor):
+        self.groups[group][rank] = actor
+
+    def record(self, *_, what, **__):
+        self.out.records[what] += 1
+
+    async def _all(self, group, method, *arguments):
+        return await self._calls(*(getattr(a, method).remote(*arguments) for a in self.groups[group]))
+
+    async def _calls(self, *calls):
+        """The results of calls, as `driver.fleet` waits for them: the first failure of any, or of a loop that
+        goes on, ends the wait, and so does the deadline.
+        """
+        give_up = asyncio.get_running_loop().time() + DEADLINE_S
+        while any(not call.done() for call in calls):
+            left = give_up - asyncio.get_running_loop().time()
+            waited = [call for call in (*calls, *self._watched) if not call.done()]
+            done, _ = await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise DeadlineError("the driver has waited for too long")
+            for call in waited:
+                if call.done():
+                    call.result()
+        return [call.result() for call in calls]
+
+    def check(self):
+        """Raises AssertionError where the books are not what was counted apart from them."""
+        out, plan, ledger = self.out, self.plan, self.coordinator._broker.ledger
+        trained = plan.trajectories_per_batch * self.batches
+        assert set(out.trained.values()) <= {1}
+        assert not self.network.errors, self.network.errors
+        ledger.check(self.coordinator._broker.buffer.held())
+        if out.ended_by is not None:
+            return
+        assert len(out.trained) == self.batches * plan.pieces_per_rank * plan.learner_ranks
+        assert max(out.staleness) <= self.bound
+        assert ledger.trained == trained
+        assert ledger.refused["env worker died"] == out.abandoned * plan.envs_per_shard
+        assert ledger.produced == trained + sum(ledger.refused.values()), ledger
+        assert ledger.in_flight == self.coordinator._broker.buffer.held() == 0, ledger
