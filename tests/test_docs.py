@@ -32,6 +32,7 @@ LINKING = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "patches" / "README.md",
+    ROOT / "findings" / "README.md",
     *(ROOT / "benchmarks").rglob("*.md"),
 ]
 

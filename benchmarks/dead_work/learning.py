@@ -47,7 +47,7 @@ def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Ten
     result = LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=seed)).run()
     weights = torch.cat([tensor.flatten().double() for _, tensor in sorted(result.weights.items())])
     success = [metrics["env/success_once"] for metrics in result.metrics]
-    skipped = [metrics.get("async/skipped/env_steps", 0.0) for metrics in result.metrics]
+    skipped = [report.skipped.get("env_steps", 0.0) for report in result.reports]
     row = {
         "algorithm": algorithm,
         "side": side,
