@@ -12,7 +12,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/env"
-"$folder/env/bin/python" -m pip install -q robosuite==1.4.0 mujoco==3.3.0 numba==0.68.1 numpy==2.4.6
+"$folder/env/bin/python" -m pip install -qq robosuite==1.4.0 mujoco==3.3.0 numba==0.68.1 numpy==2.4.6
 
 cat > "$folder/seen.py" << 'PY'
 import numpy as np

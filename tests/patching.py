@@ -62,14 +62,14 @@ def check_form(patch: Path) -> None:
         assert f"**{heading}**" in entry
 
 
-def run(code: str, *folders: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *folders: Path, timeout_s: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs `code` where `folders` come before the installed packages on the path."""
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout_s,
     )
 
 

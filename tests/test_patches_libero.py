@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
 
 pytestmark = [
+    pytest.mark.timeout(1000),
     pytest.mark.libero,
     pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
     pytest.mark.skipif(
@@ -33,7 +34,7 @@ def found(tmp_path_factory):
         environ = {ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
         if environ["MUJOCO_GL"] == "osmesa":
             environ["PYOPENGL_PLATFORM"] = "osmesa"
-        done = patching.run(script, folder, ROOT, **environ)
+        done = patching.run(script, folder, ROOT, timeout_s=900, **environ)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
 
