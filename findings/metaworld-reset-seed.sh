@@ -11,7 +11,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/env"
-"$folder/env/bin/python" -m pip install -qq metaworld==3.1.1 gymnasium==1.4.0 mujoco==3.3.0 numpy==2.4.6
+"$folder/env/bin/python" -m pip install -qq metaworld==3.1.1 gymnasium==1.4.0 mujoco==3.3.0 numpy==2.4.6 packaging==26.0
 
 cat > "$folder/seen.py" << 'PY'
 import warnings
