@@ -499,7 +499,75 @@ except ValueError:
 assert goes_on == (sys.argv[1] == "patched")
 """
 
+GROUPS = """
+import sys
+import numpy as np, torch
+from omegaconf import OmegaConf
+import rlinf.envs.metaworld.metaworld_env as module
+
+
+class Suite:
+    def __init__(self, name):
+        pass
+
+    def get_num_tasks(self):
+        return 2
+
+    def get_task_num_trials(self):
+        return 10
+
+    def get_env_names(self):
+        return ["reach-v3", "push-v3"]
+
+    get_task_description = get_env_names
+
+
+module.MetaWorldBenchmark = Suite  # the wheel lacks the file with RLinf's own list
+# Without pictures, which take a renderer.
+module.MetaWorldEnv._wrap_obs = lambda self, raw: {"states": torch.from_numpy(np.array(raw))}
+
+
+def built():
+    cfg = OmegaConf.create({
+        "seed": 7, "group_size": 2, "use_fixed_reset_state_ids": True, "is_eval": False,
+        "use_ordered_reset_state_ids": False, "ignore_terminations": False, "auto_reset": True,
+        "task_suite_name": "", "use_rel_reward": False, "reward_coef": 1.0, "max_episode_steps": 50,
+        "video_cfg": {},
+    })
+    return module.MetaWorldEnv(cfg, 2, 0, 1, None)
+
+
+starts = []
+for env in (built(), built()):
+    env.is_start = True
+    starts.append(env.reset()[0]["states"])
+alike = bool((starts[0][0] == starts[0][1]).all() and (starts[0] == starts[1]).all())
+before = env.step(np.zeros((2, 4)), auto_reset=False)[0]["states"]
+after = env.reset(env_idx=np.array([0]), reset_state_ids=env.reset_state_ids[[0]])[0]["states"]
+left_alone = bool((before[1] == after[1]).all())
+assert alike == left_alone == (sys.argv[1] == "patched"), (alike, left_alone)
+assert not alike or bool((after[0] == starts[0][0]).all())
+"""
+
+LAST_REWARD = """
+import sys
+import torch
+from tests.hosts.rlinf.resetting import maniskill
+
+env = maniskill()
+_, reward, ends, _, _ = env.step(torch.zeros(2, 1))
+assert ends.tolist() == [True, False]
+env = maniskill()
+_, rewards, _, _, infos = env.chunk_step(torch.zeros(2, 2, 1))
+assert rewards.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+counted = [info["elapsed_steps"].tolist() for info in (infos[0], infos[1]["final_info"])]
+right = (reward.tolist() == [1.0, 1.0], counted == [[1, 1], [2, 2]])
+assert right == (sys.argv[1] == "patched",) * 2, (reward, counted)
+"""
+
 SCRIPTS = {
+    "starts of a group": GROUPS,
+    "last reward": LAST_REWARD,
     "critic's warm-up": WARMED_UP,
     "norm of two ranks": NORM,
     "tied weights": TIED,

@@ -11,6 +11,7 @@ from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, t
 from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -37,6 +38,30 @@ def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
     yield from bonus_parts(cfg)
     if cfg["algorithm"].get("filter_rewards", False) and not is_masked(cfg):
         yield "filtered losses are means over the valid samples of each micro-batch"
+
+
+METAWORLD_SIMULATORS = "rlinf.envs.metaworld.venv:ReconfigureSubprocEnv"
+PATCHED_METHOD = "reset_trials"
+"""The method of them by which RLinf with `patches/rlinf/0013` gives each simulator its trial."""
+
+
+def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[str]:
+    """A word to those whose groups, or whose repetitions, do not begin alike in RLinf's own Meta-World."""
+    train = cfg["env"]["train"]
+    if train.get("env_type") != "metaworld" or train.get("env_class"):
+        return
+    sources = sources_of("rlinf")
+    if sources is not None and PATCHED_METHOD in sources.members(METAWORLD_SIMULATORS):
+        return
+    why = "RLinf's Meta-World draws where an episode begins for each environment, without a seed"
+    remedy = "patches/rlinf/0013 gives each its trial"
+    if int(train.get("group_size", 1)) > 1:
+        yield (
+            f"{why}: members of a group (env.train.group_size={train['group_size']}) do not begin alike, and "
+            f"their rewards are compared as if they did; {remedy}"
+        )
+    if asynchrony.deterministic:
+        yield f"{why}: two runs differ in spite of async.deterministic=true; {remedy}"
 
 
 def bonus_parts(cfg: Mapping[str, Any]) -> Iterator[str]:

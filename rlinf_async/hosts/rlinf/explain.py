@@ -18,7 +18,7 @@ from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.rlinf import left_out
 from rlinf_async.hosts.rlinf.config import checked, is_active, machines, obstacles, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
-from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness
+from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
 from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
@@ -86,6 +86,7 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     yield from undecided(values)
     yield from effects(values, settings, hardware)
     yield from bonus_remarks(values)
+    yield from starts_of_their_own(values, settings.asynchrony)
     if settings.asynchrony.skip.masked:
         yield from left_out.remarks(values)
     yield from _remarks(cfg, settings)

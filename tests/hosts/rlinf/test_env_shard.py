@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.hosts.rlinf.env_shard import EvalShard, ShardOutput, TrainShard
+from rlinf_async.hosts.contract import Contract
+from rlinf_async.hosts.rlinf.env_shard import ContractedEnv, EvalShard, ShardOutput, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from tests.hosts.rlinf.workers import (
@@ -387,3 +388,21 @@ def test_environments_that_are_renewed_do_not_depend_on_what_was_before(resets):
     first, second = (rollout(shard) for shard in (one, other))
     assert [seen(output) for output in first] == [seen(output) for output in second]
     assert worker.cfg.env.train.seed == 5
+
+
+def test_the_last_reward_of_an_episode_is_what_the_simulator_gave_though_rlinf_writes_over_its_own():
+    """RLinf's `ManiskillEnv.step` gives 0 there: it keeps the tensor that it returns, and clears it."""
+    pytest.importorskip("mani_skill", reason="ManiSkill is not installed")
+    from tests.hosts.rlinf.resetting import maniskill
+
+    env = maniskill()
+    (shown,), rewards, terminations, _, (info,) = ContractedEnv(env, Contract(0, 2), 2).chunk_step(
+        torch.zeros(2, 2, 1)
+    )
+    env.prev_step_reward.fill_(-1)
+    env.env.elapsed_steps.fill_(-1)
+    assert rewards.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert terminations[:, -1].tolist() == [True, False]
+    assert info["final_info"]["episode"]["return"].tolist() == [3.0, 3.0]
+    assert info["final_info"]["episode"]["episode_len"].tolist() == [2, 2]
+    assert shown["states"].shape == (2, 3)

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import AssumedCluster
+from rlinf_async.hosts.rlinf import exactness
 from rlinf_async.hosts.rlinf.explain import explain, show
 
 PATCH = ("weight_syncer.type=patch", "+weight_syncer.patch={}")
@@ -44,6 +45,27 @@ def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
     shards = explain(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}"]))["shards"]
     assert (shards["total"], shards["environments_each"]) == (8, 1)
     assert shards["why"] == "maniskill simulates one environment at a time on the CPU: each is a shard"
+
+
+RLINFS_OWN = ("env.train.env_class=null", "~env.train.processes")
+ONE_BY_ONE = ("async.mode=train", "async.deterministic=true", "env.train.auto_reset=false")
+
+
+def test_it_says_which_starts_rlinfs_own_metaworld_does_not_make_alike(monkeypatch):
+    """`patches/rlinf/0013` has them alike; a test of it shows both."""
+
+    def said(*overrides):
+        remarks = explain(compose_config("metaworld_grpo_mlp", overrides))["remarks"]
+        return [remark for remark in remarks if "where an episode begins" in remark]
+
+    (groups,) = said(*RLINFS_OWN)
+    assert "members of a group (env.train.group_size=8) do not begin alike" in groups
+    assert "patches/rlinf/0013" in groups
+    assert len(said(*RLINFS_OWN, *ONE_BY_ONE)) == 2
+    assert said() == []
+    assert said(*RLINFS_OWN, "env.train.env_type=maniskill") == []
+    monkeypatch.setattr(exactness, "PATCHED_METHOD", "reconfigure_env_fns")  # one that RLinf's has
+    assert said(*RLINFS_OWN) == []
 
 
 def test_it_says_how_new_weights_reach_inference():
