@@ -27,6 +27,7 @@ from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.host import Host, load
 from rlinf_async.hosts.kit.keys import Table
 from rlinf_async.hosts.reasons import reasons_of
+from tests.written import noting_writes
 
 SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
 """Of all three hosts together; thousands find more than CI has time for."""
@@ -143,16 +144,21 @@ def test_every_set_of_overrides_is_answered(host):
     keys = keys_of(host, base)
     console = Console(file=io.StringIO(), width=100)
     failures, accepted, refused = [], 0, 0
+    explain = lambda changed: adapter.show(adapter.explain(changed), console)  # noqa: E731
+    answer(explain, base.copy())  # libraries that are imported now may write caches of their own
     for seed in range(SETS * SHARES[host] // 10):
         chosen = overrides_of(seed, keys)
         cfg = overridden(base, chosen)
         if cfg is None:
             continue
         try:
-            said = answer(lambda changed: adapter.show(adapter.explain(changed), console), cfg)
+            with noting_writes() as written:
+                said = answer(explain, cfg)
         except Exception as error:  # noqa: BLE001 - whatever else is raised would be a traceback
             failures.append((seed, chosen, f"{type(error).__name__}: {error}"))
             continue
+        if written:
+            failures.append((seed, chosen, f"it has written: {written}"))
         accepted, refused = accepted + (said is None), refused + (said is not None)
         if said is not None and not 0 < len(said.strip().splitlines()) <= LONGEST:
             failures.append((seed, chosen, said))
@@ -185,7 +191,9 @@ def test_a_run_is_refused_for_what_explain_says(host, monkeypatch):
         if cfg is None:
             continue
         said, facts = refusal(adapter.explain, cfg)
-        before, _ = refusal(adapter.prepare, cfg)
+        with noting_writes() as written:
+            before, _ = refusal(adapter.prepare, cfg)
+        assert not before or not written, (seed, chosen, before, written)
         remarks = " ".join((facts or {}).get("remarks", []))
         further = [reason for reason in before if reason not in said and reason not in remarks]
         if set(said) - set(before) or (further and not said):
