@@ -11,7 +11,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/env"
-"$folder/env/bin/python" -m pip install -qq metaworld==3.1.1 gymnasium==1.4.0 mujoco==3.3.0 numpy==2.4.6 packaging==26.0
+"$folder/env/bin/python" -m pip install -qq metaworld==3.1.1 gymnasium==1.4.0 mujoco==3.3.0 numpy==2.4.6 \
+    packaging==26.3 # which gymnasium imports and does not name
 
 cat > "$folder/seen.py" << 'PY'
 import warnings

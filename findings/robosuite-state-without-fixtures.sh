@@ -12,7 +12,10 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/env"
-"$folder/env/bin/python" -m pip install -qq robosuite==1.4.0 mujoco==3.3.0 numba==0.68.1 numpy==2.4.6
+# robosuite does not name all that it imports, and names an OpenCV that wants a screen's libraries.
+"$folder/env/bin/python" -m pip install -qq mujoco==3.3.0 numba==0.68.1 numpy==2.4.6 scipy==1.17.1 pillow==13.0.0 \
+    opencv-python-headless==5.0.0.93 termcolor==3.3.0
+"$folder/env/bin/python" -m pip install -qq --no-deps robosuite==1.4.0
 
 cat > "$folder/seen.py" << 'PY'
 import numpy as np

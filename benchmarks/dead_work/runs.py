@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -162,12 +162,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("simulators", nargs="*", choices=[[], *SIMULATORS])
     options = parser.parse_args()
-    for simulator in options.simulators:
-        for turn in range(TURNS):
-            for mode in MODES:
-                key = (simulator, mode, turn)
-                if key not in {(row["simulator"], row["mode"], row["turn"]) for row in rows(RESULTS)}:
-                    add_row(RESULTS, run(*key))
+    for turn, simulator, mode in product(range(TURNS), options.simulators, MODES):
+        if (simulator, mode, turn) not in {
+            (row["simulator"], row["mode"], row["turn"]) for row in rows(RESULTS)
+        }:
+            add_row(RESULTS, run(simulator, mode, turn))
     print(table())
 
 
