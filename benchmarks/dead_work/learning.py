@@ -8,6 +8,8 @@ The plan is in `learning.md`; each run is a row of `results/learning.jsonl`; wha
 
 from __future__ import annotations
 
+import argparse
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +94,11 @@ def verdicts() -> str:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    for seed in range(PAIRS):
-        for algorithm in RECIPES:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", action="store_true", help="show what there is, and run nothing")
+    if not parser.parse_args().report:
+        torch.set_num_threads(1)
+        for seed, algorithm in product(range(PAIRS), RECIPES):
             if not any(row["algorithm"] == algorithm and row["seed"] == seed for row in rows(RESULTS)):
                 pair(algorithm, seed)
     print(verdicts())

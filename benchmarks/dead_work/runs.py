@@ -140,7 +140,7 @@ def table() -> str:
         found = {(row["mode"], row["turn"]): row for row in rows(RESULTS) if row["simulator"] == simulator}
         if not found:
             continue
-        lines += [f"{simulator}: | seconds a batch | CPU seconds a batch |", "|---|---|---|"]
+        lines += [f"| {simulator} | seconds a batch | CPU seconds a batch |", "|---|---|---|"]
         for mode in MODES:
             own = [row for (name, _), row in found.items() if name == mode]
             numbers = [
@@ -160,9 +160,13 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("simulators", nargs="*", choices=[[], *SIMULATORS])
+    parser.add_argument("simulators", nargs="*", metavar="SIMULATOR", help=" or ".join(SIMULATORS))
+    parser.add_argument("--report", action="store_true", help="show what there is, and run nothing")
     options = parser.parse_args()
-    for turn, simulator, mode in product(range(TURNS), options.simulators, MODES):
+    if unknown := set(options.simulators) - SIMULATORS.keys():
+        parser.error(f"no simulator {', '.join(sorted(unknown))}; there are {', '.join(SIMULATORS)}")
+    simulators = () if options.report else options.simulators or SIMULATORS
+    for turn, simulator, mode in product(range(TURNS), simulators, MODES):
         if (simulator, mode, turn) not in {
             (row["simulator"], row["mode"], row["turn"]) for row in rows(RESULTS)
         }:

@@ -100,6 +100,13 @@ COMMANDS = (
         "dead_work.frames metaworld --chunk 2 --size 64 --decisions 1 --turns 1",
         nightly=True,
     ),
+    Smallest(
+        r"dead_work\.standing (metaworld|libero).*",
+        "dead_work.standing metaworld --frames last",
+        nightly=True,
+    ),
+    _stored("dead_work.learning", "--report"),
+    Smallest(r"dead_work\.runs.*", "dead_work.runs --report"),
     _stored("nodes", "--report"),
 )
 MEASURES = (
