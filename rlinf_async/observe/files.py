@@ -20,6 +20,7 @@ PRIVATE_MODE = 0o600
 COMMON_MODE = 0o666
 """The mode of files that are for others, too, less what the umask takes."""
 PRIVATE_DIRECTORY = 0o700
+COMMON_DIRECTORY = 0o777
 MAX_NAMES = 10_000
 """In one directory; a run has some dozens."""
 
@@ -175,13 +176,19 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(path: Path) -> None:
-    """Make a private directory, and those above it with the modes that the umask gives, if they are missing.
+def make_directory(path: Path, *, private: bool = True) -> None:
+    """Make a directory, `private` or with the mode of the umask, and those above it, with the modes that the
+    umask gives, if they are missing. Their names are on the disk on return.
 
     Raises:
         OSError: it cannot be made, or a link has its name.
     """
-    path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    path.mkdir(PRIVATE_DIRECTORY if private else COMMON_DIRECTORY, parents=True, exist_ok=True)
+    for directory in missing:
+        # What is flushed within a directory is lost with its name.
+        with suppress(PermissionError):  # it may be written, and not read
+            sync(directory.parent)
 
 
 def names_in(directory: Path, suffix: str) -> list[Path]:

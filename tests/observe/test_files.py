@@ -2,12 +2,14 @@
 
 import json
 import os
+import stat
 import tracemalloc
 
 import pytest
 
+from rlinf_async.observe import files
 from rlinf_async.observe.failures import FailureReader, count_failures, record_failure
-from rlinf_async.observe.files import lines_in, read_regular
+from rlinf_async.observe.files import lines_in, make_directory, read_regular
 from rlinf_async.observe.run_dir import RunDir
 
 MEGABYTE = 1 << 20
@@ -78,3 +80,23 @@ def test_a_reader_of_new_faults_passes_a_large_older_record_in_pieces(tmp_path):
     assert [fault["shard"] for fault in new] == [7]
     assert peak < 16 * MEGABYTE
     assert reader.new() == []
+
+
+def test_a_directory_is_made_with_its_name_on_the_disk_and_those_of_all_that_were_missing(
+    tmp_path, monkeypatch
+):
+    flushed = []
+    monkeypatch.setattr(files, "sync", flushed.append)
+    make_directory(tmp_path / "run" / "checkpoints" / "new")
+    assert set(flushed) == {tmp_path, tmp_path / "run", tmp_path / "run" / "checkpoints"}
+    flushed.clear()
+    make_directory(tmp_path / "run" / "checkpoints")
+    assert flushed == []
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o700), (False, 0o777)])
+def test_a_directory_has_the_mode_of_its_kind(tmp_path, private, mode):
+    make_directory(tmp_path / "new", private=private)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == mode & ~umask

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from rlinf_async.observe.files import read_regular, sync, write_whole
+from rlinf_async.observe.files import make_directory, read_regular, sync, write_whole
 
 LIST_FILE = "complete.json"
 LIST_FORMAT = 2
@@ -78,7 +78,8 @@ def written_aside(
     aside = _sibling(folder, "writing")
     try:
         _remove(aside)
-        aside.mkdir(parents=True)
+        make_directory(folder.parent, private=False)
+        aside.mkdir()
         yield aside
         _complete(aside, facts, step=step_of(folder), sequence=newest_sequence(folder.parent) + 1)
         before()

@@ -7,5 +7,8 @@ calls of asyncio's loop (`network`), Ray's handles, nodes and deaths (`cluster`)
 mirrors and loops are the product's. Environments, policies and learners check what they are given (`parts`);
 `faults` has what befalls them.
 
-`python -m tests.wire.simulation SEED...` replays schedules; `--from A --to B` tries many.
+Checkpoints have schedules of their own (`saving`), on a disk that is full and crashes (`disk`).
+
+`python -m tests.wire.simulation SEED...` replays schedules; `--from A --to B` tries many; `--disk` takes
+those of checkpoints.
 """

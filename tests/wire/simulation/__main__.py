@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.wire.simulation.saving import SavingSchedule
 from tests.wire.simulation.schedule import Schedule
 
 
@@ -14,17 +15,19 @@ def main():
     parser.add_argument("seeds", nargs="*", type=int)
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed of many")
     parser.add_argument("--to", type=int, default=0, help="the seed behind the last of many")
+    parser.add_argument("--disk", action="store_true", help="schedules of checkpoints on a disk")
     asked = parser.parse_args()
+    kind = SavingSchedule if asked.disk else Schedule
     began, faults, bad = time.process_time(), Counter(), []
     seeds = [*asked.seeds, *range(asked.first, asked.to)]
     for seed in seeds:
-        schedule = Schedule(seed)
+        schedule = kind(seed)
         try:
             schedule.play()
         except Exception:  # noqa: BLE001 the others are tried, too
             bad.append(seed)
             traceback.print_exc()
-        faults.update(schedule.out.faults)
+        faults.update({name: count for name, count in schedule.out.counts().items() if count})
         if asked.seeds or seed in bad:
             sys.stdout.write(f"{schedule}\n{schedule.out}\n")
     rate = len(seeds) / (time.process_time() - began)

@@ -55,6 +55,9 @@ class Outcome:
     abandoned: int = 0
     """Rollouts that were lost with their env worker."""
 
+    def counts(self):
+        return {**self.faults, "ended by an error": self.ended_by is not None}
+
 
 class Schedule:
     """One run, drawn from `seed`."""
