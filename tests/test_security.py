@@ -58,7 +58,7 @@ ALLOWED = {
     "hosts/local/whole_process.py": {LISTENS, WRITES},
     "supervise.py": {STARTS},
     "hosts/rlinf/borrowed.py": {BY_NAME},
-    "hosts/rlinf/hooks.py": {BY_NAME},
+    "hosts/rlinf/worker_process.py": {BY_NAME},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},
     "hosts/host.py": {BY_NAME},

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class BusyMeter:
@@ -137,3 +138,8 @@ class StepReport:
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds
         return metrics
+
+
+def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """`{prefix/name: value}`, as plain numbers."""
+    return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}

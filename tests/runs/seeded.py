@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 STOCK = "rlinf.scheduler.worker.worker"
-PLUGIN = "rlinf_async.hosts.rlinf.hooks"
+PLUGIN = "rlinf_async.hosts.rlinf.worker_process"
 SEED = 7
 
 
@@ -49,7 +49,6 @@ def supply() -> None:
 
 
 def hooks() -> str:
-    """The module of the function that makes worker groups in this process: `STOCK` or `PLUGIN`."""
-    from rlinf.scheduler import Worker
-
-    return Worker.create_group.__func__.__module__
+    """The module whose hooks this process has: `STOCK` or `PLUGIN`."""
+    module = sys.modules.get(PLUGIN)
+    return PLUGIN if module is not None and module.WORKER_HOOKS.installed else STOCK

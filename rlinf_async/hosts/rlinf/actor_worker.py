@@ -17,7 +17,6 @@ from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
-from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.live_training import LiveTraining, couples_rows
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss, Loss, corrected_loss, register
@@ -25,6 +24,7 @@ from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.worker_process import PluginWorker
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter

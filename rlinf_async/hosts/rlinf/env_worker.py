@@ -21,10 +21,10 @@ from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
-from rlinf_async.hosts.rlinf.hooks import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
+from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle

@@ -1,19 +1,16 @@
-"""The way of the plugin into RLinf: class-level, reversible, and only for runs that ask for it."""
+"""The way of the plugin into a driver of RLinf: class-level, reversible, for runs that ask for it."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf import borrowed, compat
@@ -30,20 +27,12 @@ from rlinf_async.hosts.rlinf.config import (
     write_back,
 )
 from rlinf_async.hosts.rlinf.models import register_models
-from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
-
-EXT_MODULE = "RLINF_EXT_MODULE"
-USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""The variable that keeps the user's extension module while ours has its place."""
-OWN_MODULE = "rlinf_async.plugin"
-
-# RLinf's `env_worker.py` imports `get_env_cls` by its name, so that both modules hold it.
-ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
 
 def prepare(cfg: DictConfig) -> list[str]:
@@ -111,34 +100,19 @@ def load_in_workers(active: bool) -> None:
         os.environ[USERS_MODULE], os.environ[EXT_MODULE] = present, OWN_MODULE
 
 
-def _load_users_module() -> None:
-    """Load the extension module that the user has named, as RLinf does."""
-    if name := os.environ.get(USERS_MODULE):
-        register = getattr(importlib.import_module(name), "register", None)
-        if callable(register):
-            register()
-
-
-class Hooks:
-    """Installs and removes the hooks; installing twice is installing once."""
+class Hooks(WorkerHooks):
+    """The hooks of a driver."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        super().__init__()
         self._prepared = False
 
-    @property
-    def installed(self) -> bool:
-        return bool(self._undo)
-
-    def install(self) -> None:
+    def _put_in(self) -> None:
         """Choose our classes where RLinf's are asked for with an active config.
 
         RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
-        them: when a worker group is created, a runner is made, or the cluster is started. Worker processes
-        get a CPU platform where they have no accelerator, and the models and environments of entry points.
+        them: when a worker group is created, a runner is made, or the cluster is started.
         """
-        if self.installed:
-            return
         worker, cluster, runner = borrowed.Worker, borrowed.Cluster, borrowed.EmbodiedRunner
         self._replace(
             worker, "create_group", classmethod(self._choosing_worker(worker.create_group.__func__))
@@ -146,29 +120,11 @@ class Hooks:
         self._replace(cluster, "__init__", self._checking_config(cluster.__init__))
         self._replace(cluster, "allocate", _restarting(cluster.allocate))
         self._replace(runner, "__new__", staticmethod(_choose_runner), fallback=staticmethod(_new))
-        register_models()
-        # RLinf sets it in worker processes only.
-        if "WORKER_NAME" in os.environ:
-            provide_cpu_platform(worker)
-            _load_users_module()
-        for name in ENV_MODULES:
-            module = sys.modules.get(name)
-            # Where neither is loaded no environment is built: an env worker's class comes with its module.
-            if module is not None:
-                self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
+        super()._put_in()
 
     def remove(self) -> None:
-        """Leave RLinf as it was."""
         self._prepared = False
-        # The last first: what was replaced twice gets its first value back.
-        while self._undo:
-            self._undo.pop()()
-
-    def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
-        # From `__dict__`, and not by `getattr`, which would bind a classmethod: it is put back as it was.
-        before = owner.__dict__.get(name, fallback)
-        setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, before))
+        super().remove()
 
     def _checking_config(self, start: Callable[..., None]) -> Callable[..., None]:
         def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
@@ -209,37 +165,7 @@ class Hooks:
 
 
 PROCESS_HOOKS = Hooks()
-"""The hooks of this process."""
-
-
-WRONG_RUNNER = (
-    "these workers are rlinf-async's, and the runner that calls them is not: give RLinf's EmbodiedRunner, "
-    "or a subclass of rlinf-async's runner, the same config as the workers"
-)
-
-
-class InstallsPlugin:
-    """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
-
-    def _load_user_extensions(self) -> None:
-        # First: RLinf's own loading only logs what goes wrong, and the user's module may count on the plugin.
-        PROCESS_HOOKS.install()
-        super()._load_user_extensions()  # type: ignore[misc]
-
-
-class PluginWorker(InstallsPlugin):
-    """A worker in the place of one of RLinf's, with its config.
-
-    The config is not in struct mode. RLinf asks in every pass for keys that most configs lack; in struct mode
-    OmegaConf answers by an error of its own, which it catches, and which keeps the frames of all its callers
-    with what they hold (the observations and answers of a pass) until the garbage collector comes by.
-    """
-
-    cfg: DictConfig
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)  # type: ignore[call-arg]
-        OmegaConf.set_struct(self.cfg, False)  # the process's own copy
+"""The hooks of this process, a driver."""
 
 
 def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,11 +211,3 @@ def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
     # Deleting a __new__ does not give a class its old construction back.
     return object.__new__(cls)
-
-
-def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:
-    def choose(env_type: str, env_cfg: Any = None) -> Any:
-        name = env_cfg.get("env_class") if env_cfg is not None else None
-        return load_class("rlinf_async.envs", name) if name else get_env_cls(env_type, env_cfg)
-
-    return choose

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -19,6 +20,9 @@ from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, R
 from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
 from rlinf_async.observe.check import Check, skipped
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.rlinf.worker_process import WorkerHooks
 
 CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """Sections of every config of an RLinf run."""
@@ -37,19 +41,13 @@ class RLinfHost(PackagedHost):
     def installed(self) -> bool:
         if not self.available:
             return False
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
-
-        return PROCESS_HOOKS.installed
+        return _hooks().installed
 
     def install(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
-
-        PROCESS_HOOKS.install()
+        _hooks().install()
 
     def remove(self) -> None:
-        from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
-
-        PROCESS_HOOKS.remove()
+        _hooks().remove()
 
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in CONFIG_SECTIONS)
@@ -113,3 +111,14 @@ def versions() -> dict[str, str]:
     tree = rlinf_tree()
     own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
     return {**own, **{name: version(name) for name in ("ray", "torch")}}
+
+
+def _hooks() -> WorkerHooks:
+    """The hooks of this process: those of a driver judge configs, which a worker process has no use for."""
+    from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
+
+    if WORKER_NAME in os.environ:
+        return WORKER_HOOKS
+    from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS
+
+    return PROCESS_HOOKS

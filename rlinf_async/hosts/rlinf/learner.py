@@ -23,7 +23,7 @@ from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate, ratio_leve
 from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.loops.streaming_learner import Normalize
-from rlinf_async.ray_runtime.driver.step_reporter import prefixed
+from rlinf_async.observe.meters import prefixed
 
 SKIPPED_METRIC = "async/skipped/samples"
 """The metric of the share of samples that were left out, as they have no gradient."""

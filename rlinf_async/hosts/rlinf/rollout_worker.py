@@ -17,11 +17,11 @@ from rlinf_async.hosts.kit.scoring import scores_of
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
-from rlinf_async.hosts.rlinf.hooks import PluginWorker
 from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.own_engine import POLICY
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.worker_process import PluginWorker
 from rlinf_async.ray_runtime.handles import Handle
 
 

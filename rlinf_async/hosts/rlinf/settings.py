@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
@@ -18,9 +18,11 @@ from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
-from rlinf_async.hosts.rlinf.workload import last_step
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, split_requests
 from rlinf_async.loops.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 OFFLOAD_KEYS = {
     "actor.enable_offload": "the learner works while rollouts go on",
@@ -349,3 +351,14 @@ def misfits(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
             f"env.train.total_num_envs={total} must be a multiple of the {workers} reward workers that "
             "cluster.component_placement.reward places"
         )
+
+
+def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
+    """The key by which a run ends, and the number of its last step, by the section `runner` of its config."""
+    epochs, most = runner.get("max_epochs"), runner.get("max_steps")
+    if epochs is None:
+        raise ValueError("the config gives no runner.max_epochs, which RLinf needs")
+    # As RLinf's `set_max_steps`: an epoch is one step, and a negative number of steps is no bound.
+    if most is not None and 0 <= int(most) < int(epochs):
+        return "runner.max_steps", int(most)
+    return "runner.max_epochs", int(epochs)

@@ -19,7 +19,8 @@ from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRICS, metrics_outlet
-from rlinf_async.hosts.rlinf.workload import env_steps_of, last_step
+from rlinf_async.hosts.rlinf.settings import last_step
+from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlinf_async.hosts.host import StockRuns, Workload
+from rlinf_async.hosts.rlinf.settings import last_step
 
 OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
 
@@ -45,17 +45,6 @@ def _check_trains(cfg: DictConfig) -> None:
         raise ValueError(
             f"runner.task_type={task!r} has no asynchronous levels to compare; nearest: embodied"
         )
-
-
-def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
-    """The key by which a run ends, and the number of its last step, by the section `runner` of its config."""
-    epochs, most = runner.get("max_epochs"), runner.get("max_steps")
-    if epochs is None:
-        raise ValueError("the config gives no runner.max_epochs, which RLinf needs")
-    # As RLinf's `set_max_steps`: an epoch is one step, and a negative number of steps is no bound.
-    if most is not None and 0 <= int(most) < int(epochs):
-        return "runner.max_steps", int(most)
-    return "runner.max_epochs", int(epochs)
 
 
 def env_steps_of(cfg: DictConfig) -> int:

@@ -29,9 +29,8 @@ from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
-from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.meters import BusyMeter, prefixed
 from rlinf_async.observe.spans import SpanLog
-from rlinf_async.ray_runtime.driver.step_reporter import prefixed
 
 
 class TrainsMiniBatches(Protocol):

@@ -17,6 +17,7 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.meters import prefixed
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
@@ -29,7 +30,7 @@ from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals
 from rlinf_async.ray_runtime.driver.saver import Saver
 from rlinf_async.ray_runtime.driver.status_poller import StatusPoller
-from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep, prefixed
+from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep
 from rlinf_async.ray_runtime.handles import Handle
 
 SAVE_FAILURES = "async/save_failures"

@@ -10,7 +10,7 @@ from typing import Any
 from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
-from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport
+from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, prefixed
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
@@ -122,11 +122,6 @@ class StepReporter:
 def _frames(frames: FrameCount) -> dict[str, float]:
     """The share of frames that nobody has drawn, where environments count them."""
     return {} if frames.share is None else {"frames": frames.share}
-
-
-def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """`{prefix/name: value}`, as plain numbers."""
-    return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
 
 
 def _of_living(values: Sequence[Any]) -> list[Any]:

@@ -19,8 +19,9 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import plugin
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import tree
-from rlinf_async.hosts.rlinf.hooks import EXT_MODULE, OWN_MODULE, USERS_MODULE, Hooks, prepare, say_once
+from rlinf_async.hosts.rlinf.hooks import prepare, say_once
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
 ASYNCHRONOUS = (AsyncEnvWorker, AsyncMultiStepRolloutWorker, AsyncPPOEmbodiedFSDPActor)
@@ -182,7 +183,7 @@ def test_without_active_levels_a_users_extension_module_is_loaded_by_ours(monkey
     prepare(config("async.mode=off"))
     assert os.environ[EXT_MODULE] == OWN_MODULE
     monkeypatch.setenv("WORKER_NAME", "a worker process")
-    host = Hooks()
+    host = WorkerHooks()
     host.install()
     try:
         assert sys.modules["users_module"].calls == [1]

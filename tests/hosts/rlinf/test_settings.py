@@ -7,8 +7,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
-from rlinf_async.hosts.rlinf.workload import last_step
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end, last_step
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 
