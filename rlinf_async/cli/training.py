@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -25,8 +25,9 @@ from rlinf_async.cli.arguments import (
     or_exit,
     say_error,
 )
+from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.core.failures import Terminated
-from rlinf_async.hosts.host import RayCluster, host_of
+from rlinf_async.hosts.host import Host, RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
 from rlinf_async.observe.ending import (
     IGNORED_SIGNALS,
@@ -41,6 +42,9 @@ from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.cluster.environment import choose_cluster
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.supervise import supervise
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 Restarts = Annotated[
     int,
@@ -94,6 +98,23 @@ def train(
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
         command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
+    with answering_signals():
+        cfg, host, cluster = _prepared(config, worker_logs=worker_logs, dashboard=dashboard, join=join)
+    threading.excepthook = _say_thread
+    # In this order: what ends the run is in its record before it is said.
+    with (
+        _ending_in_a_sentence(),
+        recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
+        TERMINATION.through_ray(),
+    ):
+        TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
+        host.train(cfg, dashboard=dashboard)
+
+
+def _prepared(
+    config: Chosen, *, worker_logs: bool, dashboard: bool, join: bool
+) -> tuple[DictConfig, Host, RayCluster]:
+    """The config of a run with nothing in its way, its host, and whose cluster it runs on."""
     _choose_logs(worker_logs=worker_logs, dashboard=dashboard)
     import torch.multiprocessing as multiprocessing
 
@@ -115,15 +136,7 @@ def train(
 
         hush(show_deaths=worker_logs)
         console.print("starting Ray and the worker processes, about half a minute ...", style="dim")
-    threading.excepthook = _say_thread
-    # In this order: what ends the run is in its record before it is said.
-    with (
-        _ending_in_a_sentence(),
-        recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
-        TERMINATION.through_ray(),
-    ):
-        TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
-        host.train(cfg, dashboard=dashboard)
+    return cfg, host, cluster
 
 
 def _choose_logs(*, worker_logs: bool, dashboard: bool) -> None:

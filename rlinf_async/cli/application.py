@@ -1,0 +1,114 @@
+"""All commands of the command line; each is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from rlinf_async import __version__
+from rlinf_async.cli import looking, training
+from rlinf_async.cli.arguments import fail, or_exit
+from rlinf_async.entry_points import load_class, names_of
+from rlinf_async.extras import remedy
+from rlinf_async.observe.ending import INTERRUPTED_STATUS
+
+COMMANDS_GROUP = "rlinf_async.commands"
+"""Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
+
+EVERYDAY_COMMANDS = ("explain", "train", "report", "status", "doctor", "configs")
+"""The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
+
+FURTHER_PANEL = "To measure, predict and test"
+"""The heading of the other commands in the list of commands."""
+
+OPTION_SPELLINGS = {"config-path": "config-dir"}
+"""Options of Hydra's scripts under another name here."""
+
+CONTEXT_SETTINGS = {"token_normalize_func": lambda word: OPTION_SPELLINGS.get(word, word)}
+
+
+class PlainFlags:
+    """Shows switches as such in the help, and not as options that take a value, as Typer does."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in params:
+            if getattr(one, "is_flag", False) and one.metavar is None:
+                one.metavar = ""
+        return params
+
+
+class PlainCommand(PlainFlags, TyperCommand):
+    """A command with plain switches."""
+
+
+class Commands(PlainFlags, TyperGroup):
+    """The commands of this module and those of entry points, which are imported when they are asked for.
+
+    A command that needs an extra ends with a sentence that says which, an interrupted one with 130.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._bring(names_of(COMMANDS_GROUP))
+        return [name for name in EVERYDAY_COMMANDS if name in self.commands] + [
+            name for name in super().list_commands(ctx) if name not in EVERYDAY_COMMANDS
+        ]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            further = names_of(COMMANDS_GROUP)
+            # All of them for a name that nobody has: the nearest is suggested.
+            self._bring([cmd_name] if cmd_name in further else further)
+        return super().get_command(ctx, cmd_name)
+
+    def _bring(self, names: Iterable[str]) -> None:
+        """Import commands of entry points; one of this module goes before another of its name."""
+        for name in names:
+            if name not in self.commands:
+                further = typer.Typer(add_completion=False)
+                panel = None if name in EVERYDAY_COMMANDS else FURTHER_PANEL
+                further.command(
+                    name, cls=PlainCommand, rich_help_panel=panel, context_settings=CONTEXT_SETTINGS
+                )(or_exit(load_class, COMMANDS_GROUP, name))
+                self.commands[name] = typer.main.get_command(further)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED_STATUS) from None
+        except ModuleNotFoundError as error:
+            what_to_do = remedy(error)
+            if what_to_do is None:
+                raise
+            fail(what_to_do)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(is_set: bool) -> None:
+    if is_set:
+        typer.echo(f"rlinf-async {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version it is."),
+    ] = False,
+) -> None:
+    """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""
+
+
+for command in (looking.explain, training.train, looking.status, looking.doctor, looking.configs):
+    app.command(cls=PlainCommand, context_settings=CONTEXT_SETTINGS)(command)
