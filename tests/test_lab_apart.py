@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from rlinf_async import cli
+from rlinf_async.cli import application
 from rlinf_async.entry_points import find
 from rlinf_async.hosts.presence import is_here
 
@@ -65,7 +65,7 @@ def test_a_command_that_is_not_of_the_lab_loads_nothing_of_it(command):
 
 def test_a_command_of_the_lab_is_found_by_its_entry_point():
     assert "rlinf_async.lab.commands.reading" in loaded_by(COMMAND.format(command="report"))
-    assert {point.name for point in entry_points(group=cli.COMMANDS_GROUP)} >= {
+    assert {point.name for point in entry_points(group=application.COMMANDS_GROUP)} >= {
         "bench",
         "plan",
         "sweep",

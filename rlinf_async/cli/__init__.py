@@ -1,11 +1,18 @@
-"""The command line. This module imports nothing that takes time."""
+"""The command line, `app`. This module imports nothing that takes time."""
+
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.cli.first_signals import answering_signals
 
+if TYPE_CHECKING:
+    from rlinf_async.cli.application import app as app
 
-def app() -> None:
-    """Run the command `rlinf-async`."""
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # A second or more: whoever changes their mind meanwhile is answered, too.
     with answering_signals():
-        from rlinf_async.cli.application import app as application
-    application()
+        from rlinf_async.cli.application import app
+
+        return app

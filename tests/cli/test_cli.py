@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from rlinf_async.cli import training
+from rlinf_async.cli import application, training
 from rlinf_async.core.failures import Terminated
 from rlinf_async.doctor import Check
 
@@ -36,7 +36,7 @@ def explain(*arguments: str) -> dict:
 
 
 def test_the_help_lists_what_everybody_needs_first_and_the_laboratory_under_its_own_heading():
-    everyday, heading, others = invoke("--help").output.partition(cli.FURTHER_PANEL)
+    everyday, heading, others = invoke("--help").output.partition(application.FURTHER_PANEL)
     assert heading
     named = [re.findall(r"^│ (\w+) ", part, re.MULTILINE) for part in (everyday, others)]
     assert named[0] == ["explain", "train", "report", "status", "doctor", "configs"]

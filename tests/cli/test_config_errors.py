@@ -249,7 +249,7 @@ def test_a_preset_that_is_none_is_told_which_one_is_meant(tmp_path: Path) -> Non
 def test_explain_loads_no_compiler_and_no_worker_classes(config: str) -> None:
     """Torch's compiler and RLinf's list of models are most of what imports can cost."""
     code = (
-        "import sys\nfrom rlinf_async.cli.application import app\n"
+        "import sys\nfrom rlinf_async.cli import app\n"
         f"try:\n    app(['explain', {config!r}, '--json'])\n"
         "except SystemExit as ended:\n    assert not ended.code\n"
         "heavy = {'torch._dynamo', 'sympy', 'rlinf.workers', 'verl', 'transformers'} & set(sys.modules)\n"

@@ -17,9 +17,9 @@ class Sending:
 
 sys.meta_path.insert(0, Sending())
 command = sys.argv[3:]
+%s
 from rlinf_async.cli import app
 sys.argv = ["rlinf-async", *command]
-%s
 app()
 """
 TRAIN = ("train", "local/point_reach")

@@ -11,7 +11,7 @@ pytest.importorskip("hydra", reason="Hydra is not installed")
 
 from typer.testing import CliRunner
 
-from rlinf_async.cli.application import app
+from rlinf_async.cli import app
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
 from rlinf_async.hosts.local.host import LocalHost

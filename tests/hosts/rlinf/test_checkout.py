@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rlinf_async.cli.application import app
+from rlinf_async.cli import app
 from rlinf_async.hosts.rlinf.checkout import EXAMPLES_FOLDER, KNOWN_EXAMPLES, look_at
 from tests.checkouts import RELEASED, TREES, checkout, configs
 
