@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlinf_async.observe.failures import read_failures
@@ -56,10 +57,13 @@ def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(
     said_to_listen = set(re.findall(r"`(ray::\w+)`", SECURITY_PAGE.read_text()))
     assert {listener.partition(" ")[0] for listener in beyond_loopback(process.pid)} <= said_to_listen
     number = number_of(victim, process.pid, run_dir)
+    of_the_run = psutil.Process(process.pid).children(recursive=True)
     os.kill(number, signal.SIGKILL)
     rest, _ = process.communicate(timeout=120)
     output = "".join(lines) + rest
     assert process.returncode == 1, output
+    _, left = psutil.wait_procs(of_the_run, timeout=10)
+    assert left == []  # Ray's helpers, which wait for a store that has died, too
     said = [line for line in output.splitlines() if not re.search(r"\d+/100000", line)]
     began = next(number for number, line in enumerate(said) if "starting Ray" in line)
     assert len(said[began:]) <= MOST_LINES, output  # behind the remarks on the config

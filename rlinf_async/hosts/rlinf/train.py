@@ -25,6 +25,7 @@ from rlinf_async.hosts.rlinf.stock import ObservedRunner
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
+from rlinf_async.ray_runtime.cluster.ray_processes import leaving_nothing_of_a_dead_ray
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.endings import ray_ending_of
@@ -47,7 +48,11 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     set_aside(cfg, RunDisplay().note)
     runner = ObservedRunner(EmbodiedRunner)
     place = Path(cfg.runner.logger.log_path)
-    with recorded(lambda: place, judge=ray_ending_of, summary=runner.summary), TERMINATION.through_ray():
+    with (
+        leaving_nothing_of_a_dead_ray(),
+        recorded(lambda: place, judge=ray_ending_of, summary=runner.summary),
+        TERMINATION.through_ray(),
+    ):
         _launch(cfg, runner, dashboard=dashboard)
 
 

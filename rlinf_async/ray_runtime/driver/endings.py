@@ -20,7 +20,12 @@ from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, s
 from rlinf_async.observe.failures import FaultCounts, in_words
 from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
-from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied, dead_process
+from rlinf_async.ray_runtime.cluster.ray_processes import (
+    DeadProcess,
+    RayDied,
+    dead_process,
+    leaving_nothing_of_a_dead_ray,
+)
 from rlinf_async.ray_runtime.cluster.starting import RayNotStarted
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
@@ -69,7 +74,7 @@ class EndingInOrder:
             if not success:
                 TERMINATION.ignore_failures()
                 # A second signal must not stop the kill half way: processes would be left over.
-                with undisturbed():
+                with undisturbed(), leaving_nothing_of_a_dead_ray():
                     self._display.stop()
                     self._fleet.kill()
 

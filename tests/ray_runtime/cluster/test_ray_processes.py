@@ -1,8 +1,13 @@
 """Which of Ray's own processes has died, as the driver sees it by itself."""
 
+import contextlib
+import signal
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -10,7 +15,14 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import ray
 
 from rlinf_async.ray_runtime.cluster import ray_processes
-from rlinf_async.ray_runtime.cluster.ray_processes import EVERY_S, RayDied, RayWatch, dead_process
+from rlinf_async.ray_runtime.cluster.ray_processes import (
+    EVERY_S,
+    OwnProcesses,
+    RayDied,
+    RayWatch,
+    dead_process,
+    leaving_nothing_of_a_dead_ray,
+)
 
 
 class Node:
@@ -96,3 +108,60 @@ def test_the_driver_looks_now_and_then(monkeypatch):
     now[0] += EVERY_S
     with pytest.raises(RayDied, match=r"gcs_server \(7\) has died"):
         watch.check()
+
+
+STUBBORN = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+)
+PARENT = f"""
+import subprocess, sys, signal
+child = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def raylet():
+    """A process with a helper of its own, which heeds no request and survives it."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    helper = psutil.Process(int(parent.stdout.readline()))
+    yield parent, helper
+    for process in (parent, helper):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    parent.wait()
+    parent.stdout.close()
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_what_a_dead_raylet_leaves_is_ended_and_nothing_else(node, raylet, monkeypatch, at_the_end):
+    monkeypatch.setattr(ray_processes, "REMEMBERED", OwnProcesses())
+    parent, helper = raylet
+    # Of another cluster, and started by this process, too.
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        node(gcs_server=(2**22 + 1, -9), raylet=(parent.pid, None))
+        if not at_the_end:
+            ray_processes.REMEMBERED.look()
+            parent.send_signal(signal.SIGKILL)
+            parent.wait()
+        assert helper.is_running()
+        with pytest.raises(KeyError), leaving_nothing_of_a_dead_ray():
+            raise KeyError("the run has failed")
+        assert not helper.is_running()
+        assert parent.poll() is not None
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_cluster_that_lives_is_left_to_ray(node, raylet, monkeypatch):
+    monkeypatch.setattr(ray_processes, "REMEMBERED", OwnProcesses())
+    parent, helper = raylet
+    node(gcs_server=(parent.pid, None), raylet=(parent.pid, None))
+    ray_processes.REMEMBERED.look()
+    with leaving_nothing_of_a_dead_ray():
+        pass
+    assert helper.is_running()
+    assert parent.poll() is None
