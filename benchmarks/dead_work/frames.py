@@ -72,6 +72,7 @@ def one_task(task: str) -> type:
 
 
 def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
+    import gymnasium
     import gymnasium.utils.seeding as seeding
     import rlinf.envs.metaworld.metaworld_env as module
 
@@ -81,9 +82,9 @@ def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
     unseeded = seeding.np_random
     seeding.np_random = lambda seed=None: unseeded(5 if seed is None else seed)
     module.MetaWorldBenchmark = one_task(task)
+    # RLinf names no size, and gets 480 pixels.
+    gymnasium.make = partial(gymnasium.make, width=size, height=size)
     section |= {"task_suite_name": "one"}
-    if size != 480:
-        raise ValueError(f"size={size}: RLinf draws Meta-World with 480 pixels; use --size 480")
     return module.MetaWorldEnv, adapt
 
 

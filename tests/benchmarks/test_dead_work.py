@@ -93,7 +93,7 @@ def test_libero_over_a_thousand_steps_without_a_reset_of_its_own():
     ],
 )
 def test_metaworld_with_episodes_that_end_and_are_reset_in_a_decision(task, decisions):
-    sizes = ("--size", "480", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
+    sizes = ("--size", "64", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
     result = compared("metaworld", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
     assert result["equal"], result["difference"]
     assert result["frames"]["left_out"] == 2 * decisions * 4
@@ -128,7 +128,7 @@ def assert_playing_alike(simulator: str, frames: str, *sizes: str) -> None:
 @pytest.mark.usefixtures("metaworld")
 @pytest.mark.parametrize("frames", ["all", "last"])
 def test_simulators_of_metaworld_that_play_do_not_see_that_others_are_left_alone(frames):
-    assert_playing_alike("metaworld", frames, "--size", "480")
+    assert_playing_alike("metaworld", frames, "--size", "64")
 
 
 @pytest.mark.libero
