@@ -2,9 +2,10 @@
 
     python -m benchmarks.dead_work.standing libero --size 256 --repeats 20 --out FILE
 
-Stock plays twice and a vector environment with simulators that stand once, with the same actions and from the
-same seeds, and again with all but the last frame of a decision left out. All that a decision shows of those
-that play is compared to the bit: pictures, states, rewards, ends, statistics of episodes; at a reset, of all.
+Stock plays twice (or `--once`) and a vector environment with simulators that stand once, with the same
+actions and from the same seeds, and again with all but the last frame of a decision left out. All that a
+decision shows of those that play is compared to the bit: pictures, states, rewards, ends, statistics of
+episodes; at a reset, of all.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ PLAYING: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []]
 """The simulators that play in each decision of three rollouts."""
 
 
-def play(make: Callable[[], Any], *, width: int, chunk: int, repeats: int, stand: bool) -> list[Any]:
-    """What the rollouts of `PLAYING`, `repeats` times, show of those that play, and of all at a reset."""
+def play(
+    make: Callable[[], Any], *, width: int, chunk: int, rollouts: list[list[list[int]]], stand: bool
+) -> list[Any]:
+    """What `rollouts` show of those that play, and of all at a reset."""
     np.random.seed(3)
     torch.manual_seed(3)
     env, actions = make(), np.random.default_rng(0)
@@ -41,7 +44,7 @@ def play(make: Callable[[], Any], *, width: int, chunk: int, repeats: int, stand
         if stand:
             StandingVectorEnv.within(env).let_play(None if len(numbers) == SIZE else numbers)
 
-    for decisions in PLAYING * repeats:
+    for decisions in rollouts:
         let_play(range(SIZE))
         env.is_start = True
         shown.append(env.reset()[0])
@@ -74,6 +77,8 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=2)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--rollouts", type=int, default=len(PLAYING), help="of each repeat")
+    parser.add_argument("--once", action="store_true", help="do not compare stock with itself")
     parser.add_argument("--frames", nargs="+", choices=("all", "last"), default=["all", "last"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -84,12 +89,13 @@ def main() -> None:
     for frames in options.frames:
         env_cls: Any = stock if frames == "all" else adapt(stock)
         make = partial(env_cls, OmegaConf.create(section), SIZE, 0, 1, None)
-        sizes = {"width": width, "chunk": options.chunk, "repeats": options.repeats}
-        first, again, standing = (play(make, stand=stand, **sizes) for stand in (False, False, True))
+        rollouts = PLAYING[: options.rollouts] * options.repeats
+        played = partial(play, make, width=width, chunk=options.chunk, rollouts=rollouts)
+        first = played(stand=False)
         result[frames] = {
             "shown": len(first),
-            "stock_and_stock": difference(first, again),
-            "stock_and_standing": difference(first, standing),
+            "stock_and_stock": None if options.once else difference(first, played(stand=False)),
+            "stock_and_standing": difference(first, played(stand=True)),
         }
     text = json.dumps(result, indent=1)
     print(text)

@@ -133,6 +133,13 @@ def test_simulators_of_metaworld_that_play_do_not_see_that_others_are_left_alone
 
 @pytest.mark.libero
 @pytest.mark.usefixtures("libero")
-@pytest.mark.parametrize("frames", [pytest.param("all", marks=pytest.mark.nightly), "last"])
-def test_simulators_of_libero_that_play_do_not_see_that_others_are_left_alone(frames):
-    assert_playing_alike("libero", frames, "--size", "64")
+@pytest.mark.parametrize(
+    ("frames", "sizes"),
+    [
+        ("last", ("--rollouts", "2", "--once")),
+        pytest.param("last", (), marks=pytest.mark.nightly),
+        pytest.param("all", (), marks=pytest.mark.nightly),
+    ],
+)
+def test_simulators_of_libero_that_play_do_not_see_that_others_are_left_alone(frames, sizes):
+    assert_playing_alike("libero", frames, "--size", "64", *sizes)
