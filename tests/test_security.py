@@ -59,6 +59,7 @@ ALLOWED = {
     "supervise.py": {STARTS},
     "hosts/rlinf/borrowed.py": {BY_NAME},
     "hosts/rlinf/worker_process.py": {BY_NAME},
+    "cli/first_signals.py": {WRITES},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},
     "hosts/host.py": {BY_NAME},

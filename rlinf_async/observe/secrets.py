@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -21,15 +22,19 @@ MIN_SECRET_LENGTH = 6
 
 _TOKENIZER_TOKENS = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
 """Kinds of tokens of a tokenizer, which are no secrets."""
+_UNMISTAKABLE = r"password|passwd|passphrase|passcode|secret|credential|authorization|signature"
+"""Words that tell a secret wherever they stand in a name, also within others: `pgpassword`."""
 _KEY_EXPRESSION = (
-    r"(?:(?:[\w-]*[_-])?(?:password|passwd|passphrase|secrets?|credentials?|cookies?|authorization|bearer"
-    r"|(?:api|access|account|private|secret|signing|wandb|ssh)[_-]?key"
+    rf"(?:[\w-]*(?:{_UNMISTAKABLE})s?\d*"
+    r"|(?:[\w-]*[_-])?(?:cookies?|bearer|auth|sas|sig|jwt|otp|sess(?:ion)?(?:[_-]?id)?"
+    r"|(?:api|access|account|private|signing|wandb|ssh)[_-]?key|conn(?:ection)?[_-]?str(?:ing)?"
     r"|dsn|pass|webhook(?:[_-]ur[il])?"
-    rf"|{''.join(f'(?<!{word}[_-])' for word in _TOKENIZER_TOKENS)}token)|[\w-]+[_-]pwd)"
+    rf"|{''.join(f'(?<!{word}[_-])' for word in _TOKENIZER_TOKENS)}token)"
+    r"|[\w-]+[_-]pwd|(?:db|pg|sql|mysql|ftp|smtp|ssh|user|root|admin)(?:pass|pwd|pw)|(?:[\w-]*[_-])?pw)"
 )
 """A pattern for names of secrets. `PWD` alone is the shell's directory."""
 KEY_PATTERN = re.compile(_KEY_EXPRESSION, re.IGNORECASE)
-_OF_DATA = r"policy|unnorm|image|state|action|task|reward|obs|prompt|video|wrist|main|data|sort|group"
+_OF_DATA = r"answer|arm|audio|camera|choice|dataset|fn|messages|model|response|solution|source|thinking|tools|policy|unnorm|image|state|action|task|reward|obs|prompt|video|wrist|main|data|sort|group"
 _ANY_KEY = re.compile(
     rf"(?!(?:.*[_-])?(?:{_OF_DATA})[_-]key$)[\w-]+[_-]key|pwd|.*webhook.*|dsn.*", re.IGNORECASE
 )
@@ -50,7 +55,35 @@ _HARMLESS_PATTERN = re.compile(
 """A number, a word or a path: of an unknown variable, these may be shown."""
 _CAMEL_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-SECRET_FORMS = (
+_WORDS_BEHIND_PASSWORD = (
+    "is|was|for|of|must|has|have|had|not|no|file|from|and|or|in|with|to|by|at|on|as|the|a|an|that|which|will|may|can|cannot|expired"
+    "|required|missing|wrong|incorrect|invalid|empty|authentication|authenticator|prompt|hash|field|changed|does|failed|needed"
+)
+"""Words that follow `password` in a sentence, where another one would be the password itself."""
+_HARMLESS_QUERY = re.compile(r"[a-z]{1,12}|\d{1,6}|true|false", re.IGNORECASE)
+
+LEAST_CHANGES = 4
+"""Between letters and digits in a random text; a name of many words has fewer."""
+
+
+def _unless_a_name(found: re.Match[str]) -> str:
+    """What was found, or the mark in its place if its last part is random."""
+    digits = [each.isdigit() for each in found[1]]
+    return HIDDEN_MARK if sum(one != other for one, other in pairwise(digits)) >= LEAST_CHANGES else found[0]
+
+
+def _unless_harmless(found: re.Match[str]) -> str:
+    """A pair of a query, with the mark in the place of its value unless that is a short word or a number."""
+    name, value = found[1].removesuffix("="), found[2]
+    return found[0] if _HARMLESS_QUERY.fullmatch(value) and not is_secret(name) else f"{name}={HIDDEN_MARK}"
+
+
+SECRET_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # Of a query or a fragment only what is a short word or a number stays, whatever its name.
+    (
+        re.compile(r"(?<=[?&#])([\w.~%-]+=)(?!hidden\b)([^&#\s\"'<>)\]}]+)"),
+        _unless_harmless,
+    ),
     # A user and their password, or a token, in a URL.
     # Digits up to a slash, or to the end, are a port.
     (re.compile(r"(?<=://)[^\s/:@\"']*:(?!\d+(?:/|$))[^\s\"']+(?=@)"), HIDDEN_MARK),
@@ -61,6 +94,27 @@ SECRET_FORMS = (
         rf"\1{HIDDEN_MARK}",
     ),
     (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN_MARK}"),
+    # What is no English word: base64 has a capital, a digit or a sign within.
+    (
+        re.compile(r"\b((?i:basic|digest|negotiate)\s+)(?=[\w+/=-]+[A-Z\d+/=])[\w.~+/=-]{8,}"),
+        rf"\1{HIDDEN_MARK}",
+    ),
+    (
+        re.compile(
+            rf"\b((?:[\w-]*(?:password|passwd|passphrase|passcode)|pwd|pw)\s+(?:is\s+|was\s+)?[\"'`]?)"
+            rf"(?!(?:{_WORDS_BEHIND_PASSWORD})\b)[^\s\"'`,;:=)]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN_MARK}",
+    ),
+    # A connection string has several pairs, which one mark stands for.
+    (
+        re.compile(
+            r"\b(conn(?:ection)?[_-]?str(?:ing)?[\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|\S+)",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN_MARK}",
+    ),
     # `key=value`, `key: value` and `"key": "value"`, in messages, command lines and queries of URLs.
     (
         re.compile(
@@ -74,6 +128,10 @@ SECRET_FORMS = (
     (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN_MARK),
     # NVIDIA, Google, npm, Replicate, SendGrid, PyPI.
     (re.compile(r"\b(?:nvapi-|AIza|npm_|r8_|SG\.|pypi-|ya29\.)[\w.-]{16,}"), HIDDEN_MARK),
+    # Any other that says who has given it out, and then is random: `dop_v1_...`.
+    (re.compile(r"\b[A-Za-z]{2,12}(?:[_-][A-Za-z0-9]{1,10}){0,3}[_-]([A-Za-z0-9]{24,})\b"), _unless_a_name),
+    # A hash, which tells a version, has small letters alone.
+    (re.compile(r"(?<![\w/.+-])(?=[a-z0-9+]*[A-Z])([A-Za-z0-9+]{24,}={0,2})(?![\w/.])"), _unless_a_name),
     (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN_MARK),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN_MARK),
     (

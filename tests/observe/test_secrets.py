@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given
@@ -16,11 +19,15 @@ def environment(monkeypatch):
 SECRETS = """
 token HF_TOKEN hf-token accessToken password db_passwd DB_PWD client_secret secrets api_key apiKey apikey
 pass pwd dsn smtp_pass slack_webhook_url OPENAI_KEY sentry_dsn
+pw pgpassword dbpassword mysqlpwd auth connection_string connectionString passcode sas azure_sas signature
+session session_id sig user_pw dbpass jwt basic_auth x-amz-signature storage_conn_str MyPassword2
+client_credentials
 WANDB_API_KEY wandb_key aws_secret_access_key private-key credentials Authorization cookie ssh_key
 """
 NONE = """
 max_new_tokens tokenizer tokenizer_path pad_token eos-token pad_token_id policy_key keyboard key author
-secretary unnorm_key loss_token_mean num_image_token_slots PWD
+wrist_camera_key answer_key unnorm_key authors bypass compass power sigma assets
+session_name pwm significance width_pw_ratio design loss_token_mean num_image_token_slots PWD
 """
 
 
@@ -56,6 +63,16 @@ def test_words_that_only_sound_like_it_stay(key):
         f"Authorization: Bearer {SECRET}",
         f"Authorization: Basic {SECRET}==",
         f"no such user\npassword: {SECRET}\nhost: x",
+        f"GET https://x.blob.core.windows.net/c/b?sv=2022&sig={SECRET} gave 403",
+        f"https://s3.example/b?X-Amz-Signature={SECRET}&X-Amz-Date=20260101T000000Z",
+        f"https://x.example/cb#access_token={SECRET}",
+        f"https://x.example/?unheard_of={SECRET}",
+        f"proxy wants Basic {SECRET}==",
+        f"cannot log in with password {SECRET}",
+        f"the password is {SECRET}",
+        f"psql: pgpassword={SECRET}",
+        f"bad connection_string='Server=x;Uid=y;Pwd={SECRET};'",
+        f"connect --pw {SECRET} --steps 3",
     ],
 )
 def test_secrets_are_taken_out_of_errors_command_lines_and_urls(said):
@@ -79,6 +96,9 @@ def test_secrets_are_taken_out_of_errors_command_lines_and_urls(said):
         "nvapi-" + "x1" * 20,
         "AIza" + "x1" * 17,
         "npm_" + "x1" * 18,
+        "dop_v1_" + "a1b2c3d4" * 8,
+        "shpat_" + "a1b2c3d4" * 4,
+        "aB3xY9" * 6 + "==",
         "r8_" + "x1" * 18,
         "SG." + "x1" * 11 + "." + "x1" * 20,
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
@@ -94,6 +114,25 @@ def test_what_is_no_secret_stays_as_it_is():
         "actor": {"model": {"model_path": "https://huggingface.co/org/model", "pad_token": "<pad>"}},
         "note": "the basic idea: reward = 1 - distance; see https://x.org/a@b?size=3",
         "data": [None, True, 1e-5, "???", "${oc.env:HOME}"],
+        "said": [
+            "the password is wrong",
+            "password authentication failed",
+            "basic training of a policy",
+            "Basic usage:",
+        ],
+        "commit": "2f8e0c5d9b7a6e4f3c1d0b9a8f7e6d5c4b3a2910",
+        "models": [
+            "RLinf/RLinf-OpenVLAOFT-LIBERO-90-Base-Lora",
+            "Qwen/Qwen2.5-VL-3B-Instruct",
+            "openvla_oft_libero_10_traj1",
+        ],
+        "class": "Qwen25VLForConditionalGeneration2",
+        "task": "PandaPutOnPlateInScene25DigitalTwin-v1",
+        "paths": [
+            "/data/global_step_100/actor",
+            "runs/2026-11-28_metaworld50_seed7",
+            "s3://bucket/a/b?versions=2",
+        ],
     }
     assert without_secrets(config) == config
 
@@ -131,3 +170,13 @@ def test_a_value_of_the_environment_is_hidden_unless_it_is_allowed(monkeypatch, 
 def test_what_is_allowed_of_the_environment_stays(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert without_secrets({"x": value}) == {"x": value}
+
+
+def test_no_key_that_a_host_or_a_packaged_config_knows_is_taken_for_a_secrets_but_those_that_are():
+    from rlinf_async.hosts.local.config import TABLE
+
+    keys = {row.name.rpartition(".")[2] for row in TABLE.rows}
+    for path in (Path(__file__).parents[2] / "configs").rglob("*.yaml"):
+        keys |= set(re.findall(r"^\s*([\w-]+):", path.read_text(), re.MULTILINE))
+    assert len(keys) > 100
+    assert [key for key in sorted(keys) if is_secret(key)] == []
