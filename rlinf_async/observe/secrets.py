@@ -34,8 +34,10 @@ _KEY_EXPRESSION = (
 )
 """A pattern for names of secrets. `PWD` alone is the shell's directory."""
 KEY_PATTERN = re.compile(_KEY_EXPRESSION, re.IGNORECASE)
-_OF_DATA = r"answer|arm|audio|camera|choice|dataset|fn|messages|model|response|solution|source|thinking|tools"
+_OF_DATA = (
+    r"answer|arm|audio|camera|choice|dataset|fn|messages|model|response|solution|source|thinking|tools"
     r"|policy|unnorm|image|state|action|task|reward|obs|prompt|video|wrist|main|data|sort|group"
+)
 _ANY_KEY = re.compile(
     rf"(?!(?:.*[_-])?(?:{_OF_DATA})[_-]key$)[\w-]+[_-]key|pwd|.*webhook.*|dsn.*", re.IGNORECASE
 )
