@@ -37,7 +37,9 @@ ACCEPTED_AT_ONCE = 16
 """Connections that a listener accepts in one turn of its event loop, before it does other work."""
 OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ROOM_WAIT_S = 0.1
-"""Before a listener that has no descriptor left accepts again."""
+"""Before a listener that has no descriptor left accepts again. Who was turned away comes again after as long,
+and waits twice as long each time."""
+CONNECT_TRIES = 6
 LOOK_S = 5.0
 """Between two looks at Ray's nodes while somebody waits for an answer."""
 MAX_WAITING = 1024
@@ -63,11 +65,11 @@ class Connection(asyncio.Protocol):
         on_loss: Callable[[Exception | None], None] | None = None,
         on_known: Callable[[Connection, str | None], None] = lambda connection, refusal: None,
     ) -> None:
-        """The end that gives `on_loss`, to be called at the end, has connected; the other listens. `on_known`
-        is told when the other end has shown that it knows the token or has gone, or why it was refused."""
-        self._receive, self._on_loss, self._on_known = receive, on_loss, on_known
-        self._handshake = Handshake(token, "listens" if on_loss is None else "connects")
-        self._buffer = bytearray()
+        """The end that gives `on_loss`, to be called at the end of a connection whose ends have known each
+        other, has connected; the other listens. `on_known` is told when the other end has shown that it knows
+        the token or has gone, or why it was refused."""
+        self._token, self._receive, self._on_loss, self._on_known = token, receive, on_loss, on_known
+        self._begin_handshake()
         self._unsent: list[bytes] = []
 
     def send(self, *message: object) -> None:
@@ -115,13 +117,27 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self._handshake.done:
             self._on_known(self, None)
-        if self._on_loss is not None:
+        elif self._on_loss is not None:
             self._on_loss(error)
+
+    async def connect(self, create: Callable[..., Awaitable[object]]) -> bool:
+        """Be connected by `create`, which takes what makes a protocol; True once the other end has shown that
+        it knows the token. Where it has gone before that, nothing was read or sent, and this may be tried
+        again: what is to be sent waits."""
+        self._begin_handshake()
+        known = asyncio.get_running_loop().create_future()
+        self._on_known = lambda *_: settle(known, self._handshake.done, None)
+        await create(partial(_itself, self))
+        return bool(await known)
 
     def abort(self) -> None:
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _begin_handshake(self) -> None:
+        self._handshake = Handshake(self._token, "listens" if self._on_loss is None else "connects")
+        self._buffer = bytearray()
 
     def _refuse_silent(self) -> None:
         if not self._handshake.done:
@@ -401,16 +417,21 @@ class Senders:
 
 async def _connect(connection: Connection, place: str | tuple[str, int], peer: str) -> None:
     near, loop = isinstance(place, str), asyncio.get_running_loop()
-    sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
-    sock.setblocking(False)
-    try:
-        # Connected by itself, so that only an error of the way there is told as one.
-        await loop.sock_connect(sock, place)
-    except OSError as error:
-        sock.close()
-        raise PeerError(f"{peer} cannot be reached at {place!r}: {error.strerror}") from error
     create: Any = loop.create_unix_connection if near else loop.create_connection
-    await create(lambda: connection, sock=sock)
+    for number in range(CONNECT_TRIES):
+        sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
+        sock.setblocking(False)
+        try:
+            # Connected by itself, so that only an error of the way there is told as one.
+            await loop.sock_connect(sock, place)
+        except OSError as error:
+            sock.close()
+            raise PeerError(f"{peer} cannot be reached at {place!r}: {error.strerror}") from error
+        if await connection.connect(partial(create, sock=sock)):
+            return
+        # A listener that has no descriptor left ends those that have not shown yet who they are.
+        await asyncio.sleep(ROOM_WAIT_S * 2**number)
+    raise PeerError(f"{peer} has ended the connection {CONNECT_TRIES} times before anything was said")
 
 
 def _refuse_answer(*message: object) -> None:

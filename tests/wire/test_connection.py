@@ -315,6 +315,24 @@ def test_the_host_with_most_silent_connections_loses_one_and_no_other_does():
     assert 6 not in ended
 
 
+async def test_who_is_turned_away_before_anything_was_said_comes_again(monkeypatch):
+    echo, turned_away = Echo(), ["somebody"] * 3
+    monkeypatch.setattr(
+        connection, "stranger_by_account", lambda _: turned_away.pop() if turned_away else None
+    )
+    assert await echo.caller().call(1, 1, "asked") == ("asked",)
+    turned_away += ["somebody"] * 3
+    Senders("the echo").to(echo.address(False)).send(2, "told")
+    await asyncio.sleep(10)
+    assert echo.heard == [(1, "asked"), (2, "told")]
+
+
+async def test_who_is_turned_away_again_and_again_says_so(monkeypatch):
+    monkeypatch.setattr(connection, "stranger_by_account", lambda _: "somebody")
+    with pytest.raises(PeerError, match="the echo has ended the connection 6 times before anything was said"):
+        await Echo().caller().call(1, 1)
+
+
 @pytest.mark.real_time
 async def test_a_listener_without_descriptors_goes_on_when_there_are_some(monkeypatch):
     echo, full = Echo(), [True, True]

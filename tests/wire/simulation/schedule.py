@@ -149,7 +149,7 @@ class Schedule:
             return runner.run(self._within(stack))
 
     async def _within(self, stack):
-        self.network = Network(self.rng, delay_s=self.delay_s)
+        self.network = Network(self.rng, delay_s=self.delay_s, out_of_room=self.rng.choice((0, 0, 0.2)))
         PROCESS.set(None)
         asyncio.get_running_loop().set_exception_handler(self._note)
         self.cluster = Cluster(self.rng, self.network, self.nodes, hides=self.hides)
