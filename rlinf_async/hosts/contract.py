@@ -28,6 +28,10 @@ READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
 """Keys of the information after a step that are read, besides final observations."""
 
 
+MAX_EXACT = 2**24
+"""The largest whole number up to which float32 holds all."""
+
+
 @dataclass(frozen=True)
 class Field:
     """The properties of one field of an observation."""
@@ -92,14 +96,23 @@ class Step:
 
     def shown(self) -> dict[str, Any]:
         """All that has to be finite."""
-        return shown(self.observation, self.rewards, self.info.get("final_observation"))
+        statistics = (self.info.get("final_info") or self.info).get("episode")
+        return shown(self.observation, self.rewards, self.info.get("final_observation"), statistics)
 
 
 def shown(
-    observation: Mapping[str, Any], rewards: torch.Tensor | None = None, final: Any = None
+    observation: Mapping[str, Any],
+    rewards: torch.Tensor | None = None,
+    final: Any = None,
+    statistics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All of an output that has to be finite, by names for messages."""
-    return {"rewards": rewards, **observation, "final_observation": final}
+    numbers = {"rewards": rewards, **observation, "final_observation": final}
+    if rewards is not None:
+        # Advantages are scaled by a deviation: a reward of 1e38 is finite, and nothing that is made of it.
+        squares = torch.where(torch.isfinite(rewards), rewards.float().square(), 0.0)
+        numbers["squares of rewards in float32"] = squares
+    return numbers | ({"statistics of episodes": statistics} if statistics else {})
 
 
 class Contract:
@@ -186,7 +199,14 @@ class Contract:
     def numbers(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of `value` as a tensor of numbers of this shape; of float32, if it has no fractions."""
         tensor = self._shaped(name, value, shape)
-        return tensor if tensor.is_floating_point() else tensor.float()
+        if tensor.is_floating_point():
+            return tensor
+        whole = tensor.long()
+        if bool(((whole > MAX_EXACT) | (whole < -MAX_EXACT)).any()):
+            sort = str(tensor.dtype).removeprefix("torch.")
+            expectation = "whole numbers up to 2**24, which float32 holds, or fractions"
+            raise ValueError(self._refusal(f"{name} of {sort} beyond 2**24", expectation))
+        return tensor.float()
 
     def flags(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """A copy of `value` as a tensor of bool of this shape."""

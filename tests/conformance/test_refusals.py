@@ -76,6 +76,12 @@ REFUSED = {
         "not finite",
         "true or false",
     ),
+    "rewards of large whole numbers": (
+        put("rewards", torch.full((ENVS, CHUNK), -(2**24) - 1, dtype=torch.int64)),
+        "rewards",
+        "int64 beyond 2**24",
+        "float32 holds",
+    ),
     "information as a text": (put("info", "fine"), "information", "str", "mapping"),
     "statistics of others": (statistic(torch.zeros(3)), "'return'", "[3]", "[4]"),
     "statistics as texts": (statistic(["a"] * ENVS), "'return'", "list", "[4]"),
@@ -236,6 +242,9 @@ NAN = {
     "pictures": show(main_images=torch.full((ENVS, 2, 2), float("inf"))),
     "rewards": put("rewards", lambda value: value / 0 * 0),
     "rewards of numpy": put("rewards", lambda value: value.numpy() * np.inf),
+    "rewards whose squares overflow": put("rewards", lambda value: value * 0 + 1e38),
+    "rewards that only float64 holds": put("rewards", lambda value: value.double() * 1e300),
+    "statistics": statistic(torch.tensor([1.0, float("nan"), 1.0, 1.0])),
 }
 NESTED = {
     "a mapping": show(camera={"left": {"depth": np.full((ENVS, 2), np.nan)}}),
@@ -271,7 +280,7 @@ CASES = [
     for name, kinds in [*((name, NAN) for name in HOSTS), *((name, NESTED) for name in SEEN_WHOLE)]
     for what in kinds
     for step in STEPS
-    if not (step == "reset" and "rewards" in what)
+    if not (step == "reset" and ("rewards" in what or what == "statistics"))
 ]
 
 

@@ -185,7 +185,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         # As RLinf's `compute_loss_mask`: an end in any step of a decision masks all decisions after it.
         self._over = self._over | step.dones.any(dim=1)
         self._last = ShardOutput(step, info, self.play_on(self._over))
-        return self._last, shown_of(step)
+        return self._last, shown_of(step, info)
 
     def end(self) -> None:
         self._stage.flush_video()
@@ -237,7 +237,7 @@ class EvalShard(kit.EvalShard[EnvStep]):
         if not stage.section.auto_reset:
             # RLinf counts an episode once, where the last step of a decision shows its end.
             self.play_on(stage.worker.eval_prev_done[stage.number])
-        return self._last, shown_of(self._last)
+        return self._last, shown_of(self._last, info)
 
     def end(self) -> None:
         self._stage.flush_video()
@@ -249,9 +249,9 @@ class EvalShard(kit.EvalShard[EnvStep]):
         self._stage.worker.rebuild("eval", self._stage.number)
 
 
-def shown_of(step: EnvStep) -> dict[str, Any]:
+def shown_of(step: EnvStep, statistics: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All that environments have shown in a step and that has to be finite."""
-    return shown(step.obs, step.rewards, step.final_obs)
+    return shown(step.obs, step.rewards, step.final_obs, statistics)
 
 
 def env_attribute(env: Any, name: str) -> Any:
