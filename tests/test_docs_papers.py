@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.lab.sweep import command
+from tests.checkouts import EMBODIED, RELEASED, configs
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 GPUS = 8
@@ -162,3 +164,33 @@ def test_the_table_of_the_page_is_what_is_tested():
         for setup in SETUPS
     }
     assert {letter: cells[1:] for letter, cells in written.items()} == expected
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """The YAMLs of the release that the page is made of."""
+    root = configs(RELEASED) / EMBODIED
+    monkeypatch.setenv("EMBODIED_PATH", str(root))
+    return root / "config"
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    monkeypatch.syspath_prepend(PAGE.parent)
+    import generate_papers
+
+    yield generate_papers
+    sys.modules.pop("generate_papers")
+
+
+def test_the_page_says_of_dead_work_in_the_setups_what_explain_says(generator, released):
+    assert {setup.letter: setup.config for setup in SETUPS} == generator.SETUPS
+    page = PAGE.read_text()
+    assert generator.generate(page, released) == page
+
+
+def test_a_video_of_decisions_alone_leaves_out_the_frames_between_them(generator, released):
+    for setup in SETUPS[:4]:
+        left_out, kept = generator.found(setup.letter, released, generator.VIDEO)["frames"]
+        assert f"{1 - 1 / setup.chunk:.0%}" in left_out
+        assert not kept

@@ -13,7 +13,7 @@ from rich.table import Table
 from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.reasons import Change
-from rlinf_async.hosts.simulators import hold_one_environment, splitting
+from rlinf_async.hosts.simulators import hold_one_environment, one_batch, splitting
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.wire.listening import places
 
@@ -135,7 +135,8 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
     if hold_one_environment(train):
         return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
     if not rollout.enabled:
-        return f"level 2 is off: {key} for each env worker, and at least one for each inference rank"
+        least = "" if one_batch(train) else ", and at least one for each inference rank"
+        return f"level 2 is off: {key} for each env worker{least}"
     if rollout.shards != "auto":
         return "async.rollout.shards"
     how = splitting(train)
@@ -173,7 +174,7 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
     if settings.plan.inference_ranks > settings.plan.shards:
         yield (
             f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some "
-            "will idle: raise async.rollout.shards"
+            f"will idle: take {settings.plan.shards} ranks, or more shards if the simulators can be split"
         )
 
 

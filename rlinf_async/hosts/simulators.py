@@ -59,6 +59,11 @@ def splitting(train: Mapping[str, Any]) -> Splitting:
     return "unknown"
 
 
+def one_batch(train: Mapping[str, Any]) -> bool:
+    """Return True if the simulators of an `env` section are, or may be, one batch that a split slows down."""
+    return splitting(train) in ("vectorised", "unknown")
+
+
 def simulators_apart(train: Mapping[str, Any]) -> bool:
     """Return True if the simulators of an `env` section have a process each."""
     return splitting(train) == "apart"
@@ -118,8 +123,10 @@ def divide(
     if hold_one_environment(train):
         shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=shards_asked)
     elif not rollout.enabled:
-        # A shard belongs to one inference rank: give every rank something to do.
-        shards = max(stages, math.ceil(one_each.inference_ranks / one_each.env_workers))
+        # A shard belongs to one inference rank. Every rank is given something to do, but for the price of a
+        # split that costs more than a rank that idles.
+        least = 1 if one_batch(train) else math.ceil(one_each.inference_ranks / one_each.env_workers)
+        shards = max(stages, least)
     else:
         shards = choose_shards(
             asked=shards_asked,

@@ -15,6 +15,7 @@ requests wakes the next: so each request has woken a rank, and a woken rank that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -155,8 +156,12 @@ class BarrierQueues:
     def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
         self.deadline_s = deadline_s
         self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
-        # One bell per rank, which all queues of the rank share: it waits for any of them.
-        self._bells = [Bell(deadline_s=deadline_s) for _ in range(plan.inference_ranks)]
+        asked = {key[0] for key in self._keys}
+        # One bell per rank, which all queues of the rank share: it waits for any of them. A rank that no
+        # shard asks waits for the end of the run.
+        self._bells = [
+            Bell(deadline_s=deadline_s if rank in asked else math.inf) for rank in range(plan.inference_ranks)
+        ]
         self._queues = {
             key: Queue(batcher=self._barrier(key, in_step), bell=self._bells[key[0]])
             for key in sorted(set(self._keys))

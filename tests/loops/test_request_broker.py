@@ -356,3 +356,14 @@ async def test_a_deadline_is_kept_to_the_second_for_requests_that_came_soon_afte
     with pytest.raises(DeadlineError):
         await second[0]
     assert now() == 60.5
+
+
+async def test_a_rank_that_no_shard_asks_waits_for_the_end_and_not_for_its_deadline():
+    broker = barrier(shards_per_worker=1, env_workers=1, inference_ranks=2)
+    idle = asyncio.create_task(broker.take(1))
+    await asyncio.sleep(1000.0)
+    assert not idle.done()
+    broker.close()
+    assert await idle is None
+    with pytest.raises(DeadlineError, match="a request to inference rank 0"):
+        await barrier(shards_per_worker=1, env_workers=1, inference_ranks=2).take(0)

@@ -15,11 +15,13 @@ from rlinf_async.hosts.host import load
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
-from rlinf_async.lab.bench.sides import SIDES_BY_HOST
+from rlinf_async.lab.bench.sides import DEAD_WORK_MODES, SIDES_BY_HOST
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.table import screen
 
+DEAD_WORK_NAMES = tuple(mode.name for mode in DEAD_WORK_MODES)
+"""Modes that are run where episodes end early, unless some are named."""
 WARM_UP, STEPS, REPETITIONS = 3, 4, 3
 """Global steps before the ones that are measured, those that are, and runs of every mode."""
 
@@ -48,7 +50,7 @@ def plan(
     for name in names:
         if (reason := unavailable(name, host)) is not None:
             raise ValueError(f"scenario {name!r} cannot run here: {reason}")
-    run = _check_names("mode", modes or side.standard, side.modes)
+    run = _check_names("mode", modes or [*side.standard, *DEAD_WORK_NAMES], side.modes)
     if repetitions < 1:
         raise ValueError(f"repetitions={repetitions} must be at least 1")
     if steps < 1:
@@ -61,6 +63,7 @@ def plan(
         for scenario in names
         for mode in run
         if mode not in SCENARIOS_BY_NAME[scenario].without
+        if modes or mode not in DEAD_WORK_NAMES or SCENARIOS_BY_NAME[scenario].ends_early
     ]
 
 

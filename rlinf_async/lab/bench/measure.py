@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from rlinf_async.lab.bench.cpu import CpuMeter
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.bench.sides import Mode
+from rlinf_async.lab.emulated.service import MOST
 
 Record = Mapping[str, Any]
 """A span of `observe.spans`: `kind`, `began`, `ended`, and facts."""
@@ -22,8 +25,15 @@ class Environment:
     """The work of one environment within the window; the part of a decision that lies in it counts."""
 
     decisions: float = 0.0
+    """Where episodes end early, a rollout counts as many as one that does not."""
+    played: float = 0.0
+    """Decisions of its episodes."""
+    stepped: float = 0.0
+    """The same, and those after the ends."""
+    live_s: float = 0.0
+    """Seconds of resets and of the decisions of its episodes, without waiting."""
     busy_s: float = 0.0
-    """Seconds of its decisions and resets, without waiting."""
+    """The same with the decisions after the ends."""
     seconds: list[float] = field(default_factory=list)
     """The seconds of each decision that ended within the window."""
 
@@ -59,48 +69,74 @@ class Window:
             sum(share * (record["ended"] - record["began"]) for record, share in self.within(*kinds))
         )
 
-    def environments(self) -> dict[int, Environment]:
-        """Emulated environments by their numbers; none where simulators are real."""
+    def environments(self, *, decisions: int) -> dict[int, Environment]:
+        """Emulated environments by their numbers, with so many `decisions` in a whole rollout; none where
+        simulators are real.
+        """
         environments: dict[int, Environment] = defaultdict(Environment)
         for record, share in self.within("step", "reset"):
+            shares = record.get("shares")
             for offset, seconds in enumerate(record["seconds"]):
                 one = environments[record["first"] + offset]
                 one.busy_s += share * seconds
-                if record["kind"] == "step":
-                    one.decisions += share
-                    if record["ended"] <= self.stop:
-                        one.seconds.append(seconds)
+                if record["kind"] == "reset":
+                    one.live_s += share * seconds
+                    continue
+                one.stepped += share
+                if record["ended"] <= self.stop:
+                    one.seconds.append(seconds)
+                if shares is None or shares[offset]:
+                    one.live_s += share * seconds
+                    one.played += share
+                    one.decisions += share if shares is None else share * shares[offset] * decisions
         return dict(environments)
 
 
-def window(records: Sequence[Record], *, calls: int, warm_up: int, steps: int) -> Window:
+def window(
+    records: Sequence[Record], *, calls: int, warm_up: int, steps: int, rollout: int | None = None
+) -> Window:
     """Global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
     Args:
         records: in order of their ends.
         calls: micro-batches of a step.
+        rollout: samples of a whole rollout, where single ones of it may be left out: each step then trains
+            the next rollout of every environment, in as many micro-batches as it takes.
 
     Raises:
         ValueError: the run trained fewer steps.
     """
     training = [record for record in records if record["kind"] == "train"]
-    if len(training) < (warm_up + steps) * calls:
+    ends = _step_ends(training, calls if rollout is None else None)
+    if len(ends) < warm_up + steps:
+        whole = f" of {calls}" if rollout is None else ""
         raise ValueError(
-            f"the run trained {len(training)} micro-batches, fewer than {warm_up + steps} steps of {calls}"
+            f"the run trained {len(training)} micro-batches, fewer than {warm_up + steps} steps{whole}"
         )
-    first, last = warm_up * calls, (warm_up + steps) * calls
+    first, last = ends[warm_up - 1], ends[warm_up + steps - 1]
     measured_steps = training[first:last]
+    new, old = _samples(measured_steps), _samples(training[:first])
     return Window(
         start=float(training[first - 1]["ended"]),
         stop=float(measured_steps[-1]["ended"]),
         steps=steps,
-        fresh=len(_samples(measured_steps) - _samples(training[:first])),
+        fresh=len(new - old) if rollout is None else rollout * len(_rollouts_of(new) - _rollouts_of(old)),
         staleness_max=max(
-            index // calls - record["oldest"] // calls
+            bisect_right(ends, index) - bisect_right(ends, record["oldest"])
             for index, record in enumerate(measured_steps, start=first)
         ),
         records=records,
     )
+
+
+def _step_ends(training: Sequence[Record], calls: int | None) -> list[int]:
+    """Return the micro-batches that are trained by the end of each step: `calls` more each time, or (None)
+    all of one rollout.
+    """
+    if calls is not None:
+        return list(range(calls, len(training) + 1, calls))
+    numbers = [record["samples"][0] // MOST % MOST for record in training]
+    return [index for index, (one, other) in enumerate(pairwise(numbers), start=1) if one != other]
 
 
 def spread(environments: Iterable[Environment]) -> float:
@@ -110,6 +146,11 @@ def spread(environments: Iterable[Environment]) -> float:
 
 def _samples(training: Iterable[Record]) -> set[int]:
     return {sample for record in training for sample in record["samples"]}
+
+
+def _rollouts_of(samples: Iterable[int]) -> set[int]:
+    """Return the numbers of the environments and their rollouts that samples are of."""
+    return {sample // MOST for sample in samples}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +214,15 @@ def measure(
     Raises:
         ValueError: the run trained fewer steps, or was busy for longer than they took.
     """
-    steady = window(records, calls=scenario.micro_batches, warm_up=warm_up, steps=steps)
-    environments = steady.environments()
+    cut = scenario.ends_early and mode.kind != "stock"
+    steady = window(
+        records,
+        calls=scenario.micro_batches,
+        warm_up=warm_up,
+        steps=steps,
+        rollout=scenario.decisions if cut else None,
+    )
+    environments = steady.environments(decisions=scenario.decisions)
     collected_samples = sum(one.decisions for one in environments.values()) if scenario.env else None
     samples = steady.fresh if collected_samples is None else min(steady.fresh, collected_samples)
     bounds, own = bounds_of(environments, scenario), own_bounds_of(steady, environments, scenario, mode)
@@ -205,18 +253,23 @@ def measure(
 def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
     """Seconds that a step takes at least if one part had to wait for nothing; {} if nothing is known.
 
-    The same for every mode: batches hold as much of every environment, so that the slowest counts, with the
-    shortest possible answer to each of its decisions; inference answers all environments at once, and
-    simulators have its device for as long as they need it; the learner trains on every sample, once per
-    epoch, and does nothing else.
+    The same for every mode, and of what comes before the ends of episodes alone: batches hold as much of
+    every environment, so that the slowest counts, with the shortest possible answer to each of its decisions;
+    inference answers all environments at once, and simulators have its device for as long as they need it;
+    the learner trains on every sample, once per epoch, and does nothing else.
     """
     env, policy = scenario.env, scenario.policy
     if env is None or policy is None:
         return {}
+    alive = sum(one.played for one in environments.values()) / sum(
+        one.decisions for one in environments.values()
+    )
     return {
         "env": max(_rollouts(environments, scenario)),
-        "inference": scenario.decisions * (policy.act_s(scenario.envs) + scenario.envs * env.device_s),
-        "learner": policy.train_sample_s * scenario.update_epoch * scenario.samples,
+        "inference": alive
+        * scenario.decisions
+        * (policy.act_s(scenario.envs) + scenario.envs * env.device_s),
+        "learner": alive * policy.train_sample_s * scenario.update_epoch * scenario.samples,
     }
 
 
@@ -231,7 +284,7 @@ def own_bounds_of(
     bounds = bounds_of(environments, scenario)
     if not bounds:
         return {}
-    rollouts = _rollouts(environments, scenario)
+    rollouts = _rollouts(environments, scenario, own=True)
     env = {
         "exact": max(rollouts),
         "tasks": sum(rollouts) / len(rollouts),
@@ -245,13 +298,21 @@ def own_bounds_of(
     }
 
 
-def _rollouts(environments: Mapping[int, Environment], scenario: Scenario) -> list[float]:
-    """Seconds that each environment needs for its decisions of a step, and what it has to be reset for."""
+def _rollouts(
+    environments: Mapping[int, Environment], scenario: Scenario, *, own: bool = False
+) -> list[float]:
+    """Seconds that each environment needs for its decisions of a step, and what it has to be reset for; with
+    `own` those that it was stepped for after the ends of its episodes, too.
+    """
     env, policy = scenario.env, scenario.policy
     assert env is not None
     assert policy is not None
     answer = policy.act_s(scenario.envs if env.vectorised_s else 1)
-    return [scenario.decisions * (one.busy_s / one.decisions + answer) for one in environments.values()]
+    work = [(one.busy_s, one.stepped) if own else (one.live_s, one.played) for one in environments.values()]
+    return [
+        scenario.decisions * (seconds + decisions * answer) / one.decisions
+        for one, (seconds, decisions) in zip(environments.values(), work, strict=True)
+    ]
 
 
 def _check(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> None:
@@ -260,7 +321,7 @@ def _check(steady: Window, environments: Mapping[int, Environment], scenario: Sc
     assert policy is not None
     answer = policy.act_s(1)
     busy = {
-        f"environment {number}": one.busy_s + one.decisions * answer for number, one in environments.items()
+        f"environment {number}": one.busy_s + one.stepped * answer for number, one in environments.items()
     }
     busy["the learner"] = steady.busy_s("train")
     part, seconds = max(busy.items(), key=lambda one: one[1])

@@ -53,6 +53,11 @@ class Scenario:
     """Modes that cannot run it."""
 
     @property
+    def ends_early(self) -> bool:
+        """True if episodes end within a rollout, and nothing follows them."""
+        return self.env is not None and self.env.lengths is not None
+
+    @property
     def takes_tasks(self) -> bool:
         """True if a free environment may take on the next task: not where episodes outlast a rollout."""
         return self.env is None or not self.env.episode
@@ -164,6 +169,23 @@ EMULATED_SCENARIOS = (
         what="episodes end after 8 decisions on average, and a reset takes 17 simulator steps",
         env=EnvService(decision_s=0.2, cv=0.3, reset_s=0.34, episode=8.0),
         policy=_policy(2.0),
+    ),
+    Scenario(
+        name="ends-early",
+        what="as libero, but a success ends after 60/512 to 193/512 of the horizon, and 60 to 96 % succeed",
+        env=EnvService(
+            decision_s=0.12,
+            cv=0.3,
+            fastest=0.7,
+            slowest=1.4,
+            reset_s=0.525,
+            shortest=32 * 60 / 512,
+            longest=32 * 193 / 512,
+            success=0.6,
+            success_gain=0.045,
+        ),
+        policy=_policy(3.0, samples=64 * 32),
+        decisions=32,
     ),
     Scenario(
         name="wide-spread",

@@ -51,6 +51,11 @@ class Mode:
 OFF_OVERRIDE = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
 ASYNC_PPO = (OFF_OVERRIDE, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
+DEAD_WORK_MODES = (
+    Mode(name="lean", kind="plugin", overrides=("async.mode=lean",)),
+    Mode(name="levels", kind="plugin", overrides=("async.mode=full", "async.skip=false"), balance="tasks"),
+)
+"""No dead work and no levels, and all levels with it: others than `full` where episodes end early."""
 LEVEL_MODES = (
     Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
     Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
@@ -102,13 +107,15 @@ BENCH_MODES = {
             balance="free",
         ),
         *LEVEL_MODES,
+        *DEAD_WORK_MODES,
     )
 }
 
 
 def standard(modes: Iterable[str]) -> tuple[str, ...]:
     """Return the modes that are run unless some are named."""
-    return tuple(name for name in modes if not name.startswith("full-"))
+    extra = {mode.name for mode in DEAD_WORK_MODES}
+    return tuple(name for name in modes if not name.startswith("full-") and name not in extra)
 
 
 STANDARD_MODES = standard(BENCH_MODES)
@@ -199,6 +206,7 @@ VERL_MODES = {
             overrides=("async.mode=train", "++async.deterministic=true", RESETS_AHEAD),
         ),
         *LEVEL_MODES,
+        *DEAD_WORK_MODES,
     )
 }
 

@@ -20,7 +20,8 @@ class EmulatedEnv(gymnasium.Env):
     """`num_envs` environments that sleep, and show a picture and their own number.
 
     `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
-    the learner can tell which samples are new. Rewards are zero, and no episode succeeds.
+    the learner can tell which samples are new. Rewards are zero; an episode that ends before the horizon has
+    succeeded.
     """
 
     def __init__(
@@ -33,6 +34,10 @@ class EmulatedEnv(gymnasium.Env):
         self.is_start = True
         self._horizon = int(cfg.max_steps_per_rollout_epoch)
         service = EnvService(**cfg.service)
+        self._lengths, self._seed = service.lengths, int(cfg.seed)
+        self._decisions = self._horizon // service.steps
+        self._ends = torch.full((num_envs,), self._decisions)
+        """Decisions until the episode of each environment ends."""
         self._batch = EmulatedBatch(
             service,
             num_envs,
@@ -89,6 +94,8 @@ class EmulatedEnv(gymnasium.Env):
         """Take a decision; rewards and flags are [num_envs, chunk]."""
         with self._log.span("step", first=self._batch.first) as facts:
             facts["seconds"], ended = self._batch.step()
+            if self._lengths is not None:
+                facts["shares"] = self._shares()
         chunk = int(np.asarray(chunk_actions).shape[1])
         self._steps += chunk
         self._states[:, 2] += 1
@@ -104,16 +111,36 @@ class EmulatedEnv(gymnasium.Env):
                 "_final_info": dones,
             }
         rewards = torch.zeros(self.num_envs, chunk)
-        return [self._observation()], rewards, torch.zeros_like(truncations), truncations, [infos]
+        terminations = torch.zeros_like(truncations)
+        terminations[:, -1] = self._succeeded()
+        return [self._observation()], rewards, terminations, truncations, [infos]
 
     def _next_rollout(self) -> None:
         self._states[:, 1] += self._started
         self._states[:, 2] = 0
         self._started, self._steps = True, 0
+        if self._lengths is not None:
+            draws = (
+                self._lengths.draw(int(env), int(rollout), horizon=self._decisions, seed=self._seed)
+                for env, rollout in self._states[:, :2].tolist()
+            )
+            self._ends = torch.tensor(list(draws))
+
+    def _shares(self) -> list[float]:
+        """Return the share of its episode that the next decision of each environment is; 0 after its end."""
+        plays = self._states[:, 2] < self._ends
+        return torch.where(plays, 1.0 / self._ends, 0.0).tolist()
+
+    def _succeeded(self) -> torch.Tensor:
+        return (self._ends < self._decisions) & (self._states[:, 2] >= self._ends)
 
     def _episode(self) -> dict[str, torch.Tensor]:
         nothing = torch.zeros(self.num_envs)
-        return {"success_once": nothing.bool(), "return": nothing, "episode_len": nothing + self._steps}
+        return {
+            "success_once": self._succeeded(),
+            "return": nothing,
+            "episode_len": nothing + self._steps,
+        }
 
     def _observation(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.gaussian_policy import ActionDistribution, GaussianPolicy
 from rlinf_async.lab.emulated.env import STATE_SIZE
-from rlinf_async.lab.emulated.service import holding
+from rlinf_async.lab.emulated.service import MOST, holding
 from rlinf_async.observe.spans import SpanLog
 
 HIDDEN_UNITS = 16
@@ -78,7 +78,7 @@ def _samples(forward_inputs: Tensors) -> dict[str, Any]:
     env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
     return {
         "size": len(env),
-        "samples": ((env * 10_000 + rollout) * 10_000 + decision).tolist(),
+        "samples": ((env * MOST + rollout) * MOST + decision).tolist(),
         "oldest": int(forward_inputs["made_by"].min()),
     }
 

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rlinf_async.lab.lengths import EpisodeLengths
 from rlinf_async.observe.files import opened
 
+MOST = 10_000
+"""More than a run has rollouts, and a rollout decisions: with it a sample's number holds both."""
 TASK_COUNT = 10
 """Environments are dealt out to this number of tasks, the slowest of which is `slowest` times the mean."""
 
@@ -27,8 +30,10 @@ class EnvService:
     spread evenly from `fastest` to `slowest`. With `spike_share`, every one of the `steps` of a decision
     takes `spike_factor` times as long with that probability. A reset takes `reset_s` on average, evenly
     spread from 4/7 to 10/7 of it. With `episode`, episodes end after that many decisions on average and are
-    reset on the spot; without, they last for a whole rollout. `vectorised_s` is what a simulator that steps
-    all its environments at once takes for a decision, however many they are; it resets them in `reset_s`.
+    reset on the spot; without, they last for a whole rollout. With `success`, that share of the episodes of
+    the first rollout, and `success_gain` more of each later one, ends after `shortest` to `longest`
+    decisions; nothing follows within the rollout. `vectorised_s` is what a simulator that steps all its
+    environments at once takes for a decision, however many they are; it resets them in `reset_s`.
     """
 
     decision_s: float = 0.0
@@ -40,8 +45,21 @@ class EnvService:
     slowest: float = 1.0
     reset_s: float = 0.0
     episode: float = 0.0
+    shortest: float = 1.0
+    longest: float = 1.0
+    success: float = 0.0
+    success_gain: float = 0.0
     vectorised_s: float = 0.0
     device_s: float = 0.0
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Return the lengths of episodes; None where they do not end within a rollout."""
+        if not self.success:
+            return None
+        return EpisodeLengths(
+            shortest=self.shortest, longest=self.longest, success=self.success, gain=self.success_gain
+        )
 
     def factor(self, env: int) -> float:
         """Return the time of environment number `env`'s task, as a multiple of the mean."""

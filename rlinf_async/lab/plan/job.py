@@ -193,7 +193,8 @@ def _with_sizes(job: Job, asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> 
     settings, rollout = job.settings, asynchrony.rollout
     one = replace(settings.plan, **{**sizes, "shards_per_worker": 1})
     if not rollout.enabled:
-        shards = max(1, math.ceil(one.inference_ranks / one.env_workers))
+        split = job.stepping != "at once"
+        shards = max(1, math.ceil(one.inference_ranks / one.env_workers)) if split else 1
     elif rollout.shards != "auto":
         shards = rollout.shards
     elif settings.asynchrony.rollout.enabled:

@@ -68,6 +68,18 @@ def test_without_level_2_every_inference_rank_has_a_shard(env, rollout):
     assert {made.plan.queue(shard)[0] for shard in range(made.plan.shards)} == set(range(rollout))
 
 
+@pytest.mark.parametrize("simulator", ["maniskill", "isaaclab", "a_simulator_of_tomorrow"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_simulators_that_may_be_one_batch_are_not_split_by_the_number_of_inference_ranks(simulator, enabled):
+    changes = {"env.train.total_num_envs": 48, "env.train.env_type": simulator}
+    made = read(changes, sizes=processes(env=2, rollout=8), rollout={"enabled": enabled})
+    assert made.plan.shards_per_worker == 1
+    staged = read(
+        {**changes, "rollout.pipeline_stage_num": 2}, sizes=processes(2, 8), rollout={"enabled": False}
+    )
+    assert staged.plan.shards_per_worker == 2
+
+
 @pytest.mark.parametrize(("env", "rollout", "actor"), [(3, 1, 1), (1, 3, 1), (2, 2, 2), (3, 1, 2), (1, 2, 4)])
 def test_any_ratio_of_processes_is_accepted_when_the_environments_divide(env, rollout, actor):
     made = read({"env.train.total_num_envs": 24}, sizes=processes(env, rollout, actor))

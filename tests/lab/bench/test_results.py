@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rlinf_async.lab.bench import command
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.command import show
+from rlinf_async.lab.bench.command import DEAD_WORK_NAMES, show
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import STANDARD_MODES
@@ -158,6 +158,9 @@ def test_everything_is_compared_by_default_three_times():
     here = {name for name in SCENARIOS_BY_NAME if command.unavailable(name) is None}
     assert {name for name, scenario in SCENARIOS_BY_NAME.items() if scenario.env} <= here
     assert {cell.scenario for cell in cells} == here
+    ending = {cell.scenario for cell in cells if cell.mode in DEAD_WORK_NAMES}
+    assert ending == {name for name in here if SCENARIOS_BY_NAME[name].ends_early} == {"ends-early"}
+    cells = [cell for cell in cells if cell.mode not in DEAD_WORK_NAMES]
     assert {cell.mode for cell in cells} == set(STANDARD_MODES)
     left_out = sum(name in STANDARD_MODES for one in here for name in SCENARIOS_BY_NAME[one].without)
     assert len(cells) == 3 * (len(here) * len(STANDARD_MODES) - left_out)
