@@ -167,9 +167,13 @@ class Killer(threading.Thread):
         self._stopped.set()
         self.join()
 
+    def candidates(self, kind: str) -> list[Victim]:
+        """Those of a kind that can be killed now."""
+        return [victim for victim in victims(self._run_dir) if victim.kind == kind]
+
     def _kill_one(self) -> None:
         kind = VICTIM_KINDS[self._draw.choice(self._kinds)]
-        candidates = [victim for victim in victims(self._run_dir) if victim.kind == kind]
+        candidates = self.candidates(kind)
         if not candidates:
             return  # all of them are away, being started again
         victim = self._draw.choice(candidates)

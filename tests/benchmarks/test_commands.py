@@ -89,6 +89,7 @@ COMMANDS = (
     _stored("chaos.places"),
     _stored("chaos.silence"),
     _stored("chaos.soak", "--report"),
+    _stored("long_runs"),
     Smallest(
         r"chaos\.saving", "chaos.saving --times 2", _without("chaos/saving.json", "seed 0"), nightly=True
     ),

@@ -74,3 +74,30 @@ def test_a_group_without_signal_has_no_advantage_and_is_counted_and_others_are_r
         assert (groups.pop_silent(), groups.pop_silent()) == (1, 0)
     finally:
         register_advantage("grpo")(groups._base)
+
+
+def test_seven_members_whose_scores_are_equal_up_to_rounding_have_no_advantage():
+    """RLinf divides what rounding leaves of seven scores of 0.7 by its own deviation."""
+    members, cfg = 7, config("grpo")
+    cfg.algorithm.group_size = members
+    given = {
+        "rewards": torch.zeros(STEPS, 2 * members, CHUNKS),
+        "dones": torch.zeros(STEPS + 1, 2 * members, CHUNKS, dtype=torch.bool),
+        "loss_mask": torch.ones(STEPS, 2 * members, 1, dtype=torch.bool),
+    }
+    given["rewards"][2, :members, 0] = 0.7
+    given["rewards"][2, members:, 0] = torch.arange(float(members))
+    theirs = estimate(cfg, given, normalize=True)["advantages"]
+    assert theirs[:, :members].abs().min() > 0.01
+    groups = GroupAdvantages().register()
+    try:
+        found = estimate(cfg, given, normalize=True)["advantages"]
+        assert (found[:, :members] == 0).all()
+        assert torch.equal(found[:, members:], theirs[:, members:])
+        # Pieces of one batch are estimated one by one, and some of them twice.
+        estimate(cfg, given, normalize=True)
+        with groups.uncounted():
+            estimate(cfg, given, normalize=True)
+        assert (groups.pop_silent(), groups.pop_silent()) == (2, 0)
+    finally:
+        register_advantage("grpo")(groups._base)

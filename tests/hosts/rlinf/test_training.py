@@ -94,6 +94,42 @@ def test_a_batch_of_the_policy_that_trains_is_told_as_rlinf_tells_it(algorithm, 
     )
 
 
+def test_a_batch_that_streamed_is_told_by_its_own_advantages_and_not_by_those_of_the_batch_before():
+    """Pieces are trained on by the scale of the batch before; what is told is of the whole batch itself."""
+    run = Run.of("async.mode=streamer", ONCE)
+    run.train(0, run.batch(0), together=1)
+    batch = run.batch(1)
+    batch["rewards"] *= 3
+    run.train(1, batch, order=3, together=1)
+    found = run.training.metrics[1]
+    assert found["train/streamed"] > 0.5
+    stock_actor = actor_of(stock.EmbodiedFSDPActor, run.cfg)
+    stock_actor.rollout_batch = stock_actor._process_received_rollout_batch(
+        convert_trajectories_to_batch(trajectories(run.settings.plan, batch, 0))
+    )
+    stock_actor.compute_advantages_and_returns()
+    fields = {name: field for name, field in stock_actor.rollout_batch.items() if torch.is_tensor(field)}
+    mask = fields["loss_mask"].expand_as(fields["advantages"]).numpy()
+    assert not mask.all()
+    for name in ("advantages", "returns"):
+        valid = fields[name].numpy()[mask]
+        told = [found[f"rollout/{name}_{how}"] for how in ("mean", "min", "max")]
+        assert told == pytest.approx([valid.mean(), valid.min(), valid.max()], abs=1e-5)
+    kept = fields["loss_mask"].expand_as(fields["rewards"]).numpy()
+    assert found["rollout/rewards"] == pytest.approx(fields["rewards"].numpy()[kept].mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_groups_without_signal_are_counted_once_also_where_their_samples_are_left_out(masked):
+    chosen = ("async.mode=full", "algorithm.group_size=4", f"async.skip.masked={masked}")
+    run = Run.of(*chosen, ONCE, algorithm="grpo")
+    assert bool(run.settings.left_out.silent) == masked
+    batch = run.batch(0)
+    batch["rewards"][:, :, :4] = 0.0
+    run.train(0, batch, together=1)
+    assert run.training.metrics[0]["train/groups_without_signal"] == len(batch["rewards"])
+
+
 def test_rlinf_is_told_which_micro_batch_is_the_last_of_its_step():
     run = Run.of("async.mode=streamer", STEPS, ONCE)
     run.train(0, run.batch(0))

@@ -218,6 +218,59 @@ async def test_the_failure_of_a_rank_that_was_lost_is_nobodys():
     assert int((await asker)["seen"]) == 7
 
 
+async def test_nor_of_who_waits_for_the_rank_that_has_it_now():
+    channel = Channel()
+    dead, other = channel.server(0), channel.server(1)
+    (asker,) = ask(channel.client(), 7)
+    batch = await dead.take()
+    await channel.worker.rank_lost(0, 1)
+    again = await other.take()
+    with pytest.raises(ZeroDivisionError):
+        async with dead.answering(batch):
+            raise ZeroDivisionError
+    await settle()
+    async with other.answering(again) as answers:
+        answers.extend(await act(again))
+    assert int((await asker)["seen"]) == 7
+
+
+async def test_each_answer_of_a_batch_goes_to_the_process_that_has_asked():
+    channel = Channel(dynamic())
+    server = channel.server()
+    askers = [ask(channel.client(), number)[0] for number in (3, 5)]
+    await settle()
+    assert sorted(await answer(server)) == [3, 5]
+    assert [int((await asker)["seen"]) for asker in askers] == [3, 5]
+
+
+async def test_an_answer_is_confirmed_once(monkeypatch):
+    confirmed = []
+
+    def note(self, *message, send=Connection.send):
+        confirmed.extend(message[1] if message[0] == "settled" else [])
+        return send(self, *message)
+
+    monkeypatch.setattr(Connection, "send", note)
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    async with client.rollout(0):
+        for _ in range(3):
+            (asker,) = ask(client, 0)
+            await answer(server)
+            await asker
+    assert len(confirmed) == len(set(confirmed)) == 3
+
+
+async def test_who_gives_up_says_so_at_once():
+    channel = Channel()
+    (asker,) = ask(channel.client(), 0)
+    await settle()
+    assert len(channel.worker._broker._open_requests) == 1
+    asker.cancel()
+    await settle()
+    assert channel.worker._broker._open_requests == {}
+
+
 async def test_an_answer_that_a_rank_had_sent_when_it_died_and_that_never_came_is_made_by_another(
     monkeypatch,
 ):

@@ -1,0 +1,65 @@
+"""Saved, resumed, and a step: the weights, rates and optimizer of a learner that was not interrupted."""
+
+import pytest
+import torch
+
+from rlinf_async.hosts.kit.sharded import whole
+from rlinf_async.hosts.verl.keys import TABLE
+from tests.hosts.verl.engines import learner, rollout, settings, train, weights
+
+OPTIM = "actor_rollout_ref.actor.optim"
+COSINE = f"{OPTIM}.lr_scheduler_type=cosine"
+CASES = {
+    "lr": [f"{OPTIM}.lr=2e-3"],
+    "critic.optim.lr": ["critic.optim.lr=5e-3"],
+    "weight_decay": [f"{OPTIM}.weight_decay=0.1"],
+    "clip_grad": [f"{OPTIM}.clip_grad=0.01"],
+    "betas": [f"{OPTIM}.betas=[0.5,0.9]"],
+    "lr_warmup_steps": [f"{OPTIM}.lr_warmup_steps=6"],
+    "lr_warmup_steps_ratio": [COSINE, f"{OPTIM}.lr_warmup_steps_ratio=0.4"],
+    "min_lr_ratio": [COSINE, f"{OPTIM}.min_lr_ratio=0.3"],
+    "num_cycles": [COSINE, f"{OPTIM}.num_cycles=1.5"],
+    "lr_scheduler_type": [COSINE],
+    "warmup_style": [f"+{OPTIM}.warmup_style=cosine"],
+    "zero_indexed_step": [COSINE, f"{OPTIM}.lr_warmup_steps=6", f"{OPTIM}.zero_indexed_step=false"],
+    "optimizer": [f"{OPTIM}.optimizer=SGD", f"{OPTIM}.override_optimizer_config={{momentum:0.9}}"],
+    "optimizer_impl": [f"{OPTIM}.optimizer=RMSprop", f"{OPTIM}.optimizer_impl=torch.optim"],
+    "override_optimizer_config": [f"++{OPTIM}.override_optimizer_config={{amsgrad:true,eps:1e-3}}"],
+}
+STEPS_BEFORE, STEPS_AFTER = 2, 2
+
+
+def state(worker):
+    """All that the next steps depend on."""
+    engine = worker.engine
+    tensors = weights(worker)
+    for number, held in engine.optimizer.state_dict()["state"].items():
+        tensors |= {f"{number} {name}": whole(torch.as_tensor(value)) for name, value in held.items()}
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in engine.optimizer.param_groups]
+    return tensors, groups, engine.lr_scheduler.state_dict()
+
+
+def test_every_key_of_the_optimizer_is_tried():
+    served = {row.name for row in TABLE.rows if ".optim." in row.name and row.fate == "served"}
+    tried = {name if "." in name else f"{OPTIM}.{name}" for name in CASES}
+    assert served - {f"{OPTIM}.override_optimizer_config.*"} <= tried
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_learner_that_is_resumed_makes_the_next_steps_like_one_that_was_not_interrupted(name, tmp_path):
+    of = settings()
+    worker = learner(of, *CASES[name])
+    batches = [rollout(of, seed=seed) for seed in range(STEPS_BEFORE + STEPS_AFTER)]
+    train(worker, of, batches[:STEPS_BEFORE])
+    worker.save_checkpoint(str(tmp_path / "actor"), None, STEPS_BEFORE, None)
+    resumed = learner(of, *CASES[name])
+    resumed.load_checkpoint(str(tmp_path / "actor"))
+    for number in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
+        for each in (worker, resumed):
+            train(each, of, [batches[number]], first=number)
+        (tensors, groups, schedule), (own_tensors, own_groups, own_schedule) = map(state, (worker, resumed))
+        assert own_groups == groups
+        assert own_schedule == schedule
+        assert own_tensors.keys() == tensors.keys()
+        for field, tensor in tensors.items():
+            assert torch.equal(own_tensors[field], tensor), field

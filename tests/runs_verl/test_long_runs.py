@@ -1,0 +1,14 @@
+"""Ten minutes of a run under kills, as `python -m benchmarks.long_runs` makes them; it keeps the row."""
+
+import pytest
+
+from benchmarks.kept import Kept
+from benchmarks.long_runs.__main__ import RESULTS, measure
+
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
+
+
+def test_a_run_under_kills_goes_on_holds_no_more_and_keeps_its_books(tmp_path):
+    found = measure("kills, verl", tmp_path / "runs")
+    Kept(RESULTS).add("kills, verl", found)
+    assert found["passed"], found
