@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.reasons import Reason
 
 MEASURED_SHARE = "a run logs the share as async/skipped/{}"
@@ -61,16 +62,39 @@ def ended(*, skips: bool, stands: bool, kept: Iterable[Reason]) -> DeadWork:
     )
 
 
+def masked(left_out: LeftOut, *, kept: Iterable[Reason] = ()) -> DeadWork:
+    """Return what is left out of training.
+
+    Args:
+        kept: why samples without a gradient are trained all the same.
+    """
+    samples = [
+        *(["after the end of an episode, or masked by a filter"] if left_out.masked else []),
+        *(["of groups with equal rewards"] if left_out.silent else []),
+    ]
+    share = MEASURED_SHARE.format("samples")
+    said = f"samples {' and '.join(samples)} are in no pass of the learner; {share}" if samples else ""
+    reasons = tuple(reason.text for reason in kept)
+    nothing = ("every sample counts",) if not (samples or reasons) else ()
+    return DeadWork(kind="masked", left_out=said, kept=reasons or nothing)
+
+
 def of_own_workers(
-    asynchrony: AsyncConfig, *, steps_per_decision: int, skips_ended: bool, kept: Iterable[Reason] = ()
+    asynchrony: AsyncConfig,
+    *,
+    steps_per_decision: int,
+    skips_ended: bool,
+    left_out: LeftOut,
+    kept: Iterable[Reason] = (),
+    kept_samples: Iterable[Reason] = (),
 ) -> list[dict[str, Any]]:
     """Return, as plain data, what a host without RLinf's workers leaves out."""
     drawing = frames(steps_per_decision=steps_per_decision)
     if drawing.left_out:
         able = "by environments with the method draw_last_only"
         drawing = replace(drawing, left_out=f"{drawing.left_out}, {able}")
-    masked = DeadWork(kind="masked", kept=("this host trains every sample of a batch",))
-    return facts_of(asynchrony, [drawing, ended(skips=skips_ended, stands=False, kept=kept), masked])
+    ends = ended(skips=skips_ended, stands=False, kept=kept)
+    return facts_of(asynchrony, [drawing, ends, masked(left_out, kept=kept_samples)])
 
 
 def facts_of(asynchrony: AsyncConfig, works: Iterable[DeadWork]) -> list[dict[str, Any]]:

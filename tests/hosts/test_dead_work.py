@@ -3,6 +3,7 @@
 import pytest
 
 from rlinf_async.config import SKIP_KINDS, AsyncConfig
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.reasons import Reason
 
@@ -40,13 +41,16 @@ def test_what_counts_after_an_end_is_told_where_nothing_is_left_out():
 @pytest.mark.parametrize("kind", SKIP_KINDS)
 def test_kinds_that_are_off_are_not_told(kind):
     asynchrony = AsyncConfig.from_mapping({"skip": {kind: True}})
-    facts = dead_work.of_own_workers(asynchrony, steps_per_decision=5, skips_ended=True)
+    facts = dead_work.of_own_workers(asynchrony, steps_per_decision=5, skips_ended=True, left_out=LeftOut())
     assert [one["kind"] for one in facts] == [kind]
 
 
 def test_a_reader_sees_a_row_for_each_kind():
-    facts = dead_work.of_own_workers(LEAN, steps_per_decision=5, skips_ended=False, kept=[WATCHED])
+    facts = dead_work.of_own_workers(
+        LEAN, steps_per_decision=5, skips_ended=False, left_out=LeftOut(masked=True), kept=[WATCHED]
+    )
     shown = dict(dead_work.rows({"dead_work": facts}))
     assert list(shown) == ["left out", "  frames", "  ended", "  masked"]
     assert shown["  ended"] == f"nothing: {WATCHED.text}"
+    assert "async/skipped/samples" in shown["  masked"]
     assert list(dead_work.rows({"dead_work": []})) == []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
+from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
@@ -38,11 +38,14 @@ class Comparing:
             begin(training, batch)
 
         def anchoring(training, rollout, scores=None):
-            expected = score_rollout(rollout, self.first)
+            live = rollout[LIVE_FIELD]
+            everyone = {name: field for name, field in rollout.items() if name != LIVE_FIELD}
+            expected = score_rollout(everyone, self.first)
             anchor(training, rollout, scores)
-            fields = {PROXIMAL_FIELD: expected["logprobs"][:-1], "prev_values": expected["values"]}
+            fields = {PROXIMAL_FIELD: expected["logprobs"][:-1], "prev_values": expected["values"][:-1]}
             for name, value in fields.items():
-                torch.testing.assert_close(rollout[name], value, rtol=1e-5, atol=1e-6)
+                own = rollout[name][: len(live)][live]
+                torch.testing.assert_close(own, value[live], rtol=1e-5, atol=1e-6)
             width = rollout[PROXIMAL_FIELD].shape[1]
             self.given, self.own = (
                 (self.given, self.own + width) if scores is None else (self.given + width, self.own)

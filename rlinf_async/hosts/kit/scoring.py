@@ -55,6 +55,15 @@ def scoring_inputs(payload: Tree) -> Tree:
     return concatenate([samples_of(payload), _last(payload, flat(payload["bootstrap_inputs"]))])
 
 
+def scored_rows(live: torch.Tensor, *, values: bool) -> torch.Tensor:
+    """Return the samples that are scored where those of `live`, [T, B] bool, have a gradient, ascending.
+
+    With `values`, they are of T + 1 observations.
+    """
+    # The last observation bootstraps what is alive until then.
+    return torch.cat([live, live[-1:]] if values else [live]).flatten().nonzero().flatten()
+
+
 def recompute(
     rollout: Tree,
     beyond: Tree,
@@ -78,8 +87,7 @@ def recompute(
         parts = in_passes(micro_batch_size, samples, *last)
     else:
         live = leaf(rollout, LIVE_FIELD)
-        # The last observation bootstraps what is alive until then.
-        rows = torch.cat([live, live[-1:]] if values else [live]).flatten().nonzero().flatten()
+        rows = scored_rows(live, values=values)
         passes = most(passes_over(int(live.sum()), micro_batch_size))
         parts = row_parts(rows, passes, samples, *last)
     anchor(rollout, list(forward(parts)), values=values, model=model, rows=rows)
@@ -118,19 +126,19 @@ def anchor(
     for name, field in (("logprobs", PROXIMAL_FIELD), ("prev_logprobs", "acted_logprobs")):
         if name in scored[0]:
             scores = joined(scored, name, first=decided if own is None else len(own), model=model)
-            scores = _put(scores, own, kept, size=decided)
+            scores = put_rows(scores, own, kept, size=decided)
             rollout[field] = scores.reshape(steps, width, *scores.shape[1:])
     if values:
         old = leaf(rollout, "prev_values")
         everyone = decided + width
         scores = joined(scored, "values", first=everyone if rows is None else len(rows), model=model)
-        rollout["prev_values"] = _put(scores, rows, old.flatten(0, 1), size=everyone).reshape(old.shape)
+        rollout["prev_values"] = put_rows(scores, rows, old.flatten(0, 1), size=everyone).reshape(old.shape)
 
 
-def _put(
+def put_rows(
     scores: torch.Tensor, rows: torch.Tensor | None, kept: torch.Tensor | None, *, size: int
 ) -> torch.Tensor:
-    """`scores` of `rows` among `size`; the others have what is `kept`, or 0."""
+    """Return `scores` of `rows` among `size`; the others have what is `kept`, or 0."""
     if rows is None:
         return scores
     shape = (size, *scores.shape[1:])

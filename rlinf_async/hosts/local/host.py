@@ -77,6 +77,7 @@ class LocalHost(Host):
                 settings.asynchrony,
                 steps_per_decision=settings.run.steps_per_decision,
                 skips_ended=settings.run.skips_ended,
+                left_out=settings.run.left_out,
             ),
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,

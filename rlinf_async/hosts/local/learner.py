@@ -22,11 +22,19 @@ from rlinf_async.core.objectives import (
     without_signal,
 )
 from rlinf_async.core.scores import Scored
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
+from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, rows_of, size_of
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, flat, samples_of
+from rlinf_async.hosts.kit.scoring import (
+    LIVE_FIELD,
+    PROXIMAL_FIELD,
+    flat,
+    put_rows,
+    samples_of,
+    scored_rows,
+)
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
@@ -88,6 +96,11 @@ class LocalTraining:
         self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped_steps = SkippedSteps()
+        self._passes: LivePasses | None = None
+        if settings.run.left_out and not couples_rows(self.model):
+            size = settings.run.micro_batch_size
+            # One rank makes as many passes as itself.
+            self._passes = LivePasses(settings.run.left_out, size=size, streams=True, most=int)
 
     @property
     def scored(self) -> Scored:
@@ -101,7 +114,7 @@ class LocalTraining:
     def begin(self, batch: int) -> None:
         self._batch = batch
         self._metrics: dict[str, list[float]] = defaultdict(list)
-        self._count = 0.0
+        self._count = self._loss = 0.0
         self._silent = 0
         self._reports: list[Tensors] = []
         self._episodes: list[Tensors] = []
@@ -115,6 +128,8 @@ class LocalTraining:
         fields = side_by_side(payloads, self._settings.horizon)
         self._note_episodes(fields)
         rollout = self._queue.put(fields)
+        if self._passes is not None:
+            rollout[LIVE_FIELD] = live_decisions(rollout, self._settings)  # type: ignore[arg-type]
         return {
             **rollout,
             PROXIMAL_FIELD: rollout["prev_logprobs"],
@@ -136,7 +151,13 @@ class LocalTraining:
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
         # T + 1 rows: of the last observation the value alone counts, which bootstraps the cut.
-        rollout |= {PROXIMAL_FIELD: leaf(own, "logprobs")[:-1], "prev_values": own["values"]}
+        logprobs, values = leaf(own, "logprobs")[:-1], leaf(own, "values")
+        if LIVE_FIELD in rollout:
+            # What has no gradient was not scored, and keeps what was stored.
+            live = leaf(rollout, LIVE_FIELD)
+            logprobs = torch.where(_over_parts(live, logprobs), logprobs, leaf(rollout, "prev_logprobs"))
+            values = torch.where(torch.cat([live, live[-1:]]), values, leaf(rollout, "prev_values"))
+        rollout |= {PROXIMAL_FIELD: logprobs, "prev_values": values}
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
         rollout.update(with_estimates(rollout, self._settings))  # type: ignore[arg-type]
@@ -153,10 +174,22 @@ class LocalTraining:
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
         with self._queue.watched():
             with self._spans.span("micro-batch"):
-                self._accumulate(samples)  # type: ignore[arg-type]
+                self._count += float(leaf(samples, "counted").sum())
+                self._train_live(samples, steps=steps)
             if steps:
                 with self._spans.span("optimizer step"):
                     self._step()
+
+    def _train_live(self, samples: Tree, *, steps: bool) -> None:
+        """Accumulate gradients of the samples that have one, at the latest when the optimizer steps."""
+        if self._passes is None:
+            self._accumulate(samples)  # type: ignore[arg-type]
+            return
+        advantages = leaf(samples, "advantages")
+        self._passes.add(samples, self._passes.live(leaf(samples, "valid"), advantages))
+        for _, packed, _ in self._passes.due(is_last=steps):
+            # Where no sample is live, one that is not: its gradients are 0, and the optimizer steps by them.
+            self._accumulate(packed)  # type: ignore[arg-type]
 
     def train_whole(self, rollout: Tree) -> None:
         """Do nothing: all training is that of micro-batches."""
@@ -177,7 +210,8 @@ class LocalTraining:
         rollouts = {f"rollout/{name}": value for name, value in self._of_rollouts().items()}
         if self._settings.algorithm == "grpo":
             means["train/groups_without_signal"] = float(self._silent)
-        return episodes | means | rollouts | self._skipped_steps.pop()
+        left_out = {} if self._passes is None else skipped(self._passes.pop_counts())
+        return episodes | means | rollouts | self._skipped_steps.pop() | left_out
 
     def _of_rollouts(self) -> dict[str, float]:
         return of_rollouts(self._reports) if self._reports else {}
@@ -187,7 +221,10 @@ class LocalTraining:
         pair = None
         if self._settings.asynchrony.recomputes:
             pair = (leaf(rollout, PROXIMAL_FIELD).flatten(0, 1).cpu(), leaf(samples, "prev_logprobs").cpu())
-        return samples, leaf(rollout, "staleness").flatten().cpu(), pair
+        staleness, live = leaf(rollout, "staleness"), rollout.get(LIVE_FIELD)
+        if isinstance(live, torch.Tensor) and live.any():
+            staleness = torch.where(live, staleness, -1)  # an age that is not looked for
+        return samples, staleness.flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
         with as_inference(self.model):
@@ -218,9 +255,7 @@ class LocalTraining:
             critic = value_loss(values, old_values, returns, clip=settings.value_clip)
             loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
-        count = samples["counted"].sum()
-        self._count += float(count)
-        self.note("loss", loss.detach() / count.clamp(min=1))
+        self._loss += float(loss.detach())
         self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
         self._note_weights(weights, anchor, behaviour, samples["valid"])
 
@@ -272,7 +307,8 @@ class LocalTraining:
         if not self._skipped_steps.step(float(norm)):
             self._optimizer.step()
         self._optimizer.zero_grad()
-        self._count = 0.0
+        self.note("loss", self._loss / max(1.0, self._count))
+        self._count = self._loss = 0.0
         self.note("actor/grad_norm", norm)
 
 
@@ -316,13 +352,30 @@ def as_inference(model: ActorCritic) -> Iterator[None]:
 
 @torch.no_grad()
 def score_rollout(rollout: Tree, model: ActorCritic) -> Tree:
-    """Return `logprobs` and `values` of all T + 1 observations, by the policy that is trained."""
+    """Return `logprobs` and `values` of T + 1 observations, by the policy that is trained; those of samples
+    that are not live are 0.
+    """
     inputs: list[Any] = [rollout[name] for name in ("forward_inputs", "bootstrap_inputs")]
+    samples, rows = flat(concatenate(inputs)), None
+    size, width = size_of(samples), leaf(rollout, "prev_logprobs").shape[1]
+    if LIVE_FIELD in rollout:
+        rows = scored_rows(leaf(rollout, LIVE_FIELD), values=True)
+        # A pass has a sample at least.
+        samples = rows_of(samples, rows if len(rows) else rows.new_zeros(1))
     with as_inference(model):
-        logprobs, values = model.score(flat(concatenate(inputs)))
-    width = leaf(rollout, "prev_logprobs").shape[1]
+        logprobs, values = model.score(samples)
     scores: Tree = {"logprobs": logprobs, "values": values}
+    if rows is not None:
+        scores = map_tensors(lambda tensor: put_rows(tensor[: len(rows)], rows, None, size=size), scores)
     return map_tensors(lambda tensor: tensor.unflatten(0, (-1, width)), scores)
+
+
+def live_decisions(rollout: Tensors, settings: LocalSettings) -> torch.Tensor:
+    """Return which decisions have a gradient, [T, B] bool."""
+    valid = valid_steps(rollout["ended"])
+    if settings.algorithm != "grpo":
+        return valid
+    return valid & (group_relative(_scores(rollout), settings.group_size) != 0)
 
 
 def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.kit.keys import Key
 from rlinf_async.hosts.kit.kinds import COUNT_KIND, POSITIVE_NUMBER, SEED_KIND, SHARE_KIND, Flag, Kind, Names
@@ -153,4 +154,11 @@ class LocalSettings:
             normalizes=self.algorithm == "ppo",
             seed=self.seed,
             skips_ended=self.asynchrony.skip.ended,
+            left_out=self._left_out(),
         )
+
+    def _left_out(self) -> LeftOut:
+        """The samples without a gradient: GRPO's loss has nothing beside the advantages."""
+        if not self.asynchrony.skip.masked:
+            return LeftOut()
+        return LeftOut(masked=True, silent=self.algorithm == "grpo")

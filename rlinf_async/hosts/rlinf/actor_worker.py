@@ -14,11 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.kit.live_passes import couples_rows
 from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
-from rlinf_async.hosts.rlinf.live_training import LiveTraining, couples_rows
+from rlinf_async.hosts.rlinf.live_training import LiveTraining
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss, Loss, corrected_loss, register
 from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss

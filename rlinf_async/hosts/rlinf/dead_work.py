@@ -23,7 +23,7 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
     works = [
         kinds.frames(steps_per_decision=settings.steps_per_decision, kept=_all_drawn(section)),
         kinds.ended(skips=settings.skips_ended, stands=stands(section), kept=counts_after_the_end(cfg)),
-        _masked(cfg, settings),
+        kinds.masked(settings.left_out, kept=reasons_kept(cfg)),
     ]
     return kinds.facts_of(settings.asynchrony, works)
 
@@ -40,16 +40,3 @@ def _all_drawn(section: Mapping[str, Any]) -> Iterator[Reason]:
         )
     if not section.get("env_class") and str(section["env_type"]) not in names_of(ADAPTER_GROUP):
         yield Reason(f"nobody has examined how {section['env_type']} draws, so that it draws every frame")
-
-
-def _masked(cfg: Mapping[str, Any], settings: RLinfSettings) -> kinds.DeadWork:
-    found = settings.left_out
-    samples = [
-        *(["after the end of an episode, or masked by a filter"] if found.masked else []),
-        *(["of groups with equal rewards"] if found.silent else []),
-    ]
-    share = kinds.MEASURED_SHARE.format("samples")
-    left_out = f"samples {' and '.join(samples)} are in no pass of the learner; {share}" if samples else ""
-    kept = tuple(reason.text for reason in reasons_kept(cfg))
-    nothing = ("every sample counts",) if not (samples or kept) else ()
-    return kinds.DeadWork(kind="masked", left_out=left_out, kept=kept or nothing)

@@ -14,6 +14,7 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.footprints import any_in_half
+from rlinf_async.hosts.kit.live_passes import skipped
 from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.scoring import LIVE_FIELD, ScoringTraining
@@ -25,8 +26,6 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.observe.meters import prefixed
 
-SKIPPED_METRIC = "async/skipped/samples"
-"""The metric of the share of samples that were left out, as they have no gradient."""
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout from which RLinf's rollout metrics are made."""
 
@@ -153,8 +152,7 @@ class FSDPTraining(ScoringTraining):
         """The share of samples, over all ranks and epochs, that were not trained on."""
         if self._actor.live is None:
             return {}
-        counts = self.summed(self._actor.live.pop_counts())
-        return {SKIPPED_METRIC: 1 - counts["trained"] / counts["seen"]}
+        return skipped(self.summed(self._actor.live.pop_counts()))
 
     def _silent(self) -> dict[str, float]:
         """Groups of the batch, on all ranks, whose members scored the same."""

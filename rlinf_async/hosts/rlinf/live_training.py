@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-import torch
-
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.packing import LiveSamples, Packing, Pass
+from rlinf_async.core.packing import Pass
 from rlinf_async.core.tensors import Tree, leaf
+from rlinf_async.hosts.kit.live_passes import LivePasses
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
 
-LOGGER = logging.getLogger(__name__)
 TOTAL_LOSS, ENTROPY_LOSS = "actor/total_loss", "actor/entropy_loss"
 """Metrics that RLinf's actor adds to those of the loss."""
 
@@ -45,43 +42,23 @@ class LiveTraining:
             streams: whether passes are made before a step is complete.
             most: the largest of a number over all ranks, all of which call it.
         """
-        self._loss, self.leaves, self._streams, self._most = loss, leaves, streams, most
-        self._accumulated = accumulated
-        self._samples = LiveSamples(Packing(size=size, mixes=leaves.mixes))
-        self._trained = self._seen = 0
+        self._loss, self.leaves, self._accumulated = loss, leaves, accumulated
+        self._passes = LivePasses(leaves, size=size, streams=streams, most=most)
 
     def micro_batch(self, samples: Tree, metrics: Metrics, train: TrainPass, *, is_last: bool) -> None:
         """Train what is to be trained now that this micro-batch has come, the last of its step or not."""
-        live = self._live(samples)
-        self._seen += len(live)
-        self._trained += int(live.sum())
-        self._loss.add(self._samples.add(samples, live), samples, live)
-        passes = self._passes(is_last)
-        for number, (one, packed) in enumerate(self._samples.take(passes), start=1):
+        mask: Any = samples.get("loss_mask")
+        live = self._passes.live(mask, leaf(samples, "advantages"))
+        self._loss.add(self._passes.add(samples, live), samples, live)
+        for one, packed, completes in self._passes.due(is_last=is_last):
             own: dict[str, list[float]] = {}
             with self._loss.passing(one) as complete:
-                train(packed, own, is_last and number == passes)
+                train(packed, own, completes)
             self._report(one, own, complete, metrics)
-        if is_last:
-            self._samples.finish()
 
     def pop_counts(self) -> dict[str, float]:
         """Samples since this was asked before: all, and those that were trained on."""
-        counts = {"seen": float(self._seen), "trained": float(self._trained)}
-        self._trained = self._seen = 0
-        return counts
-
-    def _live(self, samples: Tree) -> torch.Tensor:
-        mask: Any = samples.get("loss_mask")
-        live = self.leaves.live(mask, leaf(samples, "advantages"))
-        size = len(leaf(samples, "advantages"))
-        return torch.ones(size, dtype=torch.bool) if live is None else live
-
-    def _passes(self, is_last: bool) -> int:
-        if is_last:
-            return self._most(self._samples.needed)
-        # As many as every rank can fill.
-        return -self._most(-self._samples.full) if self._streams else 0
+        return self._passes.pop_counts()
 
     def _report(
         self, one: Pass, own: Mapping[str, list[float]], complete: Iterable[WholeLoss], metrics: Metrics
@@ -110,9 +87,3 @@ def _append(metrics: Metrics, values: Mapping[str, float]) -> None:
 
 def _append_all(metrics: Metrics, name: str, values: Iterable[float]) -> None:
     metrics.setdefault(name, []).extend(values)
-
-
-def couples_rows(model: torch.nn.Module) -> bool:
-    """Return True if a layer of `model`, in training mode, normalises by the rows that share a pass."""
-    layers = (torch.nn.modules.batchnorm._BatchNorm,)
-    return any(isinstance(module, layers) and module.training for module in model.modules())

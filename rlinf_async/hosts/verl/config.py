@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.exactness import why_learner_scores
@@ -18,6 +19,7 @@ from rlinf_async.hosts.simulators import max_batch_size
 from rlinf_async.hosts.tasks import settled
 from rlinf_async.hosts.verl.algorithms import normalizes, streams
 from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.left_out import left_out
 from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.hosts.verl.refusals import contradictions, not_added_up, refusals, too_few_places
 from rlinf_async.hosts.verl.settings import (
@@ -165,4 +167,5 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,
         skips_ended=asynchrony.skip.ended and not any(counts_on(section(cfg, "train"))),
+        left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
     )

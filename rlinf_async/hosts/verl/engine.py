@@ -135,6 +135,17 @@ class PolicyEngine(FSDPEngine):
             groups.append({"params": value_head, "lr": lr})
         return build_optimizer(groups, self.optimizer_config)
 
+    chosen: Callable[[TensorDict], TensorDict] | None = None
+    """Of the samples of an optimizer step, those that are trained; all of them without it."""
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
+    ) -> Any:
+        """veRL's passes over micro-batches of what is `chosen` of `data`."""
+        if self.chosen is not None and not forward_only:
+            data = self.chosen(data)
+        return super().forward_backward_batch(data, loss_function, forward_only)
+
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -20,6 +20,7 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.models import is_declared, parameters
+from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.keys import TABLE
@@ -47,7 +48,9 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
             settings.asynchrony,
             steps_per_decision=settings.steps_per_decision,
             skips_ended=settings.skips_ended,
+            left_out=settings.left_out,
             kept=counts_on(section(cfg, "train")),
+            kept_samples=left_out.reasons_kept(cfg),
         ),
         "changes": [asdict(change) for change in TABLE.changes(cfg)],
         "classes": {

@@ -18,6 +18,9 @@ from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.verl.algorithms import TOKEN_MEAN_MODE
 from rlinf_async.hosts.verl.settings import VerlSettings
 
+WHOLE_TOKENS = "whole_tokens"
+"""The valid tokens of an optimizer step on all ranks, where the engine gets a part of its samples alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
@@ -51,7 +54,7 @@ class PolicyLoss:
         # veRL's losses read these from the config, and not from arguments.
         self.actor.global_batch_info.update(
             dp_size=data["dp_size"],
-            batch_num_tokens=data["batch_num_tokens"],
+            batch_num_tokens=data[WHOLE_TOKENS] if WHOLE_TOKENS in data else data["batch_num_tokens"],
             global_batch_size=data["global_batch_size"],
             loss_scale_factor=self.actor.loss_scale_factor,
         )

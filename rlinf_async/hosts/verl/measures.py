@@ -29,21 +29,22 @@ class StepMeasures:
         self._parts: dict[str, list[float]] = defaultdict(list)
         self._sums: dict[str, float] = defaultdict(float)
 
-    def add(self, metrics: Mapping[str, Any], losses: Sequence[float]) -> None:
-        """Take the result of `forward_backward_batch` for one micro-batch."""
+    def add(self, metrics: Mapping[str, Any], losses: Sequence[float], *, counts: bool = True) -> None:
+        """Take the result of `forward_backward_batch` for one pass; an empty one `counts` in no mean."""
         self._sums["loss"] += sum(losses)
         for name, value in metrics.items():
             if isinstance(value, Metric) and value.aggregation is AggregationType.SUM:
                 self._sums[name] += float(value.aggregate())
             else:
-                self._parts[name].append(_mean(value))
+                # Ranks need the same names, whichever samples they had.
+                self._parts[name] += [_mean(value)] if counts else []
 
     def step(self, *, divisor: float, grad_norm: float) -> None:
         """An optimizer step was made of what was added; sums of losses are to be divided."""
         for name, total in self._sums.items():
             self._steps[name].append(total / max(1.0, divisor))
         for name, parts in self._parts.items():
-            self._steps[name].append(_mean(parts))
+            self._steps[name].append(_mean(parts) if parts else 0.0)
         self._steps["actor/grad_norm"].append(grad_norm)
         self._sums.clear()
         self._parts.clear()

@@ -15,17 +15,19 @@ from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
+from rlinf_async.core.packing import passes_over
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, ScoringTraining, flat
+from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD, ScoringTraining, flat
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
-from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
+from rlinf_async.hosts.verl.algorithms import GROUP_ESTIMATORS, VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import PolicyEngine
-from rlinf_async.hosts.verl.losses import PolicyLoss, at_level
+from rlinf_async.hosts.verl.losses import WHOLE_TOKENS, PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
@@ -80,6 +82,10 @@ class EngineTraining(ScoringTraining):
         self._loss = replace(whole, streamed=settings.streams)
         # veRL's own loop divides by the tokens of a mini-batch: it gets the loss that does not stream.
         worker.set_loss_fn(whole)
+        self._passes: LivePasses | None = None
+        if settings.left_out and not couples_rows(worker.engine.module.train()):
+            size = settings.micro_batch_size
+            self._passes = LivePasses(settings.left_out, size=size, streams=settings.streams, most=self.most)
         self._count = 0.0
         self._silent = 0
         self._measures = StepMeasures()
@@ -108,8 +114,18 @@ class EngineTraining(ScoringTraining):
             )
         # Batch N is trained from version N of the policy: the difference is an age in versions.
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
+        if self._passes is not None:
+            rollout[LIVE_FIELD] = self._live(rollout)  # type: ignore[arg-type]
         self.look_at(rollout)
         return rollout
+
+    def _live(self, rollout: Tensors) -> torch.Tensor:
+        """The decisions that have a gradient, [T, B] bool, as far as that is known before values are."""
+        live = valid_decisions(rollout, self._settings)
+        if self._settings.left_out.silent and self._settings.estimator in GROUP_ESTIMATORS:
+            advantages, _ = estimate_pieces(rollout, self._settings, self._worker.algorithm)
+            live = live & (advantages != 0)
+        return live
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
         return self._engine.passes(parts, values=values)
@@ -148,15 +164,43 @@ class EngineTraining(ScoringTraining):
         return map_tensors(lambda tensor: tensor[order], columns)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
-        # One forward pass each: the cut was made before, by counts that are the same on every rank.
-        data = self.batch_of(samples, micro_batch_size=size_of(samples))
         with self._worker.spans.span("micro-batch"):
-            output = self._engine.forward_backward_batch(data, self._loss, forward_only=False)
-        # veRL has added this up over the ranks.
-        self._count += float(data["batch_num_tokens"])
-        self._measures.add(output["metrics"], output["loss"])
+            self._count += self._tokens(leaf(samples, "loss_mask"))
+            if self._passes is None:
+                self._train_pass(samples)
+            else:
+                mask, advantages = (leaf(samples, name) for name in ("response_mask", "advantages"))
+                self._passes.add(samples, self._passes.live(mask, advantages))
+                for one, packed, _ in self._passes.due(is_last=steps):
+                    self._train_pass(packed, rows=one.size)
         if steps:
             self._step()
+
+    def _tokens(self, mask: torch.Tensor) -> float:
+        return self.summed({"tokens": float(mask.sum())})["tokens"]
+
+    def _train_pass(self, samples: Tree, *, rows: int | None = None) -> None:
+        """One forward and backward pass over the first `rows` of the samples, or over all."""
+        data = self.batch_of(samples, micro_batch_size=size_of(samples))
+        if rows is not None:
+            _mask_behind(data, rows)
+        output = self._engine.forward_backward_batch(data, self._loss, forward_only=False)
+        self._measures.add(output["metrics"], output["loss"], counts=rows != 0)
+
+    def _packed(self, data: TensorDict) -> TensorDict:
+        """The samples of an optimizer step that have a gradient, in equally many passes on every rank."""
+        assert self._passes is not None, "nothing is left out without it"
+        mask, tokens = data["response_mask"], self._tokens(data["loss_mask"])
+        rows = self._passes.live(mask, data["advantages"]).nonzero().flatten()
+        self._passes.count(seen=len(mask), trained=len(rows))
+        passes = self.most(passes_over(len(rows), self._settings.micro_batch_size))
+        size = passes_over(len(rows), passes)
+        # veRL cuts equal micro-batches: what is missing to the last of them counts nothing.
+        padded = torch.cat([rows, rows.new_zeros(passes * size - len(rows))])
+        packed: TensorDict = data[padded]
+        _mask_behind(packed, len(rows))
+        tu.assign_non_tensor(packed, **{"micro_batch_size_per_gpu": size, WHOLE_TOKENS: tokens})
+        return packed
 
     def _step(self) -> None:
         divisor = self._count if self._loss.divides_later else 1.0
@@ -197,8 +241,18 @@ class EngineTraining(ScoringTraining):
             seed=self._worker.actor.data_loader_seed,
             dataloader_kwargs={"shuffle": self._worker.actor.shuffle},
         )
-        output = self._worker.train_mini_batch(data)
+        with self._choosing():
+            output = self._worker.train_mini_batch(data)
         return self._metrics(of_verl(tu.get(output, "metrics")))
+
+    @contextmanager
+    def _choosing(self) -> Iterator[None]:
+        """The block in which veRL's own loop trains the samples that have a gradient."""
+        self._engine.chosen = self._packed if self._passes is not None else None
+        try:
+            yield
+        finally:
+            self._engine.chosen = None
 
     def note(self, name: str, value: float) -> None:
         self._measures.note(name, value)
@@ -221,10 +275,14 @@ class EngineTraining(ScoringTraining):
         if self._settings.plan.group_size > 1:
             silent = self.summed({"groups_without_signal": float(self._silent)})
             training = {**training, **silent}
-        return prefixed("rollout", rollouts) | prefixed("train", {**training, **self._examined})
+        left_out = {} if self._passes is None else skipped(self.summed(self._passes.pop_counts()))
+        return prefixed("rollout", rollouts) | prefixed("train", {**training, **self._examined}) | left_out
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return sum_over_ranks(sums, self._group)
+
+    def most(self, count: int) -> int:
+        return int(sum_over_ranks({"count": float(count)}, self._group, op=dist.ReduceOp.MAX)["count"])
 
     def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         return at_level(logprobs, self._settings)
@@ -233,6 +291,14 @@ class EngineTraining(ScoringTraining):
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:
     """[T, B] as [T * B, L]: every ratio of a decision has its advantage, mask, return and value."""
     return per_decision.flatten().float()[:, None].expand_as(like)
+
+
+def _mask_behind(data: TensorDict, rows: int) -> None:
+    """Let samples behind the first `rows` count nothing."""
+    for name in ("response_mask", "loss_mask"):
+        mask = data[name].clone()  # it may be a part of another tensor
+        mask[rows:] = 0
+        data[name] = mask
 
 
 def _by_trajectory(rewards: torch.Tensor) -> torch.Tensor:
