@@ -257,6 +257,8 @@ $(TEST_PYTHONS): test-python-%:
 nightly: export HYPOTHESIS_PROFILE := nightly
 nightly: setup-dev setup-verl-dev setup-simulators setup-scripts
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly --timeout 3600 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.wire.simulation --seconds 2700 --from $$(date +%y%m%d)0000
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.wire.simulation --seconds 900 --from $$(date +%y%m%d)0000 --disk
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m nightly --timeout 3600 $(ARGS)
 	$(if $(VLA_SOURCES),$(MAKE) test-vla ARGS="-m nightly --timeout 3600",@echo "left out: make test-vla, as VLA_SOURCES names no sources of models")
 	for each in $(OTHER_PYTHONS); do \

@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from itertools import chain, count
 
 from tests.wire.simulation.saving import SavingSchedule
 from tests.wire.simulation.schedule import Schedule
@@ -15,12 +16,16 @@ def main():
     parser.add_argument("seeds", nargs="*", type=int)
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed of many")
     parser.add_argument("--to", type=int, default=0, help="the seed behind the last of many")
+    parser.add_argument("--seconds", type=float, help="how long seeds are tried, from the first one on")
     parser.add_argument("--disk", action="store_true", help="schedules of checkpoints on a disk")
     asked = parser.parse_args()
     kind = SavingSchedule if asked.disk else Schedule
-    began, faults, bad = time.process_time(), Counter(), []
-    seeds = [*asked.seeds, *range(asked.first, asked.to)]
-    for seed in seeds:
+    began, faults, bad, tried = time.process_time(), Counter(), [], 0
+    give_up = None if asked.seconds is None else time.monotonic() + asked.seconds
+    for seed in chain(asked.seeds, count(asked.first) if give_up else range(asked.first, asked.to)):
+        if give_up and time.monotonic() > give_up:
+            break
+        tried += 1
         schedule = kind(seed)
         try:
             schedule.play()
@@ -30,10 +35,8 @@ def main():
         faults.update({name: count for name, count in schedule.out.counts().items() if count})
         if asked.seeds or seed in bad:
             sys.stdout.write(f"{schedule}\n{schedule.out}\n")
-    rate = len(seeds) / (time.process_time() - began)
-    sys.stdout.write(
-        f"{len(seeds)} schedules, {rate:.1f} a CPU second; {dict(faults)}; bad: {len(bad)} {bad}\n"
-    )
+    rate = tried / (time.process_time() - began)
+    sys.stdout.write(f"{tried} schedules, {rate:.1f} a CPU second; {dict(faults)}; bad: {len(bad)} {bad}\n")
     return 1 if bad else 0
 
 
