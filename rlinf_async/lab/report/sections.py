@@ -12,6 +12,7 @@ from rlinf_async.lab.report import charts, lines, time_line
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, ratio, share
 from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
+from rlinf_async.lab.report.resources import resources
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import ALL_PARTS, slowest
 from rlinf_async.observe.plain_data import finite
@@ -35,6 +36,7 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
         _over_time(subjects),
         _learning(subjects),
         _health(subjects),
+        *([held] if (held := resources(subjects)).shows else []),
         *([faults(subjects)] if any(subject.run.faults for subject in subjects) else []),
     ]
 

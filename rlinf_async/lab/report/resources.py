@@ -1,0 +1,49 @@
+"""The section on what the processes of a run hold, and on what of it will run out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlinf_async.lab.report.content import Section, Table
+from rlinf_async.lab.report.formatting import NO_VALUE
+from rlinf_async.lab.report.run_view import Subject
+from rlinf_async.observe.resources import as_held, in_words
+
+
+def resources(subjects: Sequence[Subject]) -> Section:
+    """A table for each run: what each process held at the last look. Ends that were foretold are remarks."""
+    tables = [table for subject in subjects if (table := _table(subject, alone=len(subjects) == 1))]
+    return Section(
+        id="resources",
+        nav="Resources",
+        title="What processes hold",
+        sentence="Memory, descriptors and threads of each process, and shared memory and disk of the run, "
+        "when the run was last looked at.",
+        tables=tables,
+        remarks=[sentence for subject in subjects for sentence in _foretold(subject)],
+    )
+
+
+def _table(subject: Subject, *, alone: bool) -> Table | None:
+    holdings = subject.run.status.get("holds")
+    found = {str(name): as_held(held) for name, held in _items(holdings)}
+    columns = list(dict.fromkeys(what for held in found.values() for what in held))
+    if not columns:
+        return None
+    rows = []
+    for name, held in found.items():
+        cells = [_cell(what, holdings[name], held) for what in columns]
+        rows.append([name, *cells])
+    return Table(header=["", *columns], rows=rows, note="" if alone else subject.label)
+
+
+def _cell(what: str, holding: Mapping[str, object], held: Mapping[str, object]) -> str:
+    return in_words({what: holding[what]}).removesuffix(f" {what}") if what in held else NO_VALUE
+
+
+def _foretold(subject: Subject) -> list[str]:
+    return [str(sentence) for _, sentence in _items(subject.run.status.get("foretold"))]
+
+
+def _items(entry: object) -> list[tuple[object, object]]:
+    return list(entry.items()) if isinstance(entry, Mapping) else []

@@ -1,0 +1,30 @@
+"""What processes hold, on the page of a run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf_async.lab.report.resources import resources
+
+HOLDS = {
+    "driver": {"memory": {"value": 1.5e9, "limit": 8e9}, "descriptors": {"value": 34}},
+    "the run": {"disk": {"value": 2e6, "limit": 1e9}},
+}
+SENTENCE = "driver: what it holds of memory grows by 10 MB a minute"
+
+
+def section(status):
+    return resources([SimpleNamespace(run=SimpleNamespace(status=status), label="a")])
+
+
+def test_each_process_has_a_row_and_what_is_foretold_is_said():
+    found = section({"holds": HOLDS, "foretold": {"driver, memory": SENTENCE}})
+    assert found.tables[0].header == ["", "memory", "descriptors", "disk"]
+    assert found.tables[0].rows[0][:3] == ["driver", "1.5 GB", "34"]
+    assert found.tables[0].rows[1][3] == "2 MB"
+    assert found.remarks == [SENTENCE]
+
+
+@pytest.mark.parametrize("status", [{}, {"holds": 3}, {"holds": {"driver": 7}}, {"holds": {"driver": {}}}])
+def test_a_status_without_it_shows_no_section(status):
+    assert not section(status).shows
