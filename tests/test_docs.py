@@ -81,6 +81,7 @@ ELSEWHERE = {
     r"rlinf-async (explain|sweep) --config-dir \$EMBODIED_PATH/config .*\+paper=.*": (
         "tests/test_docs_papers.py"
     ),
+    r"python docs/generate_papers\.py CHECKOUT": "tests/test_docs_papers.py",
     r"make (setup|setup-dev|setup-libero|setup-maniskill|check|docs|test|clean-room)": ".ci/run",
     r"make demo": ".ci/run",
     r"\.ci/run": ".github/workflows/ci.yml",
@@ -89,7 +90,7 @@ ELSEWHERE = {
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow.*": "tests/benchmarks/test_flow.py",
-    r"python -m benchmarks\.(chaos|newcomer|schedules|learning\.(tasks|pi0|causes)).*": (
+    r"python -m benchmarks\.(chaos|newcomer|schedules|dead_work\.shards|learning\.(tasks|pi0|causes)).*": (
         "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
     ),
 }

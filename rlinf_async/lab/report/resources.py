@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlinf_async.lab.report.content import Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE
@@ -25,8 +26,8 @@ def resources(subjects: Sequence[Subject]) -> Section:
 
 
 def _table(subject: Subject, *, alone: bool) -> Table | None:
-    holdings = subject.run.status.get("holds")
-    found = {str(name): as_held(held) for name, held in _items(holdings)}
+    holdings: dict[str, Any] = {str(name): held for name, held in _items(subject.run.status.get("holds"))}
+    found = {name: as_held(held) for name, held in holdings.items()}
     columns = list(dict.fromkeys(what for held in found.values() for what in held))
     if not columns:
         return None
