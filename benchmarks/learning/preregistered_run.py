@@ -85,6 +85,7 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",
+        "skip": False,  # which came later than these runs
         "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
         "advanced": {

@@ -110,6 +110,7 @@ def block_of(task: Task, mode: str) -> dict[str, Any]:
         return {}
     return {
         "mode": "full",
+        "skip": False,  # which came later than these runs
         "advanced": {"balance": "tasks" if mode == "tasks" else "exact"},
         "rollout": {"shards": task.shards},
         "streamer": {"micro_batch_size": task.envs // task.shards * task.horizon},

@@ -234,6 +234,24 @@ def test_what_is_scored_when_the_learner_gets_there_is_taken_first():
     assert [index for index, one in enumerate(given) if one.scores.cancelled()] == [0, 1, 2, 4, 7]
 
 
+def test_scores_of_a_rollout_that_ended_early_are_as_long_as_those_of_others():
+    class Noting(Anchoring):
+        def anchor(self, rollout, scores=None):
+            if scores is not None:
+                self.anchored.append(scores["logprobs"])
+
+    of, training = settings(micro_batch=2), Noting()
+    given = [replace(one, scores=Future()) for one in pieces_of(0)]
+    for one, decisions in ((given[0], HORIZON), (given[1], 1)):
+        one.scores.set_result({"logprobs": torch.ones(decisions + 1, 1)})
+    learner = learner_of(of, training)
+    learner.begin(0)
+    accept(learner, given)
+    (scores,) = training.anchored
+    assert scores.shape == (HORIZON + 1, 2)
+    assert torch.equal(scores[:2], torch.ones(2, 2))
+
+
 def added_up(ranks):
     """For each rank, the sums over all of them, which come at a call of each."""
     meeting, said = threading.Barrier(ranks, timeout=30), [{} for _ in range(ranks)]

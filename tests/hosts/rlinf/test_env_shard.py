@@ -125,6 +125,15 @@ def test_environments_are_told_whose_tasks_they_take_on_before_the_reset(monkeyp
     assert told == [(5, 7, 1)]
 
 
+def test_environments_of_rlinfs_own_are_told_no_tasks(monkeypatch):
+    told = []
+    monkeypatch.setattr(Walks, "take_on", lambda env, place, number: told.append(place), raising=False)
+    shard, _ = shard_of("env.train.env_class=null")
+    shard.take_on(5, 7)
+    rollout(shard)
+    assert told == []
+
+
 def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
     shard, _ = shard_of("env.train.auto_reset=true")
     with pytest.MonkeyPatch.context() as patch:

@@ -237,10 +237,11 @@ async def end(callers, listener):
 
 
 async def test_a_part_that_comes_damaged_is_asked_for_again_whole(travelled, monkeypatch):
-    find, damaged = weight_mirror.WeightServer._find, []
+    find, damaged, asked = weight_mirror.WeightServer._find, [], []
 
     def damaging(server, place, before, index):
         part = find(server, place, before, index)
+        asked.append((index, "whole" if before is None else "changes"))
         if before is not None and len(damaged) < 2:
             damaged.append(index)
             return part._replace(checksum=part.checksum ^ 1)
@@ -254,6 +255,8 @@ async def test_a_part_that_comes_damaged_is_asked_for_again_whole(travelled, mon
     await run.offer(1)
     await all_load(run, 1)
     assert damaged == [0, 1]
+    for index in damaged:
+        assert asked.count((index, "changes")) == asked.count((index, "whole")) == 1
 
 
 async def test_what_stays_damaged_is_an_error_and_no_rank_acts_by_it(travelled, monkeypatch):
