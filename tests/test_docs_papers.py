@@ -151,7 +151,8 @@ def test_the_commands_of_the_page_say_what_they_are_for(examples):
 
 
 def test_the_table_of_the_page_is_what_is_tested():
-    rows = re.findall(r"^\| ([A-F]) \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    setups, _, _ = PAGE.read_text().partition("### Dead work in the setups")
+    rows = re.findall(r"^\| ([A-F]) \|(.*)\|$", setups, re.MULTILINE)
     written = {letter: [cell.strip() for cell in cells.split("|")] for letter, cells in rows}
     expected = {
         setup.letter: [

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 SENDING = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
 
 class Sending:
     def find_spec(self, name, path=None, target=None):

@@ -182,3 +182,15 @@ def test_environments_and_policies_that_it_cannot_have_are_refused_by_name(overr
     ended = invoke("train", *NAME, override)
     assert ended.exit_code == 2
     assert message in ended.output.replace("\n", " ")
+
+
+def test_a_block_of_ones_own_is_noted_and_a_name_that_is_nearly_known_is_asked_for():
+    remarks = LocalHost().explain(
+        compose_config(
+            "local/point_reach", ["+hparams.lr=1e-4", "+setings.lr=1", "settings.lr=${hparams.lr}"]
+        )
+    )["remarks"]
+    own = [remark for remark in remarks if "of this config's own" in remark]
+    assert len(own) == 2
+    assert own[0] == "hparams is a block of this config's own, in which the local host reads nothing"
+    assert own[1].endswith("did you mean settings?")

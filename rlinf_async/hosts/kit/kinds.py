@@ -207,9 +207,11 @@ def is_finite(value: Any) -> bool:
 
 
 def written(value: Any) -> str:
-    """A value as it stands in an override: `true`, `null`, `0.5`, `name`."""
+    """A value as it stands in an override: `true`, `null`, `0.5`, `name`, `[one,two]`."""
     if value is None:
         return "null"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"  # a space would end the override
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest, shortened
 from rlinf_async.entry_points import MODELS_GROUP
-from rlinf_async.hosts.async_block import plain, read_block
-from rlinf_async.hosts.kit.keys import Key, Table, counterparts
+from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
+from rlinf_async.hosts.kit.keys import Key, Table, counterparts, own_sections
 from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
 from rlinf_async.hosts.kit.models import unbuildable
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
@@ -86,6 +86,12 @@ def _unread_keys(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(
                 f"a run of the local host does not read {key}={shortened(value)}; use {other}", f"~{key}"
             )
+
+
+def own_blocks(cfg: DictConfig) -> Iterator[str]:
+    """Yield a note for each block at the top of a config that is the user's own."""
+    sections = {*TABLE.sections, BLOCK_KEY}
+    yield from own_sections(cfg, sections, framework="the local host")
 
 
 def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:

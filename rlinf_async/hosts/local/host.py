@@ -19,7 +19,7 @@ from rlinf_async.config import words
 from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
-from rlinf_async.hosts.local.config import checked, settings_of
+from rlinf_async.hosts.local.config import checked, own_blocks, settings_of
 from rlinf_async.observe.check import Check
 
 
@@ -82,7 +82,7 @@ class LocalHost(Host):
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
-            "remarks": list(explanation.remarks(settings.run, auto_reset=False)),
+            "remarks": [*own_blocks(cfg), *explanation.remarks(settings.run, auto_reset=False)],
         }
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:

@@ -16,7 +16,7 @@ from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
 from rlinf_async.hosts.explanation import remarks
-from rlinf_async.hosts.local.config import settings_of
+from rlinf_async.hosts.local.config import own_blocks, settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
@@ -67,7 +67,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         on_fault=fault,
         keep_steps=False,
     )
-    for remark in remarks(settings.run, auto_reset=False):
+    for remark in (*own_blocks(cfg), *remarks(settings.run, auto_reset=False)):
         display.note(remark)
     display.start(title, step=0, total=settings.batches)
     so_far = partial(_sum_of, tally, trainer)

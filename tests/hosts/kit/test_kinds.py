@@ -111,3 +111,7 @@ def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
         "a.b.c is missing; set it to a whole number of at least 1"
     ]
     assert table.malformed({}, complete=False) == []
+
+
+def test_a_list_is_one_word_of_an_override():
+    assert written(["model", "optimizer", None]) == "[model,optimizer,null]"
