@@ -286,6 +286,7 @@ assert (missing, len(misshaped)) == wanted, (missing, misshaped)
 RENDERING = """
 import os
 import sys
+from types import SimpleNamespace
 import gymnasium
 from rlinf.envs.metaworld.metaworld_env import MetaWorldEnv
 
@@ -300,7 +301,7 @@ def make(*args, **kwargs):
 
 gymnasium.make = make
 env = object.__new__(MetaWorldEnv)
-env.seed_offset, env.num_envs = 5, 1
+env.seed_offset, env.num_envs, env.cfg = 5, 1, SimpleNamespace(seed=0)
 env.env_names_all, env.task_descriptions_all, env.task_ids = ["reach-v3"], ["reach"], [0]
 for given, stock, patched in (("3", "5", "3"), (None, "5", "5")):
     os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
