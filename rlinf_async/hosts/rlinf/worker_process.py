@@ -43,8 +43,9 @@ class WorkerHooks:
     def install(self) -> None:
         """Put the plugin into this process."""
         if not self.installed:
-            self._put_in()
+            # First: the user's extension module, which this loads, may call `register()` itself.
             self.installed = True
+            self._put_in()
 
     def remove(self) -> None:
         """Leave RLinf as it was."""

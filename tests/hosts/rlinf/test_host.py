@@ -191,5 +191,17 @@ def test_without_active_levels_a_users_extension_module_is_loaded_by_ours(monkey
         host.remove()
 
 
+def test_a_users_extension_module_may_register_the_plugin_that_loads_it(monkeypatch, tmp_path):
+    (tmp_path / "registering.py").write_text("from rlinf_async.plugin import register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(USERS_MODULE, "registering")
+    monkeypatch.setenv("WORKER_NAME", "a worker process")
+    plugin.register()
+    try:
+        assert plugin.is_registered()
+    finally:
+        plugin.unregister()
+
+
 def test_an_environment_class_by_name_is_found_through_its_entry_point(installed):
     assert env_module.get_env_cls("metaworld", config().env.train).__name__ == "MetaWorldTaskEnv"
