@@ -132,7 +132,7 @@ def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Resu
     with running(command, log) as process:
         began = wait_for(process, lambda: len(steps_of(directory)) >= FIRST_STEP, within_s=STEP_S)
         if began is None:
-            return {"passed": False, "status": process.returncode, "said": last_words(log)}
+            return {"passed": False, "status": process.returncode, "said": _said(log)}
         stop = _killing(host, process.pid, directory, every_s)
         looks = _looks(process, minutes * 60)
         killed = stop()
@@ -152,7 +152,7 @@ def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Resu
         "first": _totals(looks[0]),
         "last": _totals(looks[-1]),
         "outcome": outcome,
-        "said": last_words(log),
+        "said": _said(log),
     }
 
 
@@ -163,6 +163,11 @@ def _looks(process: subprocess.Popen[bytes], seconds: float) -> list[Look]:
         time.sleep(LOOK_S)
         looks.append(look(process.pid, seconds=now + LOOK_S))
     return looks
+
+
+def _said(log: Path) -> str:
+    """The last words of a run, with paths as they are from here: results are kept."""
+    return last_words(log).replace(f"{Path.cwd()}/", "")
 
 
 def _totals(one: Look) -> dict[str, float]:
@@ -317,7 +322,7 @@ def resumed_beside_its_writer(directory: Path) -> Result:
         "resumed_at": begun_at,
         "steps": steps,
         "outcomes": outcomes,
-        "said": last_words(directory / "second.log"),
+        "said": _said(directory / "second.log"),
     }
 
 
@@ -361,5 +366,5 @@ def two_on_one_cluster(directory: Path) -> Result:
         and all(one["steps"] == STEPS for one in outcomes.values()),
         "cluster_lives": alive,
         "outcomes": outcomes,
-        "said": {name: last_words(directory / f"{name}.log") for name in names},
+        "said": {name: _said(directory / f"{name}.log") for name in names},
     }
