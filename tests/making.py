@@ -128,3 +128,12 @@ def step_report(step=1, *, busy=None, **changes):
         "batch_wait": Spread(),
     }
     return StepReport(**one | changes)
+
+
+def drawn_plan(draw, **sizes):
+    """A plan whose sizes `draw` takes from those that are given, anew until they divide."""
+    while True:
+        try:
+            return ShardPlan(**{name: draw(some) for name, some in sizes.items()})
+        except ValueError:
+            continue

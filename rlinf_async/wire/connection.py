@@ -419,6 +419,9 @@ async def _connect(connection: Connection, place: str | tuple[str, int], peer: s
     near, loop = isinstance(place, str), asyncio.get_running_loop()
     create: Any = loop.create_unix_connection if near else loop.create_connection
     for number in range(CONNECT_TRIES):
+        if number:
+            # A listener that has no descriptor left ends those that have not shown yet who they are.
+            await asyncio.sleep(ROOM_WAIT_S * 2 ** (number - 1))
         sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
         sock.setblocking(False)
         try:
@@ -429,8 +432,6 @@ async def _connect(connection: Connection, place: str | tuple[str, int], peer: s
             raise PeerError(f"{peer} cannot be reached at {place!r}: {error.strerror}") from error
         if await connection.connect(partial(create, sock=sock)):
             return
-        # A listener that has no descriptor left ends those that have not shown yet who they are.
-        await asyncio.sleep(ROOM_WAIT_S * 2**number)
     raise PeerError(f"{peer} has ended the connection {CONNECT_TRIES} times before anything was said")
 
 

@@ -15,7 +15,6 @@ from functools import partial
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.loops.env import evaluate_shard, run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.inference import refresh_weights, serve_policy
@@ -26,6 +25,7 @@ from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
 from tests.loops import mortal
 from tests.loops import schedule_parts as parts
+from tests.making import drawn_plan
 
 QUANTUM_S = 1 / 64
 BEFORE = Ledger(produced=70, trained=60, env_steps_trained=600, refused=Counter(stale=10))
@@ -67,7 +67,15 @@ class Schedule:
         draw = self.rng.choice
         self.bound, self.tasks = draw((0, 1, 1, 2, 3)), self.rng.random() < 0.3
         self.dynamic, self.streaming = self.rng.random() < 0.7, self.rng.random() < 0.5
-        self.plan = self._plan()
+        self.plan = drawn_plan(
+            draw,
+            total_envs=(4, 8, 12, 24),
+            env_workers=(1, 2),
+            inference_ranks=(1, 2, 3),
+            learner_ranks=(1, 2, 3),
+            shards_per_worker=(1, 2, 3, 4),
+            rollout_epochs=(1, 2, 3),
+        )
         self.first, self.batches = draw((0, 0, 5)), draw((3, 6, 9))
         self.horizon, self.evaluates = draw((1, 3, 6)), self.rng.random() < 0.4
         self.ends_early = self.rng.random() < 0.5
@@ -95,21 +103,6 @@ class Schedule:
         )
         shown += ("restarts", "breaks", "deaths", "ends_early")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
-
-    def _plan(self):
-        draw = self.rng.choice
-        while True:
-            try:
-                return ShardPlan(
-                    total_envs=draw((4, 8, 12, 24)),
-                    env_workers=draw((1, 2)),
-                    inference_ranks=draw((1, 2, 3)),
-                    learner_ranks=draw((1, 2, 3)),
-                    shards_per_worker=draw((1, 2, 3, 4)),
-                    rollout_epochs=draw((1, 2, 3)),
-                )
-            except ValueError:
-                continue  # sizes that do not divide
 
     def node(self, index):
         return f"node {index % self.nodes}"

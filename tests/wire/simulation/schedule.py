@@ -15,12 +15,11 @@ import ray
 import rlinf_async.loops.env
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
-from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
 from rlinf_async.wire import connection, memory, payloads
-from tests.making import run_settings
+from tests.making import drawn_plan, run_settings
 from tests.wire.simulation import parts
 from tests.wire.simulation.cluster import DIED, Actor, Cluster, FailedTask
 from tests.wire.simulation.faults import Faults
@@ -67,7 +66,15 @@ class Schedule:
         draw = self.rng.choice
         self.bound, self.dynamic = draw((0, 1, 1, 2)), self.rng.random() < 0.7
         self.streaming = self.rng.random() < 0.5
-        self.plan = self._plan()
+        self.plan = drawn_plan(
+            draw,
+            total_envs=(2, 4, 6),
+            env_workers=(1, 2),
+            inference_ranks=(1, 2, 3),
+            learner_ranks=(1, 1, 2),
+            shards_per_worker=(1, 2),
+            rollout_epochs=(1, 1, 2),
+        )
         self.first, self.batches, self.horizon = draw((0, 0, 5)), draw((2, 3)), draw((1, 2, 3))
         self.nodes = [f"node {number}" for number in range(draw((1, 1, 2, 3)))]
         self.hides = draw((0, 0, 0.3))
@@ -82,21 +89,6 @@ class Schedule:
     def __str__(self):
         shown = ("seed", "bound", "dynamic", "streaming", "first", "batches", "horizon", "nodes", "delay_s")
         return ", ".join(f"{name}={getattr(self, name)}" for name in shown) + f", {self.plan}"
-
-    def _plan(self):
-        draw = self.rng.choice
-        while True:
-            try:
-                return ShardPlan(
-                    total_envs=draw((2, 4, 6)),
-                    env_workers=draw((1, 2)),
-                    inference_ranks=draw((1, 2, 3)),
-                    learner_ranks=draw((1, 1, 2)),
-                    shards_per_worker=draw((1, 2)),
-                    rollout_epochs=draw((1, 1, 2)),
-                )
-            except ValueError:
-                continue  # sizes that do not divide
 
     async def nap(self, kind, who):
         """However long `who` takes for this today: now and then fifty times as long."""
