@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.tensors import Tree, in_parts, size_of
+from rlinf_async.core.tensors import Tree, in_parts, map_tensors, put_rows, size_of
 
 LOG_BOUND = 20.0
 """Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
@@ -80,6 +80,28 @@ class Scored:
 
 
 WHOLE = Scored()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToScore:
+    """The samples of a piece that are to be scored, of its (T + 1) * B: T decisions and a last observation.
+
+    In the place of the last actions, which have not been taken, is anything.
+    """
+
+    samples: Tree
+    """[R, ...]; one that nobody asked for, where there are no `rows`."""
+    rows: torch.Tensor | None
+    """[R] int64, ascending: the places of the samples; None where they are all."""
+    size: int
+    """(T + 1) * B."""
+
+    def at_their_rows(self, scores: Tree) -> Tree:
+        """`scores` of the samples, [R, ...], as those of all: [(T + 1) * B, ...], 0 for the others."""
+        rows = self.rows
+        if rows is None:
+            return scores
+        return map_tensors(lambda each: put_rows(each[: len(rows)], rows, None, size=self.size), scores)
 
 
 def bounded_exp(log_ratios: torch.Tensor) -> torch.Tensor:

@@ -91,6 +91,18 @@ def rows_of(tree: Tree, rows: torch.Tensor) -> Tree:
     return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], tree)
 
 
+def put_rows(
+    values: torch.Tensor, rows: torch.Tensor | None, kept: torch.Tensor | None, *, size: int
+) -> torch.Tensor:
+    """Return `values` of `rows`, [R] int64, among `size`; the others have what is `kept`, or 0."""
+    if rows is None:
+        return values
+    shape = (size, *values.shape[1:])
+    everyone = values.new_zeros(shape) if kept is None else kept.to(values).reshape(shape).clone()
+    everyone[rows] = values
+    return everyone
+
+
 def in_parts(most: int, *trees: Tree) -> Iterator[Tree]:
     """The samples of `trees`, one behind the other, `most` at a time; their number depends on sizes alone.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
+
+if TYPE_CHECKING:
+    from rlinf_async.core.scores import ToScore
 
 
 class ShardEnv(Protocol):
@@ -159,3 +162,10 @@ class Learner(Protocol):
 
     def finish(self) -> dict[str, float]:
         """The batch is complete: the remaining optimizer steps, and the metrics."""
+
+
+class AnchoredLearner(Learner, Protocol):
+    """A learner rank whose batches inference may score, too."""
+
+    def to_score(self, payload: Any) -> ToScore:
+        """Return what is to be scored of a piece; it is asked for in any thread."""

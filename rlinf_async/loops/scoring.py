@@ -10,6 +10,9 @@ When it gets to its next pieces it takes those whose scores are there; if there 
 inference would get to last, and scores that by itself (`StreamingLearner`). A piece's scores are a future:
 cancelling it takes the piece back, and says whether it came too late. So every piece is anchored once, by one
 of the two.
+
+Samples without a gradient are in no request, as they are in no pass of the learner: a host says which rows of
+a piece are to be scored (`core.scores.ToScore`). The others have scores of 0, which nobody reads.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from rlinf_async.core.scores import ToScore
 from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
 from rlinf_async.loops.ports import PiecePort, PolicyPort, TakenPieces
 from rlinf_async.loops.run_settings import RunSettings
 
-Inputs = Callable[[Any], Tree]
-"""Of a piece's payload, what a policy is scored by: [(T + 1) * B, ...], with anything in the place of the
-last actions, which have not been taken."""
+Inputs = Callable[[Any], ToScore]
+"""Of a piece's payload, what is to be scored of it."""
 
 
 class ScoredPieces:
@@ -81,8 +84,10 @@ class ScoredPieces:
         """
         # Shielded, as all pieces of a batch wait for one future: one that is taken back must not cancel it.
         await asyncio.shield(publication)
-        parts = in_parts(self._most, self._inputs(piece.payload))
-        scores = concatenate(await asyncio.gather(*(self._ask(part, version) for part in parts)))
+        inputs = self._inputs(piece.payload)
+        parts = in_parts(self._most, inputs.samples)
+        answers = await asyncio.gather(*(self._ask(part, version) for part in parts))
+        scores = inputs.at_their_rows(concatenate(answers))
         return map_tensors(lambda tensor: tensor.unflatten(0, (-1, piece.size)), scores)
 
     async def _ask(self, samples: Tree, version: int) -> Tree:

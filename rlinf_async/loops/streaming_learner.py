@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
-from rlinf_async.core.scores import Scored
+from rlinf_async.core.scores import Scored, ToScore
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import (
     Tree,
@@ -69,6 +69,9 @@ class Training(Protocol):
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         """The pieces side by side, masked, as inference has recorded them."""
+
+    def to_score(self, payload: Any) -> ToScore:
+        """What inference is to score of a piece; it is asked for in any thread."""
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         """Log-probabilities of the proximal policy, and values, for the rollout.
@@ -189,6 +192,9 @@ class StreamingLearner:
             with self._busy.busy(), self.training.working():
                 self._take_in(*self._next())
         return self._completes()
+
+    def to_score(self, payload: Any) -> ToScore:
+        return self.training.to_score(payload)
 
     def _completes(self) -> bool:
         """Return True if the pieces that have arrived are enough to be taken in."""

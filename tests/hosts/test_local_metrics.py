@@ -80,7 +80,7 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     for scored in (False, True):
         current = opinionated(1, *classes)
         if scored:
-            inputs = scoring_inputs(one.payload)
+            inputs = scoring_inputs(one.payload).samples
             with torch.no_grad():
                 logprobs, values = current.score(inputs["forward_inputs"])
             assert len(logprobs) == len(values) == (HORIZON + 1) * ENVS

@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD
-from rlinf_async.hosts.local import LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
 from rlinf_async.loops.streaming_learner import StreamingLearner
@@ -30,7 +30,7 @@ class Comparing:
     """Compares every anchor that inference has given with that of the policy which began the batch."""
 
     def __init__(self, monkeypatch):
-        self.given = self.own = 0
+        self.given = self.own = self.live = 0
         begin, anchor = LocalTraining.begin, LocalTraining.anchor
 
         def beginning(training, batch):
@@ -46,6 +46,8 @@ class Comparing:
             for name, value in fields.items():
                 own = rollout[name][: len(live)][live]
                 torch.testing.assert_close(own, value[live], rtol=1e-5, atol=1e-6)
+            # Values are of last observations, too.
+            self.live += int(live.sum() + live[-1].sum())
             width = rollout[PROXIMAL_FIELD].shape[1]
             self.given, self.own = (
                 (self.given, self.own + width) if scores is None else (self.given + width, self.own)
@@ -69,16 +71,21 @@ def patient(monkeypatch):
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("ends", ["few", "many"])
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_inference_scores_a_batch_by_the_weights_with_which_it_begins(monkeypatch, ranks, epochs, tmp_path):
+def test_inference_scores_live_samples_alone_by_the_weights_with_which_the_batch_begins(
+    monkeypatch, ranks, epochs, ends, tmp_path
+):
+    monkeypatch.setattr(PointReach, "radius", 0.2 if ends == "few" else 0.8)
     compared = Comparing(monkeypatch)
     run = settings(inference_ranks=ranks, update_epoch=epochs)
     result = LocalTrainer(run, point_reach(seed=1), run_dir=tmp_path).run()
     assert result.ledger.trained == ENVS * EPOCHS * BATCHES
     assert (compared.own, compared.given) == (0, ENVS * EPOCHS * BATCHES)
     kinds = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "score"]
-    assert sum(span["size"] for span in kinds) == compared.given * (HORIZON + 1)
+    assert sum(span["size"] for span in kinds) == compared.live
+    assert (compared.live < 0.7 * compared.given * (HORIZON + 1)) == (ends == "many")
     batches = [report.batch_size for report in result.reports]
     assert max(batch.high for batch in batches) <= run.max_batch_size
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.scores import ToScore
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.scoring import ScoredPieces
 from tests.loops.test_streaming_learner import HORIZON, Training, learner_of
@@ -57,13 +58,14 @@ def doubled(samples):
 
 def give_scores(one):
     """Score a piece as inference does."""
-    number = inputs(one.payload)["number"]
+    number = inputs(one.payload).samples["number"]
     one.scores.set_result({"logprobs": 2 * number.unflatten(0, (-1, 1))})
 
 
 def inputs(payload):
     """As of a host: all samples of the piece, and a last observation."""
-    return {"number": torch.cat([payload["number"], payload["number"][-1:]]).flatten()}
+    number = torch.cat([payload["number"], payload["number"][-1:]]).flatten()
+    return ToScore(samples={"number": number}, rows=None, size=len(number))
 
 
 class Anchoring(Training):
@@ -134,8 +136,8 @@ class Inference:
             await asyncio.sleep(0.125)
 
 
-def scored(of, policy, arriving, published, rank=0):
-    return ScoredPieces(arriving, policy, of, rank=rank, published=published, inputs=inputs, values=True)
+def scored(of, policy, arriving, published, rank=0, to_score=inputs):
+    return ScoredPieces(arriving, policy, of, rank=rank, published=published, inputs=to_score, values=True)
 
 
 def test_every_piece_is_anchored_once_by_one_of_both_whatever_comes_first():
@@ -354,6 +356,27 @@ async def test_a_piece_is_scored_in_requests_that_fit_and_its_scores_have_its_sh
     assert policy.most == 4  # one for each inference rank, and one that waits
     assert publication.asked == [4]
     assert now() == 4.0  # two for the version, two for the requests, four at a time
+
+
+@pytest.mark.parametrize("rows", [[0, 3, 4, 9], [7], []])
+async def test_samples_without_a_gradient_are_in_no_request_and_the_scores_of_others_are_at_their_places(
+    rows,
+):
+    def some(payload):
+        whole, places = inputs(payload), torch.tensor(rows, dtype=torch.int64)
+        asked = places if rows else torch.tensor([0])
+        return replace(whole, samples={"number": whole.samples["number"][asked]}, rows=places)
+
+    policy = Policy()
+    one = piece(ticket(batch=4), size=2, payload={"number": torch.arange(1.0, 9.0).view(4, 2)})
+    pieces = scored(settings(), policy, Handing(one), Publication(), to_score=some)
+    (taken,), _ = await pieces.take(4, whole=False)
+    scores = await asyncio.wrap_future(taken.scores)
+    expected = torch.zeros(10)
+    for row in rows:
+        expected[row] = 2 * [1, 2, 3, 4, 5, 6, 7, 8, 7, 8][row]
+    assert torch.equal(scores["logprobs"], expected.view(5, 2))
+    assert sum(each.size for each in policy.requests) == max(1, len(rows))
 
 
 async def test_scores_of_another_version_are_an_error():

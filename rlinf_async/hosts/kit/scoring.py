@@ -17,8 +17,18 @@ import torch
 from rlinf_async.core import premise
 from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scores import WHOLE, in_passes, joined
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors
+from rlinf_async.core.scores import WHOLE, ToScore, in_passes, joined
+from rlinf_async.core.tensors import (
+    Tensors,
+    Tree,
+    concatenate,
+    leaf,
+    map_tensors,
+    put_rows,
+    rows_of,
+    size_of,
+)
+from rlinf_async.hosts.kit.pieces import BEYOND_FIELD, to_the_horizon
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Pair
@@ -48,11 +58,30 @@ def flat(tree: Any) -> Tree:
     return map_tensors(lambda tensor: tensor.flatten(0, 1), tree)
 
 
-def scoring_inputs(payload: Tree) -> Tree:
-    """Return the samples by which inference scores a piece: T * B decisions and, behind them, the last B
-    observations.
+def scoring_inputs(payload: Tree, live: torch.Tensor | None = None, *, values: bool = True) -> ToScore:
+    """Return what inference scores of a piece of T * B decisions and B last observations behind them.
+
+    Args:
+        live: which decisions have a gradient, [horizon, B] bool; None: all.
+        values: whether values are wanted, which are of the last observations, too.
     """
-    return concatenate([samples_of(payload), _last(payload, flat(payload["bootstrap_inputs"]))])
+    samples, last = samples_of(payload), _last(payload, flat(payload[BEYOND_FIELD]))
+    size = size_of(samples) + size_of(last)
+    if live is None:
+        return ToScore(samples=concatenate([samples, last]), rows=None, size=size)
+    rows = scored_rows(live, values=values)
+    # A piece whose episodes have all ended has fewer decisions than the horizon: none of the others is live.
+    rows = rows[rows < size]
+    (chosen,) = row_parts(rows, 1, samples, last)
+    return ToScore(samples=chosen, rows=rows, size=size)
+
+
+def what_happened(payload: Tree, horizon: int) -> Tree:
+    """Return the fields of a piece by which samples are live, with as many rows as a rollout of `horizon`
+    decisions: all but the inputs of the policy.
+    """
+    large = ("forward_inputs", BEYOND_FIELD)
+    return to_the_horizon({name: field for name, field in payload.items() if name not in large}, horizon)
 
 
 def scored_rows(live: torch.Tensor, *, values: bool) -> torch.Tensor:
@@ -135,18 +164,6 @@ def anchor(
         rollout["prev_values"] = put_rows(scores, rows, old.flatten(0, 1), size=everyone).reshape(old.shape)
 
 
-def put_rows(
-    scores: torch.Tensor, rows: torch.Tensor | None, kept: torch.Tensor | None, *, size: int
-) -> torch.Tensor:
-    """Return `scores` of `rows` among `size`; the others have what is `kept`, or 0."""
-    if rows is None:
-        return scores
-    shape = (size, *scores.shape[1:])
-    everyone = scores.new_zeros(shape) if kept is None else kept.to(scores).reshape(shape).clone()
-    everyone[rows] = scores
-    return everyone
-
-
 def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: bool) -> premise.Sums:
     """`core.premise.compare` of the samples of batch `batch` in `rollout`, as the learner scores them.
 
@@ -226,6 +243,21 @@ class ScoringTraining:
         """Return sums over all learner ranks. A host makes them."""
         raise NotImplementedError
 
+    def live(self, rollout: Tree) -> torch.Tensor | None:
+        """Return which samples of a rollout have a gradient, [T, B] bool; None: all. A host knows.
+
+        It is asked in the thread of learning, and at any time in another one.
+
+        Args:
+            rollout: `what_happened` in it, side by side, or all that a rollout has.
+        """
+        raise NotImplementedError
+
+    def to_score(self, payload: Tree) -> ToScore:
+        """See `loops.streaming_learner.Training`."""
+        live = self.live(what_happened(payload, self._settings.horizon))
+        return scoring_inputs(payload, live, values=self._critic)
+
     def most(self, count: int) -> int:
         """Return the largest `count` of all learner ranks. A host that leaves samples out knows it."""
         raise NotImplementedError
@@ -268,6 +300,9 @@ class ScoringTraining:
         else:
             # [T + 1, B, ...]: the last row is that of the last observations, as in `scoring_inputs`.
             scored: Any = flat(scores)
+            if LIVE_FIELD in rollout:
+                how["rows"] = scored_rows(leaf(rollout, LIVE_FIELD), values=values)
+                scored = rows_of(scored, how["rows"])
             anchor(rollout, [scored], **how)
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:

@@ -21,19 +21,28 @@ from rlinf_async.core.objectives import (
     without_masked,
     without_signal,
 )
-from rlinf_async.core.scores import Scored
-from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf, map_tensors, rows_of, size_of
+from rlinf_async.core.scores import Scored, ToScore
+from rlinf_async.core.tensors import (
+    Tensors,
+    Tree,
+    concatenate,
+    leaf,
+    map_tensors,
+    put_rows,
+    rows_of,
+    size_of,
+)
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
-from rlinf_async.hosts.kit.pieces import side_by_side
+from rlinf_async.hosts.kit.pieces import side_by_side, to_the_horizon
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.scoring import (
     LIVE_FIELD,
     PROXIMAL_FIELD,
     flat,
-    put_rows,
     samples_of,
     scored_rows,
+    scoring_inputs,
 )
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -143,6 +152,14 @@ class LocalTraining:
         success = ended & ~cut
         self._metrics["env/success_once"] += map(float, success.any(dim=0))
         self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
+
+    def to_score(self, payload: Any) -> ToScore:
+        live = None
+        if self._passes is not None:
+            fields = {name: payload[name] for name in ("prev_logprobs", "rewards", "ended")}
+            longest: Any = to_the_horizon(fields, self._settings.horizon)
+            live = live_decisions(longest, self._settings)
+        return scoring_inputs(payload, live)
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         if scores is None:

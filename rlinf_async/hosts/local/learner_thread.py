@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.core.scores import ToScore
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -25,7 +27,7 @@ class LearnerThread:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: AnchoredLearner,
         *,
         streaming: bool,
         spans: SpanLog = UNRECORDED,
@@ -56,6 +58,10 @@ class LearnerThread:
                 if learning.done():
                     learning.exception()  # which only echoes what has ended the run
         return metrics
+
+    def to_score(self, payload: Any) -> ToScore:
+        """What inference is to score of a piece."""
+        return self._learner.to_score(payload)
 
     def close(self) -> None:
         """Wait for the batch that may still be trained, if it ever ends."""

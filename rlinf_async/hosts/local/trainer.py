@@ -15,7 +15,6 @@ import torch
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
@@ -251,8 +250,9 @@ class LocalRun(InProcessRun):
         async def published(version: int) -> None:
             """Return at once: the one rank has the weights before its batch begins."""
 
+        inputs = self._learner.to_score
         return ScoredPieces(
-            pieces, self._requests, run, rank=0, published=published, inputs=scoring_inputs, values=True
+            pieces, self._requests, run, rank=0, published=published, inputs=inputs, values=True
         )
 
     async def _collect(self) -> None:

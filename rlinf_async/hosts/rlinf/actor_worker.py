@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.live_passes import couples_rows
-from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
@@ -121,9 +120,6 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
 
     def make_sender(self) -> WeightSender:
         return WeightSender(Snapshot(self))
-
-    def scoring_inputs(self, payload: Any) -> Tree:
-        return scoring_inputs(payload)
 
     def wants_values(self, settings: RLinfSettings) -> bool:
         return settings.has_critic

@@ -59,7 +59,7 @@ class FSDPTraining(ScoringTraining):
         fields = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
         # Taken out, as their leading dimension is not that of the rollout.
         bootstrap = fields.pop("bootstrap_inputs", None)
-        rollout: Tree = self._actor._process_received_rollout_batch(fields)
+        rollout: Tree = self._masked(fields)
         if (live := self._live(rollout)) is not None:
             rollout[LIVE_FIELD] = live
         self.look_at(rollout)
@@ -67,8 +67,16 @@ class FSDPTraining(ScoringTraining):
             rollout["bootstrap_inputs"] = bootstrap
         return rollout
 
+    def _masked(self, fields: Tree) -> Tree:
+        """The fields of pieces side by side, with RLinf's masks."""
+        rollout: Tree = self._actor._process_received_rollout_batch(fields)
+        return rollout
+
+    def live(self, rollout: Tree) -> torch.Tensor | None:
+        return self._live(self._masked(rollout))
+
     def _live(self, rollout: Tree) -> torch.Tensor | None:
-        """The samples that have a gradient, [T, B] bool, or None for all."""
+        """The samples of a rollout with masks that have a gradient, [T, B] bool, or None for all."""
         leaves = self._actor.live.leaves if self._actor.live is not None else LeftOut()
         if not leaves:
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -240,6 +241,10 @@ def ratio_level(algorithm: Any) -> RatioLevel:
     return level
 
 
+# Of a thread: the learner counts in one, while another asks what of a piece is to be scored.
+_COUNTS: ContextVar[bool] = ContextVar("counts", default=True)
+
+
 class GroupAdvantages:
     """RLinf's advantages of GRPO, but 0 for groups without signal, which it counts.
 
@@ -264,16 +269,18 @@ class GroupAdvantages:
         advantages, returns = self._base(**kwargs)
         # RLinf's `calculate_scores` has summed the rewards of each trajectory before: [groups, members].
         silent = without_signal(kwargs["rewards"], kwargs["group_size"])
-        self._silent += int(silent.sum())
+        self._silent += int(silent.sum()) if _COUNTS.get() else 0
         members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
         return advantages.masked_fill(members, 0.0), returns
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """The block in which advantages are asked for that will be asked for again."""
-        silent = self._silent
-        yield
-        self._silent = silent
+        token = _COUNTS.set(False)
+        try:
+            yield
+        finally:
+            _COUNTS.reset(token)
 
     def pop_silent(self) -> int:
         """Groups without signal since this was asked before."""

@@ -16,9 +16,7 @@ from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.config import ActorConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
-from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.kit.scoring import scoring_inputs
 from rlinf_async.hosts.kit.sharded import ShardedWeights
 from rlinf_async.hosts.verl.algorithms import VALUE_ESTIMATORS
 from rlinf_async.hosts.verl.engine import MODEL_TYPE, PolicyEngine, PolicyModelConfig
@@ -53,9 +51,6 @@ class LearnerWorker(LearnerRank, TrainingWorker):
     def make_learner(self, settings: VerlSettings, busy: BusyMeter) -> StreamingLearner:
         self.engine.skipped_steps = self.skipped
         return engine_learner(self, settings, busy)
-
-    def scoring_inputs(self, payload: Any) -> Tree:
-        return scoring_inputs(payload)
 
     def wants_values(self, settings: VerlSettings) -> bool:
         return settings.estimator in VALUE_ESTIMATORS

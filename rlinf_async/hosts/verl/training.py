@@ -115,15 +115,18 @@ class EngineTraining(ScoringTraining):
         # Batch N is trained from version N of the policy: the difference is an age in versions.
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
         if self._passes is not None:
-            rollout[LIVE_FIELD] = self._live(rollout)  # type: ignore[arg-type]
+            rollout[LIVE_FIELD] = self.live(rollout)
         self.look_at(rollout)
         return rollout
 
-    def _live(self, rollout: Tensors) -> torch.Tensor:
-        """The decisions that have a gradient, [T, B] bool, as far as that is known before values are."""
-        live = valid_decisions(rollout, self._settings)
+    def live(self, rollout: Tree) -> torch.Tensor | None:
+        """See the class: as far as it is known before values are."""
+        if self._passes is None:
+            return None
+        tensors: Tensors = rollout  # type: ignore[assignment]
+        live = valid_decisions(tensors, self._settings)
         if self._settings.left_out.silent and self._settings.estimator in GROUP_ESTIMATORS:
-            advantages, _ = estimate_pieces(rollout, self._settings, self._worker.algorithm)
+            advantages, _ = estimate_pieces(tensors, self._settings, self._worker.algorithm)
             live = live & (advantages != 0)
         return live
 

@@ -265,6 +265,7 @@ def _training(
         if settings.left_out.masked:
             live = float(played.mean())
             beyond *= float(np.mean([length > horizon for length in lengths.seen]))
+            scored = live + beyond
     accepts, finishes = kinds["accept"], kinds["finish"]
     passes, steps = kinds["micro-batch"], kinds["optimizer step"]
     rollouts = settings.plan.trajectories_per_batch / settings.plan.learner_ranks

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from rlinf_async.core.scores import WHOLE
+from rlinf_async.core.scores import WHOLE, ToScore
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.core.types import MAX_PROBE_SAMPLES, ActionRequest, Piece
 from rlinf_async.lab.virtual.times import Times, TrainingTimes, WayTimes
@@ -85,6 +85,13 @@ Debt = tuple[str, float]
 """Work that is done, and still has to last: the kind of its span, "" for none, and its seconds."""
 
 
+def live_samples(lengths: Iterable[int], settings: RunSettings) -> int:
+    """Return the samples that are scored of episodes with these lengths, in decisions."""
+    # The values of the last observations, of episodes that go on, are of the same policy.
+    most = settings.horizon + settings.normalizes
+    return sum(min(length, most) for length in lengths)
+
+
 class VirtualTraining:
     """Trains on nothing; fills `loops.streaming_learner.Training`. What it would take is owed."""
 
@@ -110,11 +117,12 @@ class VirtualTraining:
         return {"advantages": torch.zeros(horizon, len(lengths)), "lengths": lengths[None]}
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
-        if scores is not None:
-            return
-        # The values of the last observations, of episodes that go on, are of the same policy.
-        most = self._settings.horizon + self._settings.normalizes
-        self.owed[-1] = ("", self._times.pass_s(int(leaf(rollout, "lengths").clamp(max=most).sum())))
+        if scores is None:
+            lengths = leaf(rollout, "lengths").flatten().tolist()
+            self.owed[-1] = ("", self._times.pass_s(live_samples(lengths, self._settings)))
+
+    def to_score(self, payload: Any) -> ToScore:
+        raise NotImplementedError("a planned run knows by its settings what is scored")
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
         return None

@@ -15,7 +15,7 @@ import torch
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.scores import ToScore
 from rlinf_async.lab.virtual.clock import run
 from rlinf_async.lab.virtual.ranks import (
     RankWeights,
@@ -23,6 +23,7 @@ from rlinf_async.lab.virtual.ranks import (
     VirtualLearner,
     VirtualPieces,
     VirtualRank,
+    live_samples,
 )
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import SimulatorBatch, Times
@@ -209,17 +210,21 @@ class VirtualRun(InProcessRun):
             self._settings,
             rank=rank,
             published=self._weights.published,
-            inputs=self._inputs_of_scores,
+            inputs=self._to_score,
             values=False,
         )
 
-    def _inputs_of_scores(self, lengths: Sequence[int]) -> Tree:
-        """Return what a piece is scored by: all of its rows, of which the last is that of its last decision
-        where nothing is decided after the ends.
+    def _to_score(self, lengths: Sequence[int]) -> ToScore:
+        """Return what is scored of a piece whose episodes have these lengths: its rows, of which the last is
+        that of its last decision where nothing is decided after the ends, or those of them that are trained.
         """
-        horizon = self._settings.horizon
-        played = min(horizon, max(lengths)) if self._settings.skips_ended else horizon
-        return {"none": torch.zeros(len(lengths) * (played + 1))}
+        settings, horizon = self._settings, self._settings.horizon
+        played = min(horizon, max(lengths)) if settings.skips_ended else horizon
+        size = len(lengths) * (played + 1)
+        if not settings.left_out.masked:
+            return ToScore(samples={"none": torch.zeros(size)}, rows=None, size=size)
+        count = live_samples(lengths, settings)
+        return ToScore(samples={"none": torch.zeros(count)}, rows=torch.arange(count), size=size)
 
     async def _learn(self) -> None:
         learners, spans = self._learners(), self._records.log(Process.DRIVER, 0)

@@ -83,7 +83,7 @@ class InferenceWorker(RunProcess):
         It is called in the thread of inference.
 
         Args:
-            samples: [N, ...], as the learner's `scoring_inputs` gives them.
+            samples: [N, ...], as the learner's `to_score` gives them.
             values: True if there is a critic whose values are wanted, too.
         """
         raise NotImplementedError

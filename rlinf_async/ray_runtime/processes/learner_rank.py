@@ -13,11 +13,10 @@ import torch
 
 from rlinf_async.core.failures import ForeignError
 from rlinf_async.core.premise import Premise
-from rlinf_async.core.tensors import Tree
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import contained, harmless
 from rlinf_async.loops.learner import PrefetchedPieces, learn_batch
-from rlinf_async.loops.ports import Learner, PiecePort
+from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import in_words
@@ -62,7 +61,7 @@ class LearnerRank(RunProcess):
         self._learner_rank = rank
         self._busy = BusyMeter()
         self.skipped = SkippedSteps()
-        self._learner: Learner | None = None
+        self._learner: AnchoredLearner | None = None
         self._pieces: PiecePort | None = None
         self._piece_data = HeldPieces()
         self._asks = False
@@ -75,7 +74,7 @@ class LearnerRank(RunProcess):
         """The address at which this rank is given the data of its pieces."""
         return self._piece_data.address()
 
-    def make_learner(self, settings: Any, busy: BusyMeter) -> Learner:
+    def make_learner(self, settings: Any, busy: BusyMeter) -> AnchoredLearner:
         """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
         raise NotImplementedError
 
@@ -89,12 +88,6 @@ class LearnerRank(RunProcess):
         return await asyncio.get_running_loop().run_in_executor(
             self._learning_thread, contained, job, harmless
         )
-
-    def scoring_inputs(self, payload: Any) -> Tree:
-        """Return the tensors by which inference scores a piece; see `loops.scoring.Inputs`. A host gives
-        it.
-        """
-        raise NotImplementedError
 
     def wants_values(self, settings: Any) -> bool:
         """Return True if there is a critic whose values inference is to score, too. A host knows."""
@@ -117,7 +110,7 @@ class LearnerRank(RunProcess):
         # The first batch has shown whether inference computes what the learner does.
         if settings.scored_by_inference and not self._asks and self.premise and self.premise.alike:
             self._asks = True
-            self._pieces = self._with_scores(self._pieces, settings, requests, coordinator)
+            self._pieces = self._with_scores(self._pieces, self._learner, settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
             # By rank and batch: ranks sample apart, and a run that is resumed samples as the one before did.
@@ -136,7 +129,12 @@ class LearnerRank(RunProcess):
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
     def _with_scores(
-        self, pieces: PiecePort, settings: RunSettings, requests: Handle, coordinator: Handle
+        self,
+        pieces: PiecePort,
+        learner: AnchoredLearner,
+        settings: RunSettings,
+        requests: Handle,
+        coordinator: Handle,
     ) -> PiecePort:
         return ScoredPieces(
             pieces,
@@ -144,7 +142,7 @@ class LearnerRank(RunProcess):
             settings,
             rank=self._learner_rank,
             published=coordinator.weights_published.remote,
-            inputs=self.scoring_inputs,
+            inputs=learner.to_score,
             values=self.wants_values(settings),
         )
 

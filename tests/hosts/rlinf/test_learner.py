@@ -201,8 +201,18 @@ def test_ratios_of_a_model_that_stores_every_denoise_step_are_those_of_the_one_d
     assert off_policy_ratios(monkeypatch, *overrides, selecting=True) == pytest.approx(plain, abs=1e-6)
 
 
+def live_rows(run, payload):
+    """The decisions before an end, of groups of unlike returns; and last observations, for a critic."""
+    live = ~payload["dones"][:-1, :, 0]
+    if not run.settings.compares_groups:
+        return torch.cat([live, live[-1:]]).flatten().nonzero().flatten().tolist()
+    returns = (payload["rewards"][..., 0] * live).sum(dim=0).view(-1, 4)
+    unlike = (returns != returns[:, :1]).any(dim=1).repeat_interleave(4)
+    return (live & unlike).flatten().nonzero().flatten().tolist()
+
+
 def scored_by_inference(run, pieces_of_batch):
-    """The pieces, all but one of the last micro-batch's scored by a rollout worker's model.
+    """The pieces, all but one of the last micro-batch's scored by a rollout worker's model, where live.
 
     Which one it is leaves the order as it is without scores.
     """
@@ -215,9 +225,11 @@ def scored_by_inference(run, pieces_of_batch):
     for index, piece in enumerate(found):
         if index == len(found) - run.settings.pieces_taken_together:
             continue
-        inputs = run.actor.scoring_inputs(piece.payload)
+        inputs = run.learner.to_score(piece.payload)
+        assert inputs.rows.tolist() == live_rows(run, piece.payload)
         with torch.no_grad():
-            scores = worker.scores(inputs, values=run.actor.wants_values(run.settings))
+            scores = worker.scores(inputs.samples, values=run.actor.wants_values(run.settings))
+        scores = inputs.at_their_rows(scores)
         found[index].scores.set_result(
             map_tensors(lambda tensor, b=piece.size: tensor.unflatten(0, (-1, b)), scores)
         )
@@ -229,19 +241,21 @@ def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores
     overrides: tuple[str, ...] = ("async.mode=full", STEPS, "algorithm.update_epoch=1")
     if algorithm == "grpo":
         overrides += ("algorithm.group_size=4",)
-    found = []
+    silent, found = 0.0, []
     for score in (lambda run, taken: taken, scored_by_inference):
         run = Run.of(*overrides, algorithm=algorithm)
         assert run.settings.scored_by_inference
         for index in range(3):
-            arriving = pieces(run.settings.plan, run.batch(index), 0, index=index, lag=1)
+            batch = run.batch(index, rewards="sparse" if algorithm == "grpo" else "dense")
+            arriving = pieces(run.settings.plan, batch, 0, index=index, lag=1)
             run.actor.set_global_step(index)
             run.learner.begin(index)
             taken = score(run, arriving)
             with noting_anchors(run.training):
                 accept(run.learner, taken)
-            run.learner.finish()
+            silent += run.learner.finish().get("train/groups_without_signal", 0.0)
         found.append(ended(run.actor, run.training))
+    assert (silent > 0) == (algorithm == "grpo")
     alone, helped = found
     assert [len(one.anchors[0]) for one in found] == [
         3 * len(arriving) // run.settings.pieces_taken_together,

@@ -9,6 +9,7 @@ import torch
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
+from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import size_of, slice_samples
 from rlinf_async.hosts.verl.learner_worker import actor_config
 from rlinf_async.hosts.verl.losses import PolicyLoss
@@ -162,8 +163,18 @@ def test_the_anchor_is_the_policy_that_begins_the_batch_although_steps_are_made_
     assert farthest(weights(worker), weights(fresh)) > 1e-2
 
 
-def scored_by_inference(worker, of, arriving):
-    """The pieces, all but one of the last micro-batch's scored by a copy of its policy.
+def live_rows(of, payload):
+    """The decisions before an end, of groups of unlike returns; and last observations, for a critic."""
+    live = ~payload["ended"][:-1]
+    if of.plan.group_size > 1:
+        returns = (payload["rewards"] * live).sum(dim=0).view(-1, of.plan.group_size)
+        unlike = (returns != returns[:, :1]).any(dim=1)
+        return (live & unlike.repeat_interleave(of.plan.group_size)).flatten().nonzero().flatten().tolist()
+    return torch.cat([live, live[-1:]]).flatten().nonzero().flatten().tolist()
+
+
+def scored_by_inference(worker, trained, of, arriving):
+    """The pieces, all but one of the last micro-batch's scored by a copy of its policy, where live.
 
     Which one it is leaves the order as it is without scores.
     """
@@ -176,7 +187,10 @@ def scored_by_inference(worker, of, arriving):
         if index == len(found) - of.pieces_taken_together:
             continue
         with torch.no_grad():
-            scores = actor.scores(worker.scoring_inputs(one.payload), values=worker.wants_values(of))
+            inputs = trained.to_score(one.payload)
+            assert inputs.rows.tolist() == live_rows(of, one.payload)
+            scores = actor.scores(inputs.samples, values=worker.wants_values(of))
+        scores = inputs.at_their_rows(scores)
         one.scores.set_result({name: tensor.unflatten(0, (-1, one.size)) for name, tensor in scores.items()})
     return found
 
@@ -184,16 +198,20 @@ def scored_by_inference(worker, of, arriving):
 @pytest.mark.parametrize("estimator", ["gae", "grpo"])
 def test_a_batch_that_inference_has_scored_trains_as_one_that_the_learner_scores(estimator):
     changes = {} if estimator == "gae" else {"normalizes": False, "group_size": 4}
-    found = []
+    left_out, found = LeftOut(masked=True, silent=estimator == "grpo"), []
     for scorer in ("learner", "inference"):
         block = {"mode": "full", "advanced": {"measure_ratios": False}}
-        of = settings(asynchrony=block, estimator=estimator, **changes)
+        of = settings(asynchrony=block, estimator=estimator, left_out=left_out, **changes)
         worker = learner(of, f"algorithm.adv_estimator={estimator}", *PLAIN)
         trained = learner_of(worker, of)
         for batch in range(3):
-            arriving = pieces(of, rollout(of, seed=batch), batch=batch)
+            fields = rollout(of, seed=batch)
+            fields["rewards"][:, : 4 if estimator == "grpo" else 0] = 0.0  # a group without signal
+            arriving = pieces(of, fields, batch=batch)
             trained.begin(batch)
-            accept(trained, scored_by_inference(worker, of, arriving) if scorer == "inference" else arriving)
+            if scorer == "inference":
+                arriving = scored_by_inference(worker, trained, of, arriving)
+            accept(trained, arriving)
             trained.finish()
         found.append(weights(worker))
     assert farthest(*found) < 1e-5

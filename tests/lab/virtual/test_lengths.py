@@ -9,6 +9,7 @@ import pytest
 from rlinf_async.lab.lengths import EpisodeLengths
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import DurationDraws, SimulatorBatch, SimulatorTimes
+from rlinf_async.observe.spans import read_spans
 from tests.lab.virtual.given import settings, step_seconds, times
 
 HORIZON = 32
@@ -69,6 +70,30 @@ def test_what_is_masked_is_neither_trained_nor_anchored():
     assert step_seconds(masked)[1:] == pytest.approx([8 * 8 * (0.25 + 0.25 * 0.5)] * 4)
     trained = predict(settings({"mode": "train", "skip": False}, **sizes), times(lengths=third, **cost))
     assert step_seconds(trained)[1:] == pytest.approx([8 * (32 * 0.25 + 33 * 0.25 * 0.5)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("masked", "lengths", "scored"),
+    [(True, (1, 8), 9), (True, (33,), 2 * 33), (False, (8,), 2 * 9), (False, (33,), 2 * 33)],
+)
+def test_idle_inference_ranks_score_what_is_trained_and_no_more(tmp_path, masked, lengths, scored):
+    """Of pieces of two environments that play to their ends, or to the horizon with a value behind it."""
+    sizes = {"horizon": HORIZON, "shards_per_worker": 4, "micro_batch_size": 2 * HORIZON, "batches": 8}
+    block = {"mode": "full", "skip": {"masked": masked}}
+    # The environments of a piece have one length each, by turns where there are two.
+    cost = {"decision": 0.0, "reset": 0.0, "forward": 0.0, "sample": 0.25, "score": 0.5}
+    ends = Alternating(seen=lengths)
+    predict(settings(block, episodes_end=True, **sizes), times(lengths=ends, **cost), run_dir=tmp_path)
+    found = {span["size"] for span in read_spans(tmp_path / "trace") if span["kind"] == "score"}
+    most = sizes["shards_per_worker"] * 2
+    assert found == {min(most, scored), scored % most or most}
+
+
+class Alternating(EpisodeLengths):
+    """Measured lengths, of one environment after the other."""
+
+    def draw(self, env, rollout, *, horizon, seed):
+        return self.seen[env % len(self.seen)]
 
 
 def test_a_report_says_what_was_left_out_as_a_share_of_the_synchronous_loop():
