@@ -12,8 +12,8 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.hosts.kit.keys import Key, Table
-from rlinf_async.hosts.kit.kinds import Anything
+from rlinf_async.hosts.judge.keys import Key, Table
+from rlinf_async.hosts.judge.kinds import ANYTHING
 from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
 from rlinf_async.hosts.verl import keys as verl
@@ -27,7 +27,7 @@ def lines(table: Table) -> Iterator[str]:
     yield "| key | may be | here |"
     yield "|---|---|---|"
     for row in sorted(table.rows, key=lambda row: (row.name, row.fate)):
-        may_be = "" if isinstance(row.kind, Anything) else row.kind.words + _null(row)
+        may_be = "" if row.kind is ANYTHING else row.kind.words + _null(row)
         yield f"| `{row.name}` | {may_be} | {_here(row)} |".replace("|  |", "| |")
 
 

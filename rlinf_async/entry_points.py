@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 OWN_PACKAGE = "rlinf-async"
-MODELS_GROUP = "rlinf_async.models"
-"""The group of policies, by the names that configs have for them."""
+ENVS_GROUP, MODELS_GROUP = "rlinf_async.envs", "rlinf_async.models"
+"""The groups of environments and of policies, by the names that configs have for them."""
 
 
 def find(group: str, name: str) -> EntryPoint:

@@ -66,7 +66,7 @@ ALLOWED = {
     "hosts/local/__init__.py": {BY_NAME},
     "hosts/rlinf/worker_groups.py": {BY_NAME},
     "hosts/verl/presence.py": {BY_NAME},
-    "hosts/verl/defaults.py": {UNPICKLES},
+    "hosts/verl/keys.py": {UNPICKLES},
     "hosts/rlinf/checkout.py": {UNPICKLES},
     "hosts/verl/verl_vla/env.py": {BY_NAME},
     "hosts/verl/verl_vla/policy.py": {BY_NAME},

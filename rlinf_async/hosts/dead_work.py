@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 
 MEASURED_SHARE = "a run logs the share as async/skipped/{}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 
 
 def counts_on(env: Mapping[str, Any], *, key: str = "env.train") -> Iterator[Reason]:

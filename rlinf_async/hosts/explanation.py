@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.hosts import dead_work
-from rlinf_async.hosts.reasons import Change
+from rlinf_async.hosts.judge.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, one_batch, splitting
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.wire.listening import places

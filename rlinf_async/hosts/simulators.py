@@ -24,7 +24,7 @@ from rlinf_async.core.sharding import (
     choose_shards,
     nearest_multiple,
 )
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.loops.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Evaluation:
         """Environments in one shard; 0 in a run that is not evaluated."""
         return self.total // plan.shards
 
-    def misfits(self, settings: RunSettings) -> Iterator[Reason]:
+    def size_reasons(self, settings: RunSettings) -> Iterator[Reason]:
         """Why the environments cannot be split as `settings` say, with the nearest number that can."""
         shards, total, most = settings.plan.shards, self.total, settings.max_batch_size
         if total and hold_one_environment(self._section) and total != shards:
@@ -191,7 +191,7 @@ def max_batch_size(rollout: RolloutConfig, plan: ShardPlan, evaluation: Evaluati
     )
 
 
-def split_requests(settings: RunSettings) -> Iterator[Reason]:
+def request_reasons(settings: RunSettings) -> Iterator[Reason]:
     """Yield a reason if a dynamic batch would be smaller than a request."""
     most, shard = settings.max_batch_size, settings.plan.envs_per_shard
     if settings.asynchrony.rollout.enabled and most < shard:

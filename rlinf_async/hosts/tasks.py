@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.entry_points import names_of
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 
 TAKE_ON_GROUP = "rlinf_async.take_on"
 """Entry points by the names of environments: the method `take_on(seed_offset, rollout)` of their class, see
@@ -33,12 +33,12 @@ def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
         return asynchrony
     if asynchrony.rollout.enabled:
         taking = replace(asynchrony, advanced=replace(asynchrony.advanced, balance="tasks"))
-        if not any(cannot_take_on(env, taking)):
+        if not any(task_reasons(env, taking)):
             return taking
     return replace(asynchrony, advanced=replace(asynchrony.advanced, balance="exact"))
 
 
-def cannot_take_on(
+def task_reasons(
     env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
 ) -> Iterator[Reason]:
     """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks, if they

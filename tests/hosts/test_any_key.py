@@ -24,7 +24,7 @@ from rich.console import Console
 
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.host import Host
-from rlinf_async.hosts.reasons import Reason, reasons_of
+from rlinf_async.hosts.judge.reasons import Reason, reasons_of
 from tests.hosts.test_any_overrides import LONGEST, host_and_config, keys_of, overridden
 
 pytestmark = pytest.mark.usefixtures("aside")

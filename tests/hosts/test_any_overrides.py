@@ -25,8 +25,8 @@ from rich.console import Console
 from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.host import Host, load
-from rlinf_async.hosts.kit.keys import Table
-from rlinf_async.hosts.reasons import reasons_of
+from rlinf_async.hosts.judge.keys import Table
+from rlinf_async.hosts.judge.reasons import reasons_of
 from tests.written import noting_writes
 
 SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
@@ -133,8 +133,9 @@ def host_and_config(host: str) -> tuple[Host, DictConfig]:
 
 def keys_of(host: str, base: DictConfig) -> list[str]:
     """Those of the host's table, of a config and of the `async` block."""
-    rows = [row.name for row in table_of(host).rows if not set("*?") & set(row.name)]
-    return sorted({*rows, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)})
+    return sorted(
+        {*table_of(host).names, *dotted(OmegaConf.to_container(base)), *(f"async.{name}" for name in ASYNC)}
+    )
 
 
 @pytest.mark.usefixtures("aside")

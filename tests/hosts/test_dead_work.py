@@ -5,7 +5,7 @@ import pytest
 from rlinf_async.config import SKIP_KINDS, AsyncConfig
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts import dead_work
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 
 LEAN = AsyncConfig.from_mapping({"mode": "lean"})
 WATCHED = Reason("a video looks at every frame", "video=false")

@@ -6,15 +6,14 @@ import sys
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.entry_points import load_class, names_of
-from rlinf_async.hosts.presence import ENVS_GROUP
-from rlinf_async.hosts.tasks import TAKE_ON_GROUP, TAKE_ON_METHOD, cannot_take_on, settled
+from rlinf_async.entry_points import ENVS_GROUP, load_class, names_of
+from rlinf_async.hosts.tasks import TAKE_ON_GROUP, TAKE_ON_METHOD, settled, task_reasons
 
 TASKS = AsyncConfig.from_mapping({"mode": "full", "advanced": {"balance": "tasks"}})
 
 
 def reasons(env, asynchrony=TASKS, **key):
-    return [reason.text for reason in cannot_take_on(env, asynchrony, **key)]
+    return [reason.text for reason in task_reasons(env, asynchrony, **key)]
 
 
 def balance(env, **block):

@@ -12,15 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest, shortened
-from rlinf_async.entry_points import MODELS_GROUP
+from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
-from rlinf_async.hosts.kit.keys import Key, Table, counterparts, own_sections
-from rlinf_async.hosts.kit.kinds import Block, Flag, Text, Whole
-from rlinf_async.hosts.kit.models import unbuildable
+from rlinf_async.hosts.judge.keys import Key, Table, counterparts, own_sections
+from rlinf_async.hosts.judge.kinds import Block, Flag, Text, Whole
+from rlinf_async.hosts.judge.presence import directory_reasons, model_reasons
+from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
-from rlinf_async.hosts.presence import ENVS_GROUP, unwritable
-from rlinf_async.hosts.reasons import Reason, refuse, unknown
-from rlinf_async.hosts.tasks import cannot_take_on, settled
+from rlinf_async.hosts.tasks import settled, task_reasons
 
 UNSERVED_KEYS = {
     "advanced.stall_s": "nobody outside of the process watches it",
@@ -64,15 +63,15 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     """
     values = plain(cfg)
     # Alone and first: with something else in a block's place, the lookups below would fail on their own.
-    refuse(TABLE.misshapen(values))
-    refuse([*TABLE.malformed(values), *_unread_keys(values)])
+    refuse(TABLE.block_reasons(values))
+    refuse([*TABLE.reasons(values), *_unread_key_reasons(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(_unserved(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
     return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
 
 
-def _unread_keys(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the keys of `cfg` (plain data) that nothing reads, with those that were meant."""
     for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
@@ -117,9 +116,9 @@ def checked(cfg: DictConfig) -> LocalSettings:
     values = plain(cfg)
     refuse(
         [
-            *unwritable(str(cfg.run_dir), key="run_dir"),
-            *unbuildable(values["model"], key="model"),
-            *cannot_take_on(values["env"], settings.asynchrony, key="env"),
+            *directory_reasons(str(cfg.run_dir), key="run_dir"),
+            *model_reasons(values["model"], key="model"),
+            *task_reasons(values["env"], settings.asynchrony, key="env"),
         ]
     )
     return settings

@@ -16,9 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlinf_async.core.tensors import Tree
-from rlinf_async.entry_points import MODELS_GROUP, load_class
+from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import check_resets, decided
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.local.config import name_in
@@ -26,10 +27,8 @@ from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.hosts.presence import ENVS_GROUP
-from rlinf_async.hosts.reasons import refuse
 from rlinf_async.hosts.simulators import reseeded
-from rlinf_async.hosts.tasks import cannot_take_on
+from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
 SEEDED_TAG = torch.Tag.nondeterministic_seeded
@@ -62,7 +61,7 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         "is_eval": False,
         **envs,
     }
-    refuse(list(cannot_take_on(section, settings.asynchrony, key="env")))
+    refuse(list(task_reasons(section, settings.asynchrony, key="env")))
     builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> Any:

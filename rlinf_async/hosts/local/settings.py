@@ -10,9 +10,17 @@ from typing import Literal
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.kit.keys import Key
-from rlinf_async.hosts.kit.kinds import COUNT_KIND, POSITIVE_NUMBER, SEED_KIND, SHARE_KIND, Flag, Kind, Names
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.judge.keys import Key
+from rlinf_async.hosts.judge.kinds import (
+    COUNT_KIND,
+    POSITIVE_NUMBER,
+    SEED_KIND,
+    SHARE_KIND,
+    Flag,
+    Kind,
+    Names,
+)
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -82,7 +90,7 @@ class LocalSettings:
 
     def __post_init__(self) -> None:
         keys = (Key(name=name, kind=kind, required=True) for name, kind in SETTING_KINDS.items())
-        reasons = (key.wrong(key.name, getattr(self, key.name)) for key in keys)
+        reasons = (key.wrong(getattr(self, key.name)) for key in keys)
         refuse([reason for reason in reasons if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")

@@ -15,20 +15,21 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.kit.models import unbuildable
-from rlinf_async.hosts.reasons import Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.judge.presence import model_reasons
+from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
-from rlinf_async.hosts.rlinf.keys import TABLE, read_by_others
-from rlinf_async.hosts.rlinf.losses import failing_assertions, refuse_other_algorithms
+from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.losses import assertion_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.presence import absent, misnamed
+from rlinf_async.hosts.rlinf.presence import name_reasons, presence_reasons
+from rlinf_async.hosts.rlinf.readers import unserved_key_reasons
 from rlinf_async.hosts.rlinf.settings import (
     RLinfSettings,
-    endless_schedules,
+    evaluation_reasons,
+    interval_reasons,
+    schedule_reasons,
     scored_by_workers,
-    unevaluated,
-    uneven_intervals,
 )
 from rlinf_async.hosts.rlinf.tree import check_rlinf
 
@@ -45,15 +46,15 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     """
     values = plain(cfg)
     # Before all else: the next lines read keys of sections, which may be something else.
-    refuse(TABLE.misshapen(values))
+    refuse(TABLE.block_reasons(values))
     if active := is_active(cfg):
         check_rlinf()
         refuse_other_algorithms(values)
-    refuse(TABLE.malformed(values, complete=complete or active))
+    refuse(TABLE.reasons(values, complete=complete or active))
     return TABLE.without_nulls(values)
 
 
-def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
+def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
     """Return all that stands in the way of a run besides its sizes, of `cfg` as `checked` returns it.
 
     Args:
@@ -61,14 +62,14 @@ def obstacles(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> lis
         here: True if the run is one of this machine, which may lack something.
     """
     return [
-        *misnamed(cfg),
-        *(absent(cfg) if here else ()),
-        *failing_assertions(cfg),
-        *uneven_intervals(cfg),
-        *unevaluated(cfg),
-        *endless_schedules(cfg),
-        *(read_by_others(cfg) if active else ()),
-        *unbuildable(cfg["actor"]["model"], key="actor.model"),
+        *name_reasons(cfg),
+        *(presence_reasons(cfg) if here else ()),
+        *assertion_reasons(cfg),
+        *interval_reasons(cfg),
+        *evaluation_reasons(cfg),
+        *schedule_reasons(cfg),
+        *(unserved_key_reasons(cfg) if active else ()),
+        *model_reasons(cfg["actor"]["model"], key="actor.model"),
     ]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts import dead_work as kinds
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
-from rlinf_async.hosts.reasons import Reason
 from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
 from rlinf_async.hosts.rlinf.left_out import reasons_kept
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end

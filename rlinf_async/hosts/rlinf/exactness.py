@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.sources import sources_of

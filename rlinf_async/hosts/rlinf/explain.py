@@ -16,17 +16,18 @@ from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.rlinf import left_out
-from rlinf_async.hosts.rlinf.config import checked, is_active, machines, obstacles, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import checked, config_reasons, is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
 from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import TABLE, undecided
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.presence import absent
+from rlinf_async.hosts.rlinf.presence import presence_reasons
+from rlinf_async.hosts.rlinf.readers import undecided
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
 from rlinf_async.hosts.simulators import splitting
@@ -61,7 +62,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     if not asynchrony.active:
         return facts
     # Packages and files that are missing here are remarks below: the run may be one on other machines.
-    beside = obstacles(values, active=True, here=False)
+    beside = config_reasons(values, active=True, here=False)
     settings = resolve(cfg, cluster=hardware, beside=beside)
     facts["exactness"] = exactness(values, settings)
     facts["dead_work"] = dead_work(values, settings)
@@ -94,7 +95,7 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
 
 def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield the reasons for which a run would be refused on this machine."""
-    for reason in absent(cfg):
+    for reason in presence_reasons(cfg):
         yield f"a run would not begin on this machine: {reason.text}"
 
 

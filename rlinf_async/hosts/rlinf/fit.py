@@ -9,14 +9,14 @@ from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.kit.keys import Key
-from rlinf_async.hosts.reasons import Change, Reason
+from rlinf_async.hosts.judge.keys import Key
+from rlinf_async.hosts.judge.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE, Translation
-from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, refuse_other_algorithms, unexamined_level
+from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, ratio_level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
-from rlinf_async.hosts.rlinf.settings import overlap, unserved_rewards
-from rlinf_async.hosts.tasks import cannot_take_on, settled
+from rlinf_async.hosts.rlinf.settings import overlap, reward_reasons
+from rlinf_async.hosts.tasks import settled, task_reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     refused_keys = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
     changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
     reasons = [
-        *contradictions(cfg, remaining),
+        *level_reasons(cfg, remaining),
         *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused_keys),
     ]
     return Fit(
@@ -98,9 +98,9 @@ def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Ke
     return reasons
 
 
-def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
-    yield from unserved_rewards(cfg)
+    yield from reward_reasons(cfg)
     if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
         yield Reason(
             f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "
@@ -109,13 +109,13 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
         )
     if why := UNSERVED_MODELS.get(str(model)):
         yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
-    yield from unexamined_level(cfg)
-    yield from _missing_adapters(lookup(cfg, "actor.model") or {})
+    yield from ratio_level_reasons(cfg)
+    yield from _adapter_reasons(lookup(cfg, "actor.model") or {})
     backend = lookup(cfg, "actor.training_backend")
     if backend not in (None, "fsdp"):
         yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
     train = lookup(cfg, "env.train") or {}
-    yield from cannot_take_on(train, asynchrony)
+    yield from task_reasons(train, asynchrony)
     yield from bonus_reasons(cfg, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:
@@ -126,7 +126,7 @@ def contradictions(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
         )
 
 
-def _missing_adapters(model: Mapping[str, Any]) -> Iterator[Reason]:
+def _adapter_reasons(model: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason if RLinf's `get_model` would end in each worker for want of a layer or a rank."""
     if not model.get("is_lora") or model.get("lora_path") is not None:
         return

@@ -12,15 +12,15 @@ import ray
 from omegaconf import DictConfig
 
 from rlinf_async.hosts.host import make_ready
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf import borrowed, compat
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
     checked,
+    config_reasons,
     is_active,
     machines,
-    obstacles,
     read_fit,
     resolve,
     uses_us,
@@ -55,7 +55,7 @@ def prepare(cfg: DictConfig) -> list[str]:
 
         register_models()
         check_entry_points()
-        settings = resolve(cfg, beside=obstacles(checked(cfg), active=is_active(cfg)))
+        settings = resolve(cfg, beside=config_reasons(checked(cfg), active=is_active(cfg)))
         # Before `write_back`, after which the config has no setting left that would give way.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
@@ -86,7 +86,7 @@ def check_presence(cfg: DictConfig) -> None:
         RefusedError: something is not, or does not.
     """
     register_models()
-    refuse(obstacles(checked(cfg), active=is_active(cfg)))
+    refuse(config_reasons(checked(cfg), active=is_active(cfg)))
 
 
 def load_in_workers(active: bool) -> None:

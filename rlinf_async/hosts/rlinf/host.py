@@ -17,7 +17,7 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, make_ready
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
 from rlinf_async.observe.check import Check, skipped
 
@@ -60,7 +60,7 @@ class RLinfHost(PackagedHost):
         from rlinf_async.hosts.rlinf.hooks import check_presence, prepare, say_once
         from rlinf_async.hosts.rlinf.keys import TABLE
 
-        refuse(TABLE.misshapen(plain(cfg)))
+        refuse(TABLE.block_reasons(plain(cfg)))
         task = cfg.runner.get("task_type")
         if task not in SUPPORTED_TASKS:
             raise ValueError(

@@ -3,28 +3,27 @@
 A key that is in none of the rows is undecided: a newer RLinf has it, or it is unknown. A test finds it in
 RLinf's example configs and in the sources of the classes that ours replace, and `undecided` in a config.
 Where RLinf's own workers and runners read such a key, the classes that take their places would ignore it: it
-is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it.
+is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it: `readers` judges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup, shortened
-from rlinf_async.hosts.kit.keys import Fate, Key, Table, asks_for_nothing, own_sections, rows
-from rlinf_async.hosts.kit.kinds import (
+from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.judge.keys import Fate, Key, Table, rows, under
+from rlinf_async.hosts.judge.kinds import (
+    ANYTHING,
     COUNT_KIND,
     INTERVAL_KIND,
     NOT_NEGATIVE,
     POSITIVE_NUMBER,
     SEED_KIND,
     SHARE_KIND,
-    Anything,
+    SIZE_KIND,
     Block,
     Flag,
     Kind,
@@ -35,14 +34,9 @@ from rlinf_async.hosts.kit.kinds import (
     Text,
     Whole,
 )
-from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.rlinf.defaults import DEFAULTS
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
-from rlinf_async.hosts.rlinf.readers import is_read
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
-from rlinf_async.hosts.rlinf.sources import sources_of
 
-SIZE = Whole(0)
 LEVEL_KIND = Names(("token_level", "action_level", "chunk_level"))
 PRECISION_KIND = Or(
     Names(("bf16", "bf16-mixed", "fp16", "16", "16-mixed", "fp32", "32", "32-true")), (16, 32)
@@ -150,105 +144,77 @@ KEY_TRANSLATIONS = (
 )
 
 
-NUMBER_ROWS = (
+SERVED_ROWS = (
     *rows(
         COUNT_KIND,
-        "runner.max_epochs",
-        "env.train.total_num_envs",
-        "env.train.max_steps_per_rollout_epoch",
-        "actor.micro_batch_size",
-        "actor.global_batch_size",
-        "actor.model.num_action_chunks",
+        """
+        runner.max_epochs env.train.total_num_envs env.train.max_steps_per_rollout_epoch
+        actor.micro_batch_size actor.global_batch_size actor.model.num_action_chunks
+        """,
         required=True,
     ),
     *rows(
         COUNT_KIND,
-        "actor.optim.total_training_steps",
-        "algorithm.group_size",
-        "algorithm.update_epoch",
-        "cluster.num_nodes",
-        "env.train.group_size",
-        "env.train.rollout_epoch",
-        "env.eval.total_num_envs",
-        "env.eval.group_size",
-        "env.eval.rollout_epoch",
-        "env.eval.max_steps_per_rollout_epoch",
-        "rollout.pipeline_stage_num",
-        "runner.seq_length",
-        "runner.max_prompt_length",
-        "weight_syncer.bucket.bucket_size",
+        """
+        actor.optim.total_training_steps algorithm.group_size algorithm.update_epoch cluster.num_nodes
+        env.train.group_size env.train.rollout_epoch env.eval.total_num_envs env.eval.group_size
+        env.eval.rollout_epoch env.eval.max_steps_per_rollout_epoch rollout.pipeline_stage_num
+        runner.seq_length runner.max_prompt_length weight_syncer.bucket.bucket_size
+        """,
     ),
     # Some of RLinf's environments end by themselves, and its critics of tokens need no bound.
     *rows(
         COUNT_KIND,
-        "actor.model.lora_rank",
-        "env.train.max_episode_steps",
-        "env.eval.max_episode_steps",
+        "actor.model.lora_rank env.train.max_episode_steps env.eval.max_episode_steps",
         nullable=True,
     ),
-    *rows(SIZE, "actor.optim.critic_warmup_steps"),
+    *rows(SIZE_KIND, "actor.optim.critic_warmup_steps"),
     # RLinf compares them with 0, which null ends; -1 is never, no bound, and by the ratio of warm-up.
     *rows(
         INTERVAL_KIND,
-        "runner.max_steps",
-        "runner.save_interval",
-        "runner.val_check_interval",
-        "actor.optim.lr_warmup_steps",
+        "runner.max_steps runner.save_interval runner.val_check_interval actor.optim.lr_warmup_steps",
         null=-1,
     ),
-    *rows(SEED_KIND, "actor.seed", "env.train.seed", "env.eval.seed"),
+    *rows(SEED_KIND, "actor.seed env.train.seed env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
-        "actor.optim.lr",
-        "actor.optim.value_lr",
-        "actor.optim.adam_eps",
-        "actor.optim.weight_decay",
-        "actor.optim.min_lr",
-        "actor.sft_loss_weight",
-        "algorithm.clip_ratio_high",
-        "algorithm.entropy_bonus",
+        """
+        actor.optim.lr actor.optim.value_lr actor.optim.adam_eps actor.optim.weight_decay actor.optim.min_lr
+        actor.sft_loss_weight algorithm.clip_ratio_high algorithm.entropy_bonus
+        """,
     ),
     *rows(
         POSITIVE_NUMBER,
-        "actor.optim.clip_grad",
-        "algorithm.value_clip",
-        "algorithm.huber_delta",
-        "rollout.sampling_params.temperature_train",
-        "rollout.sampling_params.repetition_penalty",
+        """
+        actor.optim.clip_grad algorithm.value_clip algorithm.huber_delta
+        rollout.sampling_params.temperature_train rollout.sampling_params.repetition_penalty
+        """,
     ),
     *rows(
         SHARE_KIND,
-        "algorithm.gamma",
-        "algorithm.gae_lambda",
-        "algorithm.clip_ratio_low",
-        "actor.optim.adam_beta1",
-        "actor.optim.adam_beta2",
-        "actor.optim.lr_warmup_steps_ratio",
-        "rollout.sampling_params.top_p",
+        """
+        algorithm.gamma algorithm.gae_lambda algorithm.clip_ratio_low actor.optim.adam_beta1
+        actor.optim.adam_beta2 actor.optim.lr_warmup_steps_ratio rollout.sampling_params.top_p
+        """,
     ),
     *rows(SHARE_KIND, "actor.optim.min_lr_rate", nullable=True),
     # RLinf's actor loss asserts it, while it trains.
     *rows(Real(above=1), "algorithm.clip_ratio_c", nullable=True),
     *rows(
         Real(),
-        "algorithm.clip_log_ratio_max",
-        "algorithm.clip_log_ratio_min",
-        "algorithm.rewards_lower_bound",
-        "algorithm.rewards_upper_bound",
+        """
+        algorithm.clip_log_ratio_max algorithm.clip_log_ratio_min
+        algorithm.rewards_lower_bound algorithm.rewards_upper_bound
+        """,
         nullable=True,
     ),
     *rows(
         Real(),
-        "actor.optim.num_cycles",
-        "algorithm.reward_coef",
-        "reward.env_reward_weight",
-        "reward.reward_weight",
-        "env.train.reward_coef",
-        "env.eval.reward_coef",
-        "rollout.sampling_params.temperature_eval",
+        """
+        actor.optim.num_cycles algorithm.reward_coef reward.env_reward_weight reward.reward_weight
+        env.train.reward_coef env.eval.reward_coef rollout.sampling_params.temperature_eval
+        """,
     ),
-)
-CHOICE_ROWS = (
     *rows(LEVEL_KIND, "algorithm.entropy_type"),
     # Newer versions of RLinf have more of them: `losses` says which are served.
     *rows(Text("a level of RLinf's"), "algorithm.logprob_type"),
@@ -260,122 +226,72 @@ CHOICE_ROWS = (
     *rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
     *rows(
         PRECISION_KIND,
-        "actor.model.precision",
-        "rollout.model.precision",
-        "actor.fsdp_config.mixed_precision.param_dtype",
-        "actor.fsdp_config.mixed_precision.reduce_dtype",
-        "actor.fsdp_config.mixed_precision.buffer_dtype",
+        "actor.model.precision rollout.model.precision",
+        under("actor.fsdp_config.mixed_precision", "param_dtype reduce_dtype buffer_dtype"),
         nullable=True,
     ),
     *rows(
         Flag(),
-        "actor.fsdp_config.cpu_offload",
-        "actor.fsdp_config.gradient_checkpointing",
-        "actor.model.add_q_head",
-        "actor.model.add_value_head",
-        "actor.model.is_lora",
-        "algorithm.filter_rewards",
-        "algorithm.normalize_advantages",
-        "env.train.auto_reset",
-        "env.train.ignore_terminations",
-        "env.eval.auto_reset",
-        "env.eval.ignore_terminations",
-        "rollout.enable_cuda_graph",
-        "rollout.enable_torch_compile",
-        "reward.history_reward_assign",
-        "reward.standalone_realworld",
-        "reward.use_reward_model",
-        "rollout.sampling_params.do_sample",
-        "runner.only_eval",
+        """
+        actor.fsdp_config.cpu_offload actor.fsdp_config.gradient_checkpointing actor.model.add_q_head
+        actor.model.add_value_head actor.model.is_lora algorithm.filter_rewards algorithm.normalize_advantages
+        env.train.auto_reset env.train.ignore_terminations env.eval.auto_reset env.eval.ignore_terminations
+        rollout.enable_cuda_graph rollout.enable_torch_compile reward.history_reward_assign
+        reward.standalone_realworld reward.use_reward_model rollout.sampling_params.do_sample runner.only_eval
+        """,
         nullable=True,  # which is false to Python
     ),
     *rows(
         Text(),
-        "actor.model.lora_path",
-        "actor.model.model_path",
-        "algorithm.adv_type",
-        "algorithm.loss_type",
-        "env.train.env_class",
-        "env.eval.env_class",
-        "rollout.model.model_path",
-        "runner.ckpt_path",
-        "runner.logger.project_name",
-        "runner.resume_dir",
+        """
+        actor.model.lora_path actor.model.model_path algorithm.adv_type algorithm.loss_type
+        env.train.env_class env.eval.env_class rollout.model.model_path runner.ckpt_path
+        runner.logger.project_name runner.resume_dir
+        """,
         nullable=True,
     ),
     *rows(
         Text(),
-        "actor.training_backend",
-        "env.train.env_type",
-        "env.eval.env_type",
-        "runner.logger.experiment_name",
-        "runner.logger.log_path",
-        "runner.task_type",
-        "weight_syncer.type",
+        """
+        actor.training_backend env.train.env_type env.eval.env_type runner.logger.experiment_name
+        runner.logger.log_path runner.task_type weight_syncer.type
+        """,
     ),
     *rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends", nullable=True),
-    *rows(Block(), "actor.model", "actor.optim", "actor.fsdp_config", "env.train", required=True),
-    *rows(Block(), "algorithm", "cluster.component_placement", "rollout", required=True),
-    *rows(Block(), "rollout.model", "runner.logger"),
-    *rows(Block(), "critic", "env.eval", "rollout.sampling_params", "weight_syncer", nullable=True),
+    *rows(
+        Block(),
+        """
+        actor.model actor.optim actor.fsdp_config env.train
+        algorithm cluster.component_placement rollout
+        """,
+        required=True,
+    ),
+    *rows(Block(), "rollout.model runner.logger"),
+    *rows(Block(), "critic env.eval rollout.sampling_params weight_syncer", nullable=True),
 )
 OPEN_ROWS = rows(
-    Anything(),
-    "actor.channel*",
-    "actor.config_name",
-    "actor.enable_sft_co_train",
-    "actor.fsdp_config*",
-    "actor.group_name",
-    "actor.model*",
-    "actor.openpi_data*",
-    "actor.optim*",
-    "actor.sft_data_path",
-    "algorithm.clip_log_ratio_m??",
-    "algorithm.clip_ratio_*",
-    "algorithm.length_params.*",
-    "algorithm.sampling_params.*",
-    "async*",
-    "cluster.component_placement*",
-    "cluster.node_groups*",
-    "cluster.auto_restart*",
-    "critic*",
-    "data*",
-    "env.channel*",
-    "env.eval*",
-    "env.group_name",
-    "env.train*",
-    "hydra*",
-    "reward*",
-    "rollout.channel*",
-    "rollout.group_name",
-    "rollout.model*",
-    "rollout.sampling_params*",
-    "rollout.torch_compile_mode",
-    "rollout.unnorm_key",
-    "router_server_args*",
-    "runner.logger*",
-    "runner.per_worker_log_path",
-    "weight_syncer*",
+    ANYTHING,
+    """
+    actor.channel* actor.config_name actor.enable_sft_co_train actor.fsdp_config* actor.group_name
+    actor.model* actor.openpi_data* actor.optim* actor.sft_data_path algorithm.clip_log_ratio_m??
+    algorithm.clip_ratio_* algorithm.length_params.* algorithm.sampling_params.* async*
+    cluster.component_placement* cluster.node_groups* cluster.auto_restart* critic* data* env.channel*
+    env.eval* env.group_name env.train* hydra* reward* rollout.channel* rollout.group_name rollout.model*
+    rollout.sampling_params* rollout.torch_compile_mode rollout.unnorm_key router_server_args*
+    runner.logger* runner.per_worker_log_path weight_syncer*
+    """,
 )
 """Keys that mean here what they mean in RLinf: its own code reads them, whatever they hold."""
-UNREAD = tuple(
-    Key(name=name, fate="unread")
-    for name in (
-        "actor.num_gpus",
-        "actor.num_steps",
-        "algorithm.kl_beta",
-        "algorithm.kl_penalty",
-        "algorithm.loss_agg_func",
-        "algorithm.ratio_clip_eps",
-        "env.enable_offload",
-        "rollout.backend",
-        "rollout.enforce_eager",
-        "rollout.generation_backend",
-        "rollout.gpu_memory_utilization",
-        "rollout.sync_weight_nccl_max_ctas",
-        "runner.eval_policy_path",
-    )
+UNREAD = rows(
+    ANYTHING,
+    """
+    actor.num_gpus actor.num_steps algorithm.kl_beta algorithm.kl_penalty algorithm.loss_agg_func
+    algorithm.ratio_clip_eps env.enable_offload rollout.backend rollout.enforce_eager
+    rollout.generation_backend rollout.gpu_memory_utilization rollout.sync_weight_nccl_max_ctas
+    runner.eval_policy_path
+    """,
+    fate="unread",
 )
 """Keys of example configs that RLinf's embodied workers and runners do not read either."""
 WITHOUT_EFFECT = tuple(
@@ -417,6 +333,30 @@ TRANSLATED_ROWS = (
         for row in KEY_TRANSLATIONS
     ),
 )
+DEFAULTS = {
+    "actor.fsdp_config.strategy": "fsdp",
+    "actor.optim.adam_eps": 1e-8,
+    "actor.optim.lr_scheduler": "constant",
+    "actor.optim.lr_warmup_steps_ratio": 0.0,
+    "actor.optim.min_lr": 0.0,
+    "actor.optim.num_cycles": 0.5,
+    "actor.optim.weight_decay": 0.01,
+    "actor.sft_loss_weight": 0.1,
+    "algorithm.bootstrap_type": "standard",
+    "algorithm.entropy_op_type": "torch",
+    "algorithm.gae_lambda": 1,
+    "algorithm.update_epoch": 1,
+    "env.eval.group_size": 1,
+    "env.eval.rollout_epoch": 1,
+    "env.train.rollout_epoch": 1,
+    "reward.env_reward_weight": 0.0,
+    "reward.reward_weight": 1.0,
+    "rollout.sampling_params.repetition_penalty": 1.0,
+    "rollout.sampling_params.temperature_eval": 0.0,
+    "rollout.sampling_params.temperature_train": 1.0,
+    "rollout.sampling_params.top_p": 1.0,
+}
+"""The values that RLinf's code gives to keys that a config lacks; of most others it needs a value."""
 TABLE = Table(
     (
         *REFUSED_KEYS,
@@ -424,8 +364,7 @@ TABLE = Table(
         *TRANSLATED_ROWS,
         *WITHOUT_EFFECT,
         *UNREAD,
-        *NUMBER_ROWS,
-        *CHOICE_ROWS,
+        *SERVED_ROWS,
         *OPEN_ROWS,
     ),
     default_of=DEFAULTS.get,
@@ -441,50 +380,3 @@ def fate(key: str) -> Fate | None:
     """Return the fate of a dotted key; None if it is undecided."""
     row = TABLE.find(key)
     return row.fate if row else None
-
-
-def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
-    others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
-    own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
-    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
-    for key, value in _unknown(cfg).items():
-        if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
-            near = TABLE.nearest(key)
-            hint = f"; did you mean {near}?" if near else ""
-            yield (
-                f"{key}={shortened(value)}: nobody has looked at what becomes of this key; RLinf's workers "
-                f"and runners do not read it{hint}"
-            )
-
-
-def read_by_others(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """The keys of `cfg` (plain data) that RLinf's own workers and runners read, and ours do not."""
-    for key, value in _unknown(cfg).items():
-        if _is_ignored(key, value):
-            yield Reason(
-                f"{key}={shortened(value)} is read by RLinf's own workers or runner, and by none of those "
-                "that take their places; remove it, or use async.mode=off",
-                f"~{key}",
-            )
-
-
-def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    brought = entry_points(group="rlinf_async.preparations").names
-    return {
-        key: value
-        for key, value in TABLE.unknown(cfg).items()
-        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in _filled_in())
-    }
-
-
-@cache
-def _filled_in() -> set[str]:
-    """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
-    sources = sources_of("rlinf")
-    return set() if sources is None else sources.assigned("cfg", "config.py")
-
-
-def _is_ignored(key: str, value: Any) -> bool:
-    """Return True if RLinf's own workers would act on a key."""
-    return not asks_for_nothing(value) and is_read(key, KNOWN_SECTIONS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.losses import GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 

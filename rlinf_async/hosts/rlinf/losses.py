@@ -18,8 +18,8 @@ from rlinf_async.config import Weighting
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked, without_signal
 from rlinf_async.core.types import RatioLevel
+from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
-from rlinf_async.hosts.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.sources import sources_of
 
@@ -80,7 +80,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     refuse([other])
 
 
-def failing_assertions(cfg: Mapping[str, Any]) -> list[Reason]:
+def assertion_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return the assertions of RLinf's on `cfg` (plain data) that would fail once it has started Ray."""
     return [*_groups(cfg), *_critic(cfg), *_levels(cfg)]
 
@@ -117,7 +117,7 @@ def _levels_of_rlinf() -> set[str]:
     return set() if sources is None else sources.compared_with("logprob_type", "algorithms/utils.py")
 
 
-def unexamined_level(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def ratio_level_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason if RLinf forms ratios at a level that nobody has looked at here."""
     level = lookup(cfg, "algorithm.logprob_type")
     if level is not None and level not in RATIO_LEVELS:

@@ -12,15 +12,15 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.presence import (
-    absent_files,
-    absent_loggers,
+from rlinf_async.hosts.judge.presence import (
+    directory_reasons,
+    environment_reasons,
+    file_reasons,
     is_here,
-    unknown_env_classes,
-    unknown_loggers,
-    unwritable,
+    logger_package_reasons,
+    logger_reasons,
 )
-from rlinf_async.hosts.reasons import Reason, unknown
+from rlinf_async.hosts.judge.reasons import Reason, unknown
 from rlinf_async.hosts.rlinf.models import PACKAGES, model_types
 
 SIMULATOR_PACKAGES = {
@@ -45,27 +45,27 @@ FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 
 
-def misnamed(cfg: Mapping[str, Any]) -> list[Reason]:
+def name_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return reasons for names in `cfg` (plain data) that neither this RLinf nor a package has, on any
     machine.
     """
     return [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
 
 
-def absent(cfg: Mapping[str, Any]) -> list[Reason]:
+def presence_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return reasons for names in `cfg` (plain data) that are missing on this machine.
 
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own, this machine cannot tell.
     """
     backends = lookup(cfg, BACKENDS_KEY)
-    missing = [*absent_loggers(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")]
+    missing = [*logger_package_reasons(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")]
     # The driver writes there, which runs here wherever its workers do.
     if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
-        missing += unwritable(run_dir, key=RUN_DIR_KEY)
+        missing += directory_reasons(run_dir, key=RUN_DIR_KEY)
     if _on_this_machine(cfg):
         adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
-        missing += [*_model_package(cfg), *_simulators(cfg), *absent_files(cfg, (*FILE_KEYS, *adapters))]
+        missing += [*_model_package(cfg), *_simulators(cfg), *file_reasons(cfg, (*FILE_KEYS, *adapters))]
     return missing
 
 
@@ -98,7 +98,7 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
             types = [known.value for known in SupportedEnvType]
             yield unknown(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from unknown_env_classes(cfg)
+    yield from environment_reasons(cfg)
 
 
 def _is_env_type(kind: object) -> bool:
@@ -134,7 +134,7 @@ def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 
     names = list(MetricLogger.supported_logger)
-    return unknown_loggers(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, what="a logger of RLinf")
+    return logger_reasons(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, what="a logger of RLinf")
 
 
 def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:

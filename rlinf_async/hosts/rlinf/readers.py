@@ -1,4 +1,5 @@
-"""Finds the keys of a config that RLinf's own workers and runners read, from the syntax trees of its sources.
+"""Finds the keys of a config that RLinf's own workers and runners read, from the syntax trees of its sources,
+and judges by them those that no row of our table is about.
 
 A key is read where it stands in a chain with its section: `cfg.env.get("video_cfg")`, `self.cfg.env["a"].b`,
 or behind a name that such a chain was given to. A word elsewhere, as in a comment, is no reader.
@@ -9,9 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
-from rlinf_async.hosts.rlinf.sources import FUNCTIONS
+from rlinf_async.core.config_keys import shortened
+from rlinf_async.hosts.judge.keys import asks_for_nothing, own_sections
+from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
+from rlinf_async.hosts.rlinf.sources import FUNCTIONS, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 Chain = tuple[str, ...]
@@ -42,13 +49,13 @@ CONFIG_NAMES = ("cfg", "config")
 """Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
 
 
-def is_read(key: str, known_sections: frozenset[str]) -> bool:
+def is_read(key: str) -> bool:
     """Return True if RLinf's replaced classes read a dotted key, or the block that it is in or is.
 
-    A section of `known_sections` that is handed on as a whole is no reader of each of its keys.
+    A section of RLinf's that is handed on as a whole is no reader of each of its keys.
     """
     parts = tuple(key.split("."))
-    telling = (chain for chain in chains_here() if len(chain) > 1 or chain[0] not in known_sections)
+    telling = (chain for chain in chains_here() if len(chain) > 1 or chain[0] not in KNOWN_SECTIONS)
     return any(all(a == b for a, b in zip(chain, parts, strict=False)) for chain in telling)
 
 
@@ -161,3 +168,50 @@ def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
 
 def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
+
+
+def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
+    others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
+    own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
+    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
+    for key, value in _unknown(cfg).items():
+        if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
+            near = TABLE.nearest(key)
+            hint = f"; did you mean {near}?" if near else ""
+            yield (
+                f"{key}={shortened(value)}: nobody has looked at what becomes of this key; RLinf's workers "
+                f"and runners do not read it{hint}"
+            )
+
+
+def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """The keys of `cfg` (plain data) that RLinf's own workers and runners read, and ours do not."""
+    for key, value in _unknown(cfg).items():
+        if _is_ignored(key, value):
+            yield Reason(
+                f"{key}={shortened(value)} is read by RLinf's own workers or runner, and by none of those "
+                "that take their places; remove it, or use async.mode=off",
+                f"~{key}",
+            )
+
+
+def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    brought = entry_points(group="rlinf_async.preparations").names
+    return {
+        key: value
+        for key, value in TABLE.unknown(cfg).items()
+        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in _filled_in())
+    }
+
+
+@cache
+def _filled_in() -> set[str]:
+    """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
+    sources = sources_of("rlinf")
+    return set() if sources is None else sources.assigned("cfg", "config.py")
+
+
+def _is_ignored(key: str, value: Any) -> bool:
+    """Return True if RLinf's own workers would act on a key."""
+    return not asks_for_nothing(value) and is_read(key)

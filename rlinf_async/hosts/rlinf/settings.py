@@ -13,12 +13,12 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.ended import counts_on
-from rlinf_async.hosts.reasons import Reason, refuse
+from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
-from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, split_requests
+from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, request_reasons
 from rlinf_async.loops.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ class RLinfSettings(RunSettings):
         refuse(
             [
                 *_chunk_reasons(cfg),
-                *misfits(cfg, sizes.get("reward", 0)),
-                *split_requests(settings),
+                *size_reasons(cfg, sizes.get("reward", 0)),
+                *request_reasons(settings),
                 *settings._reasons(),
-                *_evaluation(cfg).misfits(settings),
+                *_evaluation(cfg).size_reasons(settings),
             ]
         )
         return settings
@@ -194,7 +194,7 @@ def _asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
     return (lookup(cfg, "runner.val_check_interval") or -1) > 0
 
 
-def unevaluated(cfg: Mapping[str, Any]) -> list[Reason]:
+def evaluation_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return why RLinf's `validate_cfg` would refuse the evaluation of a run, for which nothing is there."""
     if not _asks_for_evaluation(cfg) or isinstance(lookup(cfg, "env.eval"), Mapping):
         return []
@@ -213,7 +213,7 @@ WARMING_UP = (None, "constant", "cosine")
 """Those that read a warm-up; without the key it is constant."""
 
 
-def endless_schedules(cfg: Mapping[str, Any]) -> list[Reason]:
+def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return why RLinf's schedule of the learning rate would be one of 0 steps, which jumps from one end to
     the other.
     """
@@ -236,7 +236,7 @@ def endless_schedules(cfg: Mapping[str, Any]) -> list[Reason]:
     ]
 
 
-def uneven_intervals(cfg: Mapping[str, Any]) -> list[Reason]:
+def interval_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return why RLinf's `check_progress` would fail behind the first step: what is saved is evaluated."""
     evaluate, save = lookup(cfg, "runner.val_check_interval"), lookup(cfg, "runner.save_interval")
     if lookup(cfg, "runner.only_eval") or not (isinstance(evaluate, int) and isinstance(save, int)):
@@ -316,7 +316,7 @@ def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
     return bool(lookup(cfg, "reward.use_reward_model")) and not lookup(cfg, "reward.standalone_realworld")
 
 
-def unserved_rewards(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def reward_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield why the rewards that `cfg` (plain data) asks for cannot be had."""
     if not scored_by_workers(cfg):
         return
@@ -343,7 +343,7 @@ def unserved_rewards(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         )
 
 
-def misfits(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
+def size_reasons(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
     """Yield why `workers` reward workers are refused by RLinf."""
     total = int(lookup(cfg, "env.train.total_num_envs"))
     if scored_by_workers(cfg) and workers and total % workers:

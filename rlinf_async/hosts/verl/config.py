@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.exactness import why_learner_scores
-from rlinf_async.hosts.reasons import Change, Reason, RefusedError, reasons_of, refuse
+from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.simulators import max_batch_size
-from rlinf_async.hosts.tasks import settled
-from rlinf_async.hosts.verl.algorithms import normalizes, streams
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.tasks import settled, task_reasons
+from rlinf_async.hosts.verl.algorithms import (
+    COMPARING_ESTIMATORS,
+    REFUSED_ESTIMATORS,
+    VALUE_ESTIMATORS,
+    normalizes,
+    override_for,
+    streams,
+)
+from rlinf_async.hosts.verl.keys import REFUSED_KEYS, TABLE
 from rlinf_async.hosts.verl.left_out import left_out
+from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
 from rlinf_async.hosts.verl.recognition import another_mode
-from rlinf_async.hosts.verl.refusals import contradictions, not_added_up, refusals, too_few_places
 from rlinf_async.hosts.verl.settings import (
     ACTOR_SECTION,
     MODEL_SECTION,
     VerlSettings,
+    evaluates,
     evaluation,
     group_size,
     horizon,
     make_plan,
-    misfits,
+    process_count,
     section,
+    size_reasons,
     whole,
 )
-from rlinf_async.hosts.verl.values import unknown, wrong_types
+from rlinf_async.hosts.verl.values import type_reasons, unknown_key_reasons
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
@@ -51,21 +60,21 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
         raise ValueError(why)
     cfg = plain(config) if isinstance(config, DictConfig) else config
     # Alone and first: with something else in a block's place, the lookups below would fail on their own.
-    refuse(TABLE.misshapen(cfg))
+    refuse(TABLE.block_reasons(cfg))
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    wrong_values = [*TABLE.malformed(cfg), *wrong_types(cfg)]
-    reasons = [*wrong_values, *refusals(cfg), *unknown(cfg), *more_reasons]
+    wrong_values = [*TABLE.reasons(cfg), *type_reasons(cfg)]
+    reasons = [*wrong_values, *_refused_key_reasons(cfg), *unknown_key_reasons(cfg), *more_reasons]
     # Told before anything is calculated: the arithmetic below takes the kinds of its numbers for granted.
     if wrong_values:
         refuse(reasons)
     try:
         # First: the checks below read `balance`, which says nothing while it is `auto`.
         asynchrony = settled(asynchrony, section(cfg, "train"))
-        reasons += contradictions(cfg, asynchrony)
+        reasons += _setting_reasons(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
-        reasons += misfits(cfg, settings)
-        reasons += not_added_up(cfg, settings)
-        reasons += too_few_places(cfg, settings)
+        reasons += size_reasons(cfg, settings)
+        reasons += _streamed_loss_reasons(cfg, settings)
+        reasons += _place_reasons(cfg, settings)
     except ValueError as error:
         # The arithmetic ends at its first bad number, and what was found before is told with it.
         raise RefusedError([*reasons, *reasons_of(error)]) from error
@@ -169,3 +178,121 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         skips_ended=asynchrony.skip.ended and not any(counts_on(section(cfg, "train"))),
         left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
     )
+
+
+def _refused_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for every key of a plain config that is not served."""
+    for key in REFUSED_KEYS:
+        if not key.allows(value := lookup(cfg, key.name)):
+            setting = f"{key.name}={shortened(value)}"
+            yield Reason(f"trainer_mode vla_async does not support {setting}; {key.remedy}", key.override)
+
+
+def _setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason for settings of a plain config that do not go together."""
+    yield from _estimator_reasons(cfg, asynchrony)
+    yield from _other_reasons(cfg, asynchrony)
+    yield from _checkpoint_reasons(cfg)
+    yield from placement_reasons(cfg)
+
+
+def _streamed_loss_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Yield a reason if the streamed micro-batches of a policy loss do not add up to an optimizer step."""
+    name, mode = (
+        str(lookup(cfg, f"{ACTOR_SECTION}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode")
+    )
+    override = override_for(name, mode) if settings.streams else ""
+    if override:
+        yield Reason(
+            f"async.streamer does not support {ACTOR_SECTION}.policy_loss.loss_mode={name} with "
+            f"loss_agg_mode={mode}: that loss is no mean over tokens, and its micro-batches do "
+            f"not add up to one; use {override}",
+            override,
+        )
+
+
+def _place_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Yield a reason if the Ray that a run on one node starts by itself has no place for each process."""
+    key = "ray_kwargs.ray_init.num_cpus"
+    places, processes = lookup(cfg, key), process_count(settings.plan)
+    if places is not None and places < processes and starts_ray(cfg):
+        yield Reason(
+            f"{key}={places} has no place for each of {processes} processes: learner ranks, env workers and "
+            f"inference ranks; set {key}={processes}, which places processes and may be more than there are "
+            "cores",
+            f"{key}={processes}",
+        )
+
+
+def _checkpoint_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if a run would go on from parts of a checkpoint that none has."""
+    load, save = (
+        _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
+    )
+    if missing := [name for name in load if name not in save]:
+        yield Reason(
+            f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
+            f"save_contents={save} leaves out; use load_contents={save}",
+            f"{ACTOR_SECTION}.checkpoint.load_contents=[{','.join(save)}]",
+        )
+
+
+def _as_list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    name = str(lookup(cfg, "algorithm.adv_estimator"))
+    if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
+        yield Reason(
+            f"algorithm.adv_estimator={name} compares the members of a group, and actor_rollout_ref.rollout.n"
+            "=1; use 2 or more, or adv_estimator=gae",
+            "actor_rollout_ref.rollout.n=2",
+        )
+    if name in REFUSED_ESTIMATORS:
+        yield Reason(
+            f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: "
+            f"{REFUSED_ESTIMATORS[name]}; use "
+            "gae or grpo",
+            "algorithm.adv_estimator=grpo",
+        )
+    elif name in VALUE_ESTIMATORS and lookup(cfg, "vla.model.add_value_head") is False:
+        yield Reason(
+            f"algorithm.adv_estimator={name} needs values; set vla.model.add_value_head=true",
+            "vla.model.add_value_head=true",
+        )
+    elif name not in VALUE_ESTIMATORS and section(cfg, "train")["auto_reset"]:
+        yield Reason(
+            f"algorithm.adv_estimator={name} compares whole episodes, which env.train.auto_reset=true cuts; "
+            "use env.train.auto_reset=false",
+            "env.train.auto_reset=false",
+        )
+    if asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running" and not streams(name):
+        yield Reason(
+            f"async.advanced.normalization=running does not support algorithm.adv_estimator={name}, which "
+            "looks at the whole batch; use deferred",
+            "async.advanced.normalization=deferred",
+        )
+
+
+def _other_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    if asynchrony.deterministic and evaluates(cfg):
+        yield Reason(
+            "async.deterministic does not support evaluation, which draws from the generator that samples "
+            "rollouts; use trainer.test_freq=-1 and trainer.val_before_train=false",
+            "trainer.test_freq=-1 trainer.val_before_train=false",
+        )
+    precision = lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype")
+    if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
+        yield Reason(
+            f"async.streamer does not support {ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype="
+            f"{precision}: its scaler may skip a step; use bf16",
+            f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype=bf16",
+        )
+    if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
+        yield Reason(
+            "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
+            "add that block, or use trainer.test_freq=-1 and trainer.val_before_train=false",
+            "trainer.test_freq=-1 trainer.val_before_train=false",
+        )
+    yield from task_reasons(section(cfg, "train"), asynchrony)

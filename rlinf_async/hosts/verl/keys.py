@@ -6,18 +6,28 @@ its default. Our own keys (`vla`, `env`, `async`) and the fates of veRL's are ro
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import MODELS_GROUP
-from rlinf_async.hosts.kit.keys import Key, Table, rows
-from rlinf_async.hosts.kit.kinds import (
+from rlinf_async.hosts.async_block import MISSING_VALUE
+from rlinf_async.hosts.judge.keys import Key, Table, rows, under
+from rlinf_async.hosts.judge.kinds import (
+    ANYTHING,
     COUNT_KIND,
     INTERVAL_KIND,
     NOT_NEGATIVE,
     POSITIVE_NUMBER,
     SEED_KIND,
     SHARE_KIND,
-    Anything,
+    SIZE_KIND,
     Block,
     Flag,
     Listed,
@@ -27,9 +37,9 @@ from rlinf_async.hosts.kit.kinds import (
     Whole,
 )
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
-from rlinf_async.hosts.verl.defaults import default_of
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION
+from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 DTYPE_KIND = Names(("fp32", "float32", "bf16", "bfloat16", "fp16", "float16"))
 
@@ -125,166 +135,115 @@ REFUSED_KEYS = (
     _false("env.train.video_cfg.save_video", "no video is recorded"),
     _false("env.eval.video_cfg.save_video", "no video is recorded"),
 )
-NUMBER_KEYS = (
+SERVED_KEYS = (
     *rows(
         COUNT_KIND,
-        "data.train_batch_size",
-        "env.train.total_num_envs",
-        "trainer.n_gpus_per_node",
-        "trainer.nnodes",
-        "trainer.total_training_steps",
-        "vla.model.action_dim",
-        "vla.model.num_action_chunks",
-        f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu",
-        f"{ACTOR_SECTION}.ppo_mini_batch_size",
+        """
+        data.train_batch_size env.train.total_num_envs trainer.n_gpus_per_node trainer.nnodes
+        trainer.total_training_steps vla.model.action_dim vla.model.num_action_chunks
+        """,
+        under(ACTOR_SECTION, "ppo_micro_batch_size_per_gpu ppo_mini_batch_size"),
         required=True,
     ),
     *rows(
         COUNT_KIND,
-        "env.eval.max_episode_steps",
-        "env.eval.max_steps_per_rollout_epoch",
-        "env.eval.total_num_envs",
-        "env.stages",
-        "env.train.max_episode_steps",
-        "env.train.max_steps_per_rollout_epoch",
-        "env.workers",
-        "ray_kwargs.ray_init.num_cpus",
-        "trainer.max_actor_ckpt_to_keep",
-        "vla.inference.ranks",
-        f"{ACTOR_SECTION}.ppo_epochs",
-        f"{MODEL_SECTION}.lora_alpha",
-        f"{ROLLOUT_SECTION}.log_prob_micro_batch_size_per_gpu",
-        f"{ROLLOUT_SECTION}.n",
-        f"{ROLLOUT_SECTION}.n_gpus_per_node",
+        """
+        env.eval.max_episode_steps env.eval.max_steps_per_rollout_epoch env.eval.total_num_envs env.stages
+        env.train.max_episode_steps env.train.max_steps_per_rollout_epoch env.workers
+        ray_kwargs.ray_init.num_cpus trainer.max_actor_ckpt_to_keep vla.inference.ranks
+        """,
+        under(ACTOR_SECTION, "ppo_epochs"),
+        under(MODEL_SECTION, "lora_alpha"),
+        under(ROLLOUT_SECTION, "log_prob_micro_batch_size_per_gpu n n_gpus_per_node"),
     ),
-    *rows(Whole(0), f"{MODEL_SECTION}.lora_rank", f"{ROLLOUT_SECTION}.nnodes"),
+    *rows(SIZE_KIND, f"{MODEL_SECTION}.lora_rank {ROLLOUT_SECTION}.nnodes"),
     # -1 is never, no division of ranks, and by the ratio of warm-up.
     *rows(
         INTERVAL_KIND,
-        "trainer.save_freq",
-        "trainer.test_freq",
-        f"{ACTOR_SECTION}.fsdp_config.fsdp_size",
-        f"{ACTOR_SECTION}.optim.lr_warmup_steps",
+        "trainer.save_freq trainer.test_freq",
+        under(ACTOR_SECTION, "fsdp_config.fsdp_size optim.lr_warmup_steps"),
         null=-1,
     ),
-    *rows(SEED_KIND, f"{ACTOR_SECTION}.data_loader_seed", "env.train.seed", "env.eval.seed"),
+    *rows(SEED_KIND, f"{ACTOR_SECTION}.data_loader_seed env.train.seed env.eval.seed"),
     *rows(
         NOT_NEGATIVE,
         "critic.optim.lr",
-        f"{ACTOR_SECTION}.clip_ratio_high",
-        f"{ACTOR_SECTION}.entropy_coeff",
-        f"{ACTOR_SECTION}.optim.lr",
-        f"{ACTOR_SECTION}.optim.weight_decay",
-        f"{ACTOR_SECTION}.policy_loss.ppo_kl_coef",
+        under(
+            ACTOR_SECTION,
+            "clip_ratio_high entropy_coeff optim.lr optim.weight_decay policy_loss.ppo_kl_coef",
+        ),
     ),
     *rows(
         POSITIVE_NUMBER,
         "critic.cliprange_value",
-        f"{ACTOR_SECTION}.loss_scale_factor",
-        f"{ACTOR_SECTION}.optim.clip_grad",
-        f"{ACTOR_SECTION}.policy_loss.dro_beta",
-        f"{ACTOR_SECTION}.tau_neg",
-        f"{ACTOR_SECTION}.tau_pos",
+        under(ACTOR_SECTION, "loss_scale_factor optim.clip_grad policy_loss.dro_beta tau_neg tau_pos"),
     ),
     *rows(Listed(SHARE_KIND), f"{ACTOR_SECTION}.optim.betas"),
     *rows(
         SHARE_KIND,
-        "algorithm.gamma",
-        "algorithm.lam",
-        f"{ACTOR_SECTION}.clip_ratio",
-        f"{ACTOR_SECTION}.clip_ratio_low",
-        f"{ACTOR_SECTION}.optim.lr_warmup_steps_ratio",
-        f"{ACTOR_SECTION}.optim.min_lr_ratio",
-        f"{ACTOR_SECTION}.policy_loss.clip_cov_ratio",
-        f"{ACTOR_SECTION}.policy_loss.kl_cov_ratio",
+        "algorithm.gamma algorithm.lam",
+        under(
+            ACTOR_SECTION,
+            """
+            clip_ratio clip_ratio_low optim.lr_warmup_steps_ratio optim.min_lr_ratio
+            policy_loss.clip_cov_ratio policy_loss.kl_cov_ratio
+            """,
+        ),
     ),
     *rows(Real(above=1), f"{ACTOR_SECTION}.clip_ratio_c"),
     *rows(
         Real(),
-        "env.eval.reward_scale",
-        "env.train.reward_scale",
-        f"{ACTOR_SECTION}.optim.num_cycles",
-        f"{ACTOR_SECTION}.policy_loss.clip_cov_lb",
-        f"{ACTOR_SECTION}.policy_loss.clip_cov_ub",
+        "env.eval.reward_scale env.train.reward_scale",
+        under(ACTOR_SECTION, "optim.num_cycles policy_loss.clip_cov_lb policy_loss.clip_cov_ub"),
     ),
-)
-CHOICE_KEYS = (
     *rows(Names(("auto", "resume_path", "disable")), "trainer.resume_mode", required=True),
     *rows(Names(("token", "action", "chunk")), "vla.ratio_level"),
     *rows(Names(AGGREGATION_MODES), f"{ACTOR_SECTION}.loss_agg_mode"),
-    *rows(
-        Names(("constant", "cosine")),
-        f"{ACTOR_SECTION}.optim.lr_scheduler_type",
-        f"{ACTOR_SECTION}.optim.warmup_style",
-    ),
+    *rows(Names(("constant", "cosine")), under(ACTOR_SECTION, "optim.lr_scheduler_type optim.warmup_style")),
     *rows(Names(("cpu", "cuda", "npu")), "trainer.device"),
     *rows(
         DTYPE_KIND,
-        f"{ACTOR_SECTION}.fsdp_config.model_dtype",
-        *(
-            f"{ACTOR_SECTION}.fsdp_config.mixed_precision.{use}_dtype"
-            for use in ("param", "reduce", "buffer")
+        under(
+            f"{ACTOR_SECTION}.fsdp_config",
+            """
+            model_dtype mixed_precision.param_dtype mixed_precision.reduce_dtype
+            mixed_precision.buffer_dtype
+            """,
         ),
     ),
     *rows(
         Flag(),
-        "algorithm.norm_adv_by_std_in_grpo",
-        "env.eval.auto_reset",
-        "env.eval.ignore_terminations",
-        "env.train.auto_reset",
-        "env.train.ignore_terminations",
-        "trainer.del_local_ckpt_after_load",
-        "trainer.remove_previous_ckpt_in_save",
-        "trainer.val_before_train",
-        "vla.model.add_value_head",
-        f"{ACTOR_SECTION}.checkpoint.strict",
-        f"{ACTOR_SECTION}.optim.zero_indexed_step",
-        f"{ACTOR_SECTION}.shuffle",
-        f"{ACTOR_SECTION}.use_torch_compile",
+        """
+        algorithm.norm_adv_by_std_in_grpo env.eval.auto_reset env.eval.ignore_terminations
+        env.train.auto_reset env.train.ignore_terminations trainer.del_local_ckpt_after_load
+        trainer.remove_previous_ckpt_in_save trainer.val_before_train vla.model.add_value_head
+        """,
+        under(ACTOR_SECTION, "checkpoint.strict optim.zero_indexed_step shuffle use_torch_compile"),
     ),
     *rows(
         Text(),
-        "env.eval.env_class",
-        "env.eval.simulator_type",
-        "env.train.env_class",
-        "env.train.simulator_type",
-        "trainer.checkpoint_callback_class",
-        "trainer.default_hdfs_dir",
-        "trainer.default_local_dir",
-        "trainer.experiment_name",
-        "trainer.project_name",
-        "trainer.resume_from_path",
-        "vla.ckpt_path",
-        f"{ACTOR_SECTION}.optim.optimizer",
-        f"{ACTOR_SECTION}.optim.optimizer_impl",
-        f"{ACTOR_SECTION}.policy_loss.loss_mode",
+        """
+        env.eval.env_class env.eval.simulator_type env.train.env_class env.train.simulator_type
+        trainer.checkpoint_callback_class trainer.default_hdfs_dir trainer.default_local_dir
+        trainer.experiment_name trainer.project_name trainer.resume_from_path vla.ckpt_path
+        """,
+        under(ACTOR_SECTION, "optim.optimizer optim.optimizer_impl policy_loss.loss_mode"),
     ),
-    *rows(
-        Text("a resource that nodes of Ray have"),
-        *(f"{PLACEMENT}.{each}" for each in PLACED_PROCESSES),
-    ),
+    *rows(Text("a resource that nodes of Ray have"), under(PLACEMENT, " ".join(PLACED_PROCESSES))),
     *rows(Text("the place of the run's records"), "vla.run_dir", required=True),
     *rows(Text(f"an estimator, such as {ESTIMATOR_NAMES[0]}"), "algorithm.adv_estimator", required=True),
     *rows(Text(f"an entry point of {MODELS_GROUP}"), "vla.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "trainer.logger"),
-    *rows(
-        Listed(Text("the name of a layer")),
-        f"{MODEL_SECTION}.exclude_modules",
-        f"{MODEL_SECTION}.target_modules",
-    ),
+    *rows(Listed(Text("the name of a layer")), under(MODEL_SECTION, "exclude_modules target_modules")),
     *rows(
         Listed(Names(("model", "optimizer", "extra"))),
-        f"{ACTOR_SECTION}.checkpoint.load_contents",
-        f"{ACTOR_SECTION}.checkpoint.save_contents",
+        under(f"{ACTOR_SECTION}.checkpoint", "load_contents save_contents"),
     ),
-    *rows(Block(), "vla.model", "env.train", required=True),
+    *rows(Block(), "vla.model env.train", required=True),
     *rows(
         Block(),
         "env.eval",
-        f"{ACTOR_SECTION}.fsdp_config",
-        f"{ACTOR_SECTION}.fsdp_config.wrap_policy",
-        f"{ACTOR_SECTION}.optim",
-        f"{ACTOR_SECTION}.optim.override_optimizer_config",
+        under(ACTOR_SECTION, "fsdp_config fsdp_config.wrap_policy optim optim.override_optimizer_config"),
     ),
 )
 CHANGED_KEYS = tuple(
@@ -298,25 +257,14 @@ CHANGED_KEYS = tuple(
 )
 OPEN_KEYS = tuple(
     rows(
-        Anything(),
-        "async*",
-        "env.eval.*",
-        "env.train.*",
-        "hydra*",
-        "vla.model.*",
-        "ray_kwargs*",
-        "trainer.v1.trainer_mode",
-        "transfer_queue*",
-        f"{ACTOR_SECTION}.fsdp_config.*",
+        ANYTHING,
+        "async* env.eval.* env.train.* hydra* vla.model.* ray_kwargs* trainer.v1.trainer_mode",
+        f"transfer_queue* {ACTOR_SECTION}.fsdp_config.*",
     )
 )
 """Keys that are ours, or whose content is read elsewhere, whatever it is."""
 FREE_KEYS = tuple(
-    rows(
-        Anything(),
-        f"{ACTOR_SECTION}.fsdp_config.wrap_policy.*",
-        f"{ACTOR_SECTION}.optim.override_optimizer_config.*",
-    )
+    rows(ANYTHING, under(ACTOR_SECTION, "fsdp_config.wrap_policy.* optim.override_optimizer_config.*"))
 )
 """Blocks that veRL takes as they are."""
 
@@ -386,16 +334,75 @@ INEFFECTIVE_KEYS = tuple(
 )
 """Keys of veRL that nothing reads here, and why nothing is lost, or what is."""
 DERIVED_KEYS = tuple(
-    rows(Anything(), f"{ROLLOUT_SECTION}.log_prob_*", f"{ROLLOUT_SECTION}.agent.*", "data.seed")
+    rows(ANYTHING, f"{ROLLOUT_SECTION}.log_prob_*", f"{ROLLOUT_SECTION}.agent.*", "data.seed")
 )
 """Keys that veRL's own check of a config asks for."""
+DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
+"""A default of veRL's that points to another key, with the value that it has where that key is absent."""
+PART_POINTER = re.compile(r"\$\{[\w.]+\}")
+"""A pointer within a longer text."""
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
+    verl = find_spec("verl")
+    for folder in (verl.submodule_search_locations or ()) if verl else ():
+        path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
+        if path.is_file():
+            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=FAST_YAML_LOADER)
+            return content
+    return {}
+
+
+@cache
+def resolved_defaults() -> Mapping[str, Any]:
+    """veRL's defaults by dotted keys, of which some point to others, where nobody sets anything."""
+    return dotted(_resolved())
+
+
+@cache
+def _resolved() -> Mapping[str, Any]:
+    tree: Mapping[str, Any] = resolve(defaults(), defaults())
+    return tree
+
+
+def default_of(key: str) -> Any:
+    """Return veRL's default of a dotted key, or of a section; None where it is null, or there is none."""
+    return lookup(_resolved(), key)
+
+
+def resolve(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
+    """Return a tree of defaults that stands at `section`, with the values in `cfg` that it points to."""
+    if isinstance(tree, Mapping):
+        return {name: resolve(value, cfg, f"{section}.{name}") for name, value in tree.items()}
+    if not isinstance(tree, str) or "${" not in tree:
+        return tree
+    if pointer := DEFAULT_POINTER.fullmatch(tree):
+        return _pointed_to(pointer, cfg, section)
+    return PART_POINTER.sub(lambda part: str(resolve(part[0], cfg, section)), tree)
+
+
+def _pointed_to(pointer: re.Match[str], cfg: Mapping[str, Any], place: str) -> Any:
+    key, fallback = pointer["key"], pointer["fallback"]
+    if key.startswith("."):  # a key of the same section
+        key = f"{place.rpartition('.')[0]}{key}".lstrip(".")
+    section, _, name = key.rpartition(".")
+    around = lookup(cfg, section) if section else cfg
+    # `???` stands for no value, as it does to OmegaConf.
+    if isinstance(around, Mapping) and around.get(name, MISSING_VALUE) != MISSING_VALUE:
+        return resolve(around[name], cfg, f".{key}")
+    if fallback and "${" in fallback:
+        return resolve(fallback, cfg, place)
+    return yaml.load(fallback, Loader=FAST_YAML_LOADER) if fallback else None
+
+
 TABLE = Table(
     (
         # Of rows of one name the first is taken, and so it is of patterns that fit: refusals go before kinds,
         # and the wide `.*` of INEFFECTIVE_KEYS last.
         *REFUSED_KEYS,
-        *NUMBER_KEYS,
-        *CHOICE_KEYS,
+        *SERVED_KEYS,
         *CHANGED_KEYS,
         *FREE_KEYS,
         *OPEN_KEYS,

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.verl.algorithms import COMPARING_ESTIMATORS
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, section
 

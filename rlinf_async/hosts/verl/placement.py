@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 
 PLACEMENT = "vla.placement"
 PLACED_PROCESSES = ("env", "inference", "learner")

@@ -19,16 +19,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.kit.models import unbuildable
-from rlinf_async.hosts.presence import (
-    absent_files,
-    absent_loggers,
+from rlinf_async.hosts.judge.presence import (
+    directory_reasons,
+    environment_reasons,
+    file_reasons,
     is_here,
-    unknown_env_classes,
-    unknown_loggers,
-    unwritable,
+    logger_package_reasons,
+    logger_reasons,
+    model_reasons,
 )
-from rlinf_async.hosts.reasons import Reason, unknown
+from rlinf_async.hosts.judge.reasons import Reason, unknown
 from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
@@ -68,9 +68,9 @@ JUDGED_PREFIXES = (
 """The beginnings of keys that veRL's own check of a config looks at."""
 
 
-def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
-    yield from unknown_env_classes(cfg)
+    yield from environment_reasons(cfg)
     models = names_of(MODELS_GROUP)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown("vla.model.model_type", name, models, f"an entry point of {MODELS_GROUP}")
@@ -84,17 +84,17 @@ def absent(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         if name not in losses:
             yield unknown(LOSS_KEY, name, losses, "a policy loss of veRL")
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
-        yield from unbuildable(model, key="vla.model")
+        yield from model_reasons(model, key="vla.model")
     if lookup(cfg, "actor_rollout_ref.model.lora_rank") and not is_here("peft"):
         yield Reason("actor_rollout_ref.model.lora_rank needs the package peft; install it: pip install peft")
     yield from _optimizer(cfg)
-    yield from unknown_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
-    yield from absent_loggers(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
+    yield from logger_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
+    yield from logger_package_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
-        yield from absent_files(cfg, FILE_KEYS)
-        yield from unwritable(str(lookup(cfg, RUN_DIR_KEY)), key=RUN_DIR_KEY)
+        yield from file_reasons(cfg, FILE_KEYS)
+        yield from directory_reasons(str(lookup(cfg, RUN_DIR_KEY)), key=RUN_DIR_KEY)
         if (lookup(cfg, "trainer.save_freq") or -1) != -1:
-            yield from unwritable(str(lookup(cfg, CHECKPOINTS_KEY)), key=CHECKPOINTS_KEY)
+            yield from directory_reasons(str(lookup(cfg, CHECKPOINTS_KEY)), key=CHECKPOINTS_KEY)
         yield from _checkpoint(cfg)
 
 
@@ -169,7 +169,7 @@ def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
         ValueError: as of `config.read`, and of veRL's own checks.
     """
     cfg = TABLE.without_nulls(cfg)
-    settings = read(cfg, more_reasons=list(absent(cfg)))
+    settings = read(cfg, more_reasons=list(presence_reasons(cfg)))
     if is_for_verl_to_judge(cfg):
         validate(OmegaConf.create(dict(cfg)))
     return settings

@@ -13,10 +13,10 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
-from rlinf_async.hosts.kit.keys import Key
-from rlinf_async.hosts.kit.kinds import COUNT_KIND
-from rlinf_async.hosts.reasons import Reason, refuse
-from rlinf_async.hosts.simulators import Evaluation, divide, split_requests
+from rlinf_async.hosts.judge.keys import Key
+from rlinf_async.hosts.judge.kinds import COUNT_KIND
+from rlinf_async.hosts.judge.reasons import Reason, refuse
+from rlinf_async.hosts.simulators import Evaluation, divide, request_reasons
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
 ACTOR_SECTION = "actor_rollout_ref.actor"
@@ -48,7 +48,7 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     value: Any = lookup(cfg, key)
     value = default if value is None else value
     row = Key(name=key, kind=COUNT_KIND, required=True)
-    refuse([reason] if (reason := row.missing() if value is None else row.wrong(key, value)) else [])
+    refuse([reason] if (reason := row.missing() if value is None else row.wrong(value)) else [])
     return int(value)
 
 
@@ -179,14 +179,14 @@ def evaluation(cfg: Mapping[str, Any]) -> Evaluation:
     return Evaluation({**section(cfg, "eval"), "total_num_envs": whole(cfg, "env.eval.total_num_envs")})
 
 
-def misfits(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+def size_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
     """Sizes of steps, batches and evaluation that do not go together, with the nearest that do."""
-    yield from split_requests(settings)
-    yield from _step_misfits(settings)
-    yield from evaluation(cfg).misfits(settings)
+    yield from request_reasons(settings)
+    yield from _step_reasons(settings)
+    yield from evaluation(cfg).size_reasons(settings)
 
 
-def _step_misfits(settings: VerlSettings) -> Iterator[Reason]:
+def _step_reasons(settings: VerlSettings) -> Iterator[Reason]:
     plan, micro = settings.plan, settings.micro_batch_size
     per_pass = micro * plan.learner_ranks
     samples = settings.samples_per_batch

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
-from rlinf_async.hosts.kit.keys import Key, counterparts, own_sections
-from rlinf_async.hosts.kit.kinds import Anything, Block, Flag, Kind, Listed, Real, Text
-from rlinf_async.hosts.reasons import Reason
-from rlinf_async.hosts.verl.defaults import default_of, defaults, resolve, resolved_defaults
-from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE
+from rlinf_async.hosts.judge.keys import Key, counterparts, own_sections
+from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Flag, Kind, Listed, Real, Text
+from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE, default_of, defaults, resolve, resolved_defaults
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
@@ -47,7 +46,7 @@ def kind_of_default(key: str) -> Kind | None:
     if isinstance(default, int | float):
         return Real()
     if isinstance(default, list):
-        return Listed(Anything())
+        return Listed(ANYTHING)
     return Text() if isinstance(default, str) else Block() if isinstance(default, Mapping) else None
 
 
@@ -78,10 +77,10 @@ def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
 def is_open(key: str) -> bool:
     """Return True if the table does not say of which kind the value of a key is."""
     row = TABLE.find(key)
-    return row is None or (row.fate == "served" and isinstance(row.kind, Anything) and row not in FREE_KEYS)
+    return row is None or (row.fate == "served" and row.kind is ANYTHING and row not in FREE_KEYS)
 
 
-def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def type_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the keys of veRL's engine without a kind here whose values are not of their default's kind."""
     for key, value in changes(cfg):
         if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
@@ -91,22 +90,22 @@ def wrong_types(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             )
             continue
         kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
-        if kind is not None and (reason := Key(name=key, kind=kind).wrong(key, value)):
+        if kind is not None and (reason := Key(name=key, kind=kind).wrong(value)):
             yield reason
     for key, value in dotted(cfg).items():
         if value is None and key.startswith(ENGINE_PREFIXES) and is_open(key):
             default, kind = default_of(key), kind_of_default(key)
             if default is not None and kind is not None:
-                yield Key(name=key, kind=kind).wrong_null(key, default)
+                yield Key(name=key, kind=kind).wrong_null(default)
 
 
-def unknown(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def unknown_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
     verl_keys = defaults()
     # Without veRL its keys are not known, and every one of them would seem to be a mistake.
     if not verl_keys:
         return
-    names = [*dotted(verl_keys), *(row.name for row in TABLE.rows if not set("*?") & set(row.name))]
+    names = [*dotted(verl_keys), *TABLE.names]
     for key, value in TABLE.unknown(cfg).items():
         section = key.partition(".")[0]
         if _is_known(key, verl_keys) or section not in {*verl_keys, "vla", "env"}:

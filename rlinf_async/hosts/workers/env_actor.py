@@ -12,10 +12,9 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import ENVS_GROUP, load_class
 from rlinf_async.hosts.contract import check_resets
 from rlinf_async.hosts.kit.frames import draw_last_only
-from rlinf_async.hosts.presence import ENVS_GROUP
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, ShardRecorder, Stage, TrainShard

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rlinf.utils.runner_utils import check_progress
 
-from rlinf_async.hosts.rlinf.config import obstacles, read_fit, resolve, uses_us, write_back
-from rlinf_async.hosts.rlinf.settings import uneven_intervals
+from rlinf_async.hosts.rlinf.config import config_reasons, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.settings import interval_reasons
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -196,11 +196,11 @@ def test_intervals_are_refused_where_rlinfs_own_count_of_steps_would_fail(evalua
     except AssertionError:
         fails = True
     runner = {"val_check_interval": evaluate, "save_interval": save}
-    assert bool(uneven_intervals({"runner": runner})) == fails
-    assert not uneven_intervals({"runner": {**runner, "only_eval": True}})
+    assert bool(interval_reasons({"runner": runner})) == fails
+    assert not interval_reasons({"runner": {**runner, "only_eval": True}})
 
 
 def test_a_run_that_saves_more_often_than_it_evaluates_is_answered_with_the_nearest_number():
     cfg = config({"runner.val_check_interval": 4, "runner.save_interval": 6})
-    said = [reason.text for reason in obstacles(cfg, active=True) if "save_interval" in reason.text]
+    said = [reason.text for reason in config_reasons(cfg, active=True) if "save_interval" in reason.text]
     assert said == ["runner.save_interval=6 must be a multiple of runner.val_check_interval=4; nearest: 8"]

@@ -5,7 +5,7 @@ import torch
 
 from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.hosts.rlinf.fit import fit

@@ -10,14 +10,8 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.rlinf import readers
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.hosts.rlinf.keys import (
-    KEY_TRANSLATIONS,
-    REFUSED_KEYS,
-    TABLE,
-    fate,
-    read_by_others,
-    undecided,
-)
+from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, REFUSED_KEYS, TABLE, fate
+from rlinf_async.hosts.rlinf.readers import undecided, unserved_key_reasons
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package
@@ -102,7 +96,7 @@ def test_a_new_key_in_any_section_is_named_with_its_value():
         "algorithm.brand_new_loss=3",
         "somebody is a block of this config's own, in which RLinf reads nothing",
     }
-    assert not list(read_by_others(config(NEW)))
+    assert not list(unserved_key_reasons(config(NEW)))
     assert not list(undecided(config()))
 
 
@@ -117,20 +111,20 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
     monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
-    (reason,) = read_by_others(config(NEW))
+    (reason,) = unserved_key_reasons(config(NEW))
     assert reason.text.startswith(
         "env.brand_new_packing.enable=True is read by RLinf's own workers or runner"
     )
     assert reason.override == "~env.brand_new_packing.enable"
     assert len(list(undecided(config(NEW)))) == len(NEW) - 1
     off = config({"env.brand_new_packing.enable": False})
-    assert not list(read_by_others(off))
+    assert not list(unserved_key_reasons(off))
     assert list(undecided(off))
 
 
 def test_a_block_that_a_newer_rlinf_reads_is_none_of_the_users_own(monkeypatch):
     monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("somebody",)}))
-    (reason,) = read_by_others(config({"somebody.elses": 1}))
+    (reason,) = unserved_key_reasons(config({"somebody.elses": 1}))
     assert reason.text.startswith("somebody.elses=1 is read by RLinf")
     assert not list(undecided(config({"somebody.elses": 1})))
 
@@ -194,7 +188,7 @@ def test_a_block_of_the_users_own_is_noted_whatever_words_are_in_it(block):
     words = {name for chain in readers.chains_here() for name in chain}
     assert len(words) > 80
     cfg = config({f"{block}.{name}": 3 for name in words})
-    assert not list(read_by_others(cfg))
+    assert not list(unserved_key_reasons(cfg))
     (said,) = undecided(cfg)
     assert said.startswith(f"{block} is a block of this config's own, in which RLinf reads nothing")
 

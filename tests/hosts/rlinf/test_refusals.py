@@ -1,7 +1,7 @@
 import pytest
 
 from rlinf_async.config import LEVEL_NAMES
-from rlinf_async.hosts.reasons import refuse
+from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS

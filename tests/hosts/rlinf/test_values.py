@@ -15,12 +15,13 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.explanation import why_so_many
-from rlinf_async.hosts.reasons import RefusedError
-from rlinf_async.hosts.rlinf import borrowed, losses, models, presence
+from rlinf_async.hosts.judge.reasons import RefusedError
+from rlinf_async.hosts.rlinf import borrowed, losses, models, presence, readers
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.keys import TABLE, undecided
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
+from rlinf_async.hosts.rlinf.readers import undecided
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.values import KNOWN, Values, unknown_values, values_of
 from rlinf_async.hosts.simulators import splitting
@@ -114,7 +115,7 @@ def test_a_level_of_ratios_that_nobody_has_looked_at_is_refused_as_that(types):
     for level in types.logprob_type:
         cfg = config({"algorithm.logprob_type": level})
         reasons = [reason for reason in fit(cfg).reasons if "logprob_type" in reason.text]
-        assert not TABLE.malformed(cfg, complete=False)
+        assert not TABLE.reasons(cfg, complete=False)
         if level in losses.RATIO_LEVELS:
             assert not reasons
         else:
@@ -126,11 +127,11 @@ def test_a_level_of_ratios_that_nobody_has_looked_at_is_refused_as_that(types):
 def test_a_level_that_rlinf_does_not_know_either_is_named_and_one_that_it_knows_is_left_to_the_levels(
     monkeypatch,
 ):
-    (reason,) = losses.failing_assertions(config({"algorithm.logprob_type": "token_levle", **CRITIC}))
+    (reason,) = losses.assertion_reasons(config({"algorithm.logprob_type": "token_levle", **CRITIC}))
     assert "did you mean 'token_level'?" in reason.text
     assert reason.override == ""
     monkeypatch.setattr(losses, "_levels_of_rlinf", lambda: {"sequence_token_level"})
-    assert not losses.failing_assertions(config({"algorithm.logprob_type": "sequence_token_level", **CRITIC}))
+    assert not losses.assertion_reasons(config({"algorithm.logprob_type": "sequence_token_level", **CRITIC}))
 
 
 CRITIC = {"actor.model.add_value_head": True}
@@ -151,7 +152,7 @@ class RenamedEnvType(enum.Enum):
 
 def environments(kind):
     cfg = config({"env.train.env_type": kind, "env.eval": None})
-    return [reason for reason in presence.misnamed(cfg) if "env_type" in reason.text]
+    return [reason for reason in presence.name_reasons(cfg) if "env_type" in reason.text]
 
 
 @pytest.mark.parametrize("kind", ["real", "realworld", "moon"])
@@ -207,10 +208,8 @@ def test_every_kind_of_value_has_its_table():
 
 
 def test_keys_that_rlinf_fills_in_by_itself_are_not_held_against_the_user(monkeypatch):
-    from rlinf_async.hosts.rlinf import keys
-
     filled = {"cluster.tracer.enable": False, "cluster.moon.enable": False}
-    monkeypatch.setattr(keys, "_filled_in", lambda: {"cluster.tracer.enable"})
+    monkeypatch.setattr(readers, "_filled_in", lambda: {"cluster.tracer.enable"})
     assert [line.partition("=")[0] for line in undecided(config(filled))] == ["cluster.moon.enable"]
     asked = config({"cluster.tracer.enable": True})
     assert [line.partition("=")[0] for line in undecided(asked)] == ["cluster.tracer.enable"]

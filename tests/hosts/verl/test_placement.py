@@ -6,7 +6,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rlinf_async.hosts.reasons import RefusedError
+from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl import learner_worker, processes
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.placement import RESOURCE_SHARE, too_small

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf, open_dict
 
-from rlinf_async.hosts.reasons import RefusedError
+from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.keys import REFUSED_KEYS
 from tests.hosts.verl.configs import composed

@@ -5,7 +5,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.verl.values import changes, defaults, resolved_defaults
+from rlinf_async.hosts.verl.keys import defaults, resolved_defaults
+from rlinf_async.hosts.verl.values import changes
 
 ACTOR = "actor_rollout_ref.actor"
 

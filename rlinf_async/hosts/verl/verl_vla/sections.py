@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rlinf_async.core.config_keys import did_you_mean
-from rlinf_async.hosts.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.verl.installation import get_ready
 
 INSTALL_COMMAND = "pip install --no-deps git+https://github.com/verl-project/verl-vla"

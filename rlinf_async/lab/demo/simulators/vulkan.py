@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.presence import is_here
+from rlinf_async.hosts.judge.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 
 if TYPE_CHECKING:

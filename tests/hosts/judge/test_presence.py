@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlinf_async import entry_points
-from rlinf_async.hosts.kit import models
-from rlinf_async.hosts.kit.models import parameters, unbuildable
+from rlinf_async.hosts.judge import presence
+from rlinf_async.hosts.judge.presence import model_reasons, parameters
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def declared(monkeypatch):
         module = ModuleType("theirs")
         module.build, module.count = build, count
         monkeypatch.setitem(sys.modules, "theirs", module)
-        points = {models.MODELS_GROUP: [EntryPoint("layer", "theirs:build", models.MODELS_GROUP)]}
+        points = {entry_points.MODELS_GROUP: [EntryPoint("layer", "theirs:build", entry_points.MODELS_GROUP)]}
         if count is not None:
-            points[models.SIZES_GROUP] = [EntryPoint("layer", "theirs:count", models.SIZES_GROUP)]
+            points[presence.SIZES_GROUP] = [EntryPoint("layer", "theirs:count", presence.SIZES_GROUP)]
 
         def select(*, group, **given):
             found = EntryPoints(points.get(group, []))
@@ -38,7 +38,7 @@ def layer(cfg, _):
 
 
 def refusal(section):
-    return [reason.text for reason in unbuildable(section, key="model")]
+    return [reason.text for reason in model_reasons(section, key="model")]
 
 
 def test_a_model_of_which_nothing_is_said_is_built_without_memory(declared):

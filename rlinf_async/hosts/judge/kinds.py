@@ -1,58 +1,35 @@
-"""The kinds of values of a key: a refusal names the value, the limit and the nearest that is accepted."""
+"""The kinds of values of a key: a reason names the value, the limit and the nearest that is accepted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rlinf_async.core.config_keys import misspelt
 
 
-class Kind(Protocol):
-    """Values of one kind."""
+class Kind:
+    """Values of one kind; of this one they are judged elsewhere, or not at all."""
 
-    @property
-    def words(self) -> str:
-        """The words for values of this kind, after `must be`."""
+    words: str = "anything"
+    """The words for values of this kind, after `must be`."""
 
     def accepts(self, value: Any) -> bool:
         """Return True if `value`, which is not None, is of this kind."""
+        return True
 
     def near(self, value: Any) -> Any:
         """Return a value of this kind that the user may have meant by `value`; None where none is near."""
         return None
 
 
-@dataclass(frozen=True)
-class Whole:
-    """Whole numbers. A bool is none, and neither is 2.0."""
-
-    least: int | None = None
-    most: int | None = None
-
-    @property
-    def words(self) -> str:
-        if self.least is not None and self.most is not None:
-            return f"a whole number from {self.least} to {self.most}"
-        return "a whole number" + ("" if self.least is None else f" of at least {self.least}")
-
-    def accepts(self, value: Any) -> bool:
-        # Python's bool is an int.
-        return isinstance(value, int) and not isinstance(value, bool) and self._clip(value) == value
-
-    def near(self, value: Any) -> Any:
-        number = _number(value)
-        return None if number is None else self._clip(round(number))
-
-    def _clip(self, value: int) -> int:
-        value = value if self.least is None else max(value, self.least)
-        return value if self.most is None else min(value, self.most)
+ANYTHING = Kind()
 
 
 @dataclass(frozen=True)
-class Real:
+class Real(Kind):
     """Finite numbers. A bool is none."""
 
     least: float | None = None
@@ -60,37 +37,58 @@ class Real:
     above: float | None = None
 
     @property
-    def words(self) -> str:
-        low, high = self.least if self.above is None else self.above, self.most
-        if low is not None and high is not None:
-            return f"a number {'above' if self.above is not None else 'from'} {low:g} " + (
-                f"and at most {high:g}" if self.above is not None else f"to {high:g}"
-            )
-        if low is None:
-            return "a finite number" if high is None else f"a finite number of at most {high:g}"
-        return f"a finite number {'above' if self.above is not None else 'of at least'} {low:g}"
+    def words(self) -> str:  # type: ignore[override]
+        return ("a finite number" if None in (self._low, self.most) else "a number") + self._limits
 
     def accepts(self, value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return is_finite(value) and self._clip(value) == value and self._is_above(value)
+        return is_finite(value) and self._is_above(value) and self._clip(value) == value
 
     def near(self, value: Any) -> Any:
         number = _number(value)
-        if number is None or not self._is_above(number):
-            return None  # no number is the nearest above a bound
-        return self._clip(number)
+        # No number is the nearest above a bound.
+        return None if number is None or not self._is_above(number) else self._clip(number)
+
+    @property
+    def _low(self) -> float | None:
+        return self.least if self.above is None else self.above
+
+    @property
+    def _limits(self) -> str:
+        low, high = self._low, self.most
+        if low is None:
+            return "" if high is None else f" of at most {high}"
+        if high is None:
+            return f" of at least {low}" if self.above is None else f" above {low}"
+        return f" from {low} to {high}" if self.above is None else f" above {low} and at most {high}"
 
     def _is_above(self, value: float) -> bool:
         return self.above is None or value > self.above
 
-    def _clip(self, value: float) -> float:
+    def _clip(self, value: Any) -> Any:
         value = value if self.least is None else max(value, self.least)
         return value if self.most is None else min(value, self.most)
 
 
+class Whole(Real):
+    """Whole numbers. A bool is none, and neither is 2.0."""
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"a whole number{self._limits}"
+
+    def accepts(self, value: Any) -> bool:
+        # Python's bool is an int.
+        return isinstance(value, int) and not isinstance(value, bool) and bool(self._clip(value) == value)
+
+    def near(self, value: Any) -> Any:
+        number = _number(value)
+        return None if number is None else self._clip(round(number))
+
+
 @dataclass(frozen=True)
-class Flag:
+class Flag(Kind):
     """True and false."""
 
     words: str = "true or false"
@@ -103,13 +101,13 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Names:
+class Names(Kind):
     """One of several names."""
 
     names: Sequence[str]
 
     @property
-    def words(self) -> str:
+    def words(self) -> str:  # type: ignore[override]
         return f"one of {', '.join(self.names)}"
 
     def accepts(self, value: Any) -> bool:
@@ -140,14 +138,14 @@ class Block(Kind):
 
 
 @dataclass(frozen=True)
-class Or:
+class Or(Kind):
     """Values of one kind, or one of some words."""
 
     kind: Kind
     others: tuple[Any, ...]
 
     @property
-    def words(self) -> str:
+    def words(self) -> str:  # type: ignore[override]
         return f"{' or '.join(map(written, self.others))}, or {self.kind.words}"
 
     def accepts(self, value: Any) -> bool:
@@ -157,40 +155,28 @@ class Or:
 
     def near(self, value: Any) -> Any:
         names = [other for other in self.others if isinstance(other, str)]
-        if isinstance(value, str) and (near := misspelt(value, names)):
-            return near
-        return self.kind.near(value)
+        near = misspelt(value, names) if isinstance(value, str) else None
+        return near or self.kind.near(value)
 
 
 @dataclass(frozen=True)
-class Listed:
+class Listed(Kind):
     """One value of a kind, or a list of them."""
 
     kind: Kind
 
     @property
-    def words(self) -> str:
+    def words(self) -> str:  # type: ignore[override]
         return f"{self.kind.words}, or a list of them"
 
     def accepts(self, value: Any) -> bool:
-        values = value if isinstance(value, list | tuple) else [value]
-        return all(self.kind.accepts(each) for each in values)
+        return all(map(self.kind.accepts, value if isinstance(value, list | tuple) else [value]))
 
     def near(self, value: Any) -> Any:
         return self.kind.near(value)
 
 
-@dataclass(frozen=True)
-class Anything(Kind):
-    """Values that are checked elsewhere, or not at all."""
-
-    words: str = "anything"
-
-    def accepts(self, value: Any) -> bool:
-        return True
-
-
-COUNT_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Real(least=0), Real(above=0)
+COUNT_KIND, SIZE_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Whole(0), Real(least=0), Real(above=0)
 SHARE_KIND = Real(least=0, most=1)
 INTERVAL_KIND = Whole(-1)
 """An interval in steps; -1 is never."""
@@ -219,10 +205,8 @@ def _number(value: Any) -> float | int | None:
     """`value` as a finite number, if it is one or is written as one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, int):
-        return value
     try:
-        number = float(value)
+        number = value if isinstance(value, int) else float(value)
     except ValueError:
         return None
-    return number if is_finite(number) else None
+    return number if isinstance(number, int) or is_finite(number) else None

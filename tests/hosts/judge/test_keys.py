@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.hosts.kit.keys import Key, Table
-from rlinf_async.hosts.kit.kinds import Flag, Listed, Names, Or, Real, Text, Whole, written
+from rlinf_async.hosts.judge.keys import Key, Table
+from rlinf_async.hosts.judge.kinds import Flag, Listed, Names, Or, Real, Text, Whole, written
 
 KINDS = (
     Whole(),
@@ -40,7 +40,7 @@ ANYTHING = st.recursive(
 
 @given(kind=st.sampled_from(KINDS), value=ANYTHING)
 def test_a_refusal_is_one_line_and_what_it_names_as_near_is_accepted(kind, value):
-    reason = Key(name="a.b", kind=kind).wrong("a.b", value)
+    reason = Key(name="a.b", kind=kind).wrong(value)
     if reason is None:
         assert value is None or kind.accepts(value)
         return
@@ -103,14 +103,12 @@ def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_al
 
 def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
     table = Table((Key(name="a.b.c", kind=Whole(1), required=True),))
-    assert [reason.text for reason in table.malformed({"a": 3})] == ["a=3 must be a block of keys"]
-    assert [reason.text for reason in table.malformed({"a": {"b": [1]}})] == [
-        "a.b=[1] must be a block of keys"
-    ]
-    assert [reason.text for reason in table.malformed({})] == [
+    assert [reason.text for reason in table.reasons({"a": 3})] == ["a=3 must be a block of keys"]
+    assert [reason.text for reason in table.reasons({"a": {"b": [1]}})] == ["a.b=[1] must be a block of keys"]
+    assert [reason.text for reason in table.reasons({})] == [
         "a.b.c is missing; set it to a whole number of at least 1"
     ]
-    assert table.malformed({}, complete=False) == []
+    assert table.reasons({}, complete=False) == []
 
 
 def test_a_list_is_one_word_of_an_override():

@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
-from rlinf_async.hosts.kit.kinds import Anything, Block, Kind, written
-from rlinf_async.hosts.reasons import Change, Reason
+from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Kind, written
+from rlinf_async.hosts.judge.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
 UNSET_VALUES = (None, False, 0, "")
 """Values by which a key asks for nothing; so do empty blocks and lists."""
-ANY_VALUE = Anything()
 
 
 def no_default(key: str) -> None:
@@ -38,7 +37,7 @@ class Key:
     """A row: a key by its dotted name, or several by a pattern."""
 
     name: str
-    kind: Kind = ANY_VALUE
+    kind: Kind = ANYTHING
     required: bool = False
     """True if a run needs a value."""
     nullable: bool = False
@@ -60,6 +59,11 @@ class Key:
     where: Callable[[Mapping[str, Any], AsyncConfig], bool] = always
     """Returns True for the runs with one of `levels` on that a refused key concerns."""
 
+    @property
+    def is_pattern(self) -> bool:
+        """True if the row is one of several keys."""
+        return "*" in self.name or "?" in self.name
+
     def matches(self, key: str) -> bool:
         """Return True if this is the row of a dotted key; the row of a refused block is that of all keys
         inside.
@@ -80,8 +84,8 @@ class Key:
         """Why a config without a value of this key cannot run."""
         return Reason(f"{self.name} is missing; set it to {self.kind.words}")
 
-    def wrong(self, key: str, value: Any) -> Reason | None:
-        """Why `value`, which is not null, cannot be the value of `key`, which this row is about."""
+    def wrong(self, value: Any) -> Reason | None:
+        """Why `value`, which is not null, cannot be the value of this key."""
         if self.kind.accepts(value):
             return None
         near = self.kind.near(value)
@@ -89,11 +93,11 @@ class Key:
         if isinstance(near, str):  # a guess, which a reader has to decide on
             hint = f"; did you mean {near!r}?"
         elif near is not None:
-            hint, override = f"; nearest: {written(near)}", f"{key}={written(near)}"
-        return Reason(f"{key}={shortened(value)} must be {self.kind.words}{hint}", override)
+            hint, override = f"; nearest: {written(near)}", f"{self.name}={written(near)}"
+        return Reason(f"{self.name}={shortened(value)} must be {self.kind.words}{hint}", override)
 
-    def wrong_null(self, key: str, default: Any) -> Reason:
-        """Why `key`, which this row is about, cannot be null.
+    def wrong_null(self, default: Any) -> Reason:
+        """Why this key cannot be null.
 
         Args:
             default: the value that the key has where nobody sets it; None if it has none.
@@ -101,16 +105,21 @@ class Key:
         if self.required:
             return self.missing()
         hint = "" if default is None else f"; the default is {written(default)}"
-        override = "" if default is None else f"{key}={written(default)}"
-        return Reason(f"{key}=null must be {self.kind.words}{hint}", override)
+        override = "" if default is None else f"{self.name}={written(default)}"
+        return Reason(f"{self.name}=null must be {self.kind.words}{hint}", override)
 
 
-def rows(
-    kind: Kind, *names: str, required: bool = False, nullable: bool = False, null: Any = None
-) -> Iterator[Key]:
-    """A served key of `kind` for each name; where `null` is a value, null stands for it."""
-    for name in names:
-        yield Key(name=name, kind=kind, required=required, nullable=nullable or null is not None, null=null)
+def rows(kind: Kind, *names: str, null: Any = None, nullable: bool = False, **more: Any) -> Iterator[Key]:
+    """A key of `kind` for each of `names`, texts of one or several; where `null` is a value, null stands for
+    it.
+    """
+    for name in " ".join(names).split():
+        yield Key(name=name, kind=kind, null=null, nullable=nullable or null is not None, **more)
+
+
+def under(section: str, names: str) -> str:
+    """The dotted names of keys in a section, as a text of several."""
+    return " ".join(f"{section}.{name}" for name in names.split())
 
 
 class Table:
@@ -125,9 +134,14 @@ class Table:
             default_of: returns the value that a dotted key has where nobody sets it; None if it has none.
             is_whole: True if keys without a default may be null, as the framework lists all of its defaults.
         """
-        self.rows = tuple(sorted(rows, key=lambda row: "*" in row.name or "?" in row.name))
+        self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
         self._default_of, self._is_whole = default_of, is_whole
         self._row_of_key: dict[str, Key | None] = {}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The keys that have a row of their own."""
+        return [row.name for row in self.rows if not row.is_pattern]
 
     @cached_property
     def sections(self) -> frozenset[str]:
@@ -143,9 +157,8 @@ class Table:
 
     @cached_property
     def _wide(self) -> list[Key]:
-        """The rows of several keys."""
-        # A refused row is also that of all keys inside of its block; see `Key.matches`.
-        return [row for row in self.rows if row.fate == "refused" or set("*?") & set(row.name)]
+        """The rows of several keys; a refused row is also that of all keys inside of its block."""
+        return [row for row in self.rows if row.fate == "refused" or row.is_pattern]
 
     @cached_property
     def _exact(self) -> dict[str, Key]:
@@ -154,70 +167,59 @@ class Table:
 
     @cached_property
     def _blocks(self) -> list[str]:
-        """Every section that a row without a pattern lies in, the outer ones first."""
-        parts = [row.name.split(".") for row in self.rows if not set("*?") & set(row.name)]
-        sections = {".".join(part[:depth]) for part in parts for depth in range(1, len(part))}
-        return sorted(sections, key=lambda name: (name.count("."), name))
+        """Every section that a key lies in, the outer ones first."""
+        return sorted(_sections(self.names), key=lambda name: (name.count("."), name))
 
-    def malformed(self, cfg: Mapping[str, Any], *, complete: bool = True) -> list[Reason]:
+    @cached_property
+    def _required_blocks(self) -> frozenset[str]:
+        """The sections that hold a key that every run needs."""
+        return _sections(row.name for row in self.rows if row.required)
+
+    def reasons(self, cfg: Mapping[str, Any], *, complete: bool = True) -> list[Reason]:
         """Return the reasons for values of `cfg` (plain data) that are not of their key's kind.
 
         Args:
             complete: True if the keys that a run needs must be there.
         """
         # One after the other: below a section that holds something else than keys no value can be looked up.
-        return self.misshapen(cfg) or list(self._wrong_values(cfg, complete=complete))
+        return self.block_reasons(cfg) or list(self._value_reasons(cfg, complete=complete))
 
-    def misshapen(self, cfg: Mapping[str, Any]) -> list[Reason]:
+    def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
         """Return the reasons for sections of `cfg` (plain data) that hold something else than keys."""
-        return [reason for name in self._blocks if (reason := self._wrong_block(cfg, name))]
+        return [reason for name in self._blocks if (reason := self._block_reason(cfg, name))]
 
-    def _wrong_block(self, cfg: Mapping[str, Any], name: str) -> Reason | None:
+    def _block_reason(self, cfg: Mapping[str, Any], name: str) -> Reason | None:
         row = self._exact.get(name) or Key(name=name, kind=Block(), required=name in self._required_blocks)
         if not _holds(cfg, name) or row.fate != "served":
             return None
         value = lookup(cfg, name)
         if value is None:
-            return self._wrong_null(row, name, complete=True)
-        return None if isinstance(value, Mapping) else Key(name=name, kind=Block()).wrong(name, value)
+            return self._null_reason(row, complete=True)
+        return None if isinstance(value, Mapping) else Key(name=name, kind=Block()).wrong(value)
 
-    @cached_property
-    def _required_blocks(self) -> frozenset[str]:
-        """The sections that hold a key that every run needs."""
-        parts = [row.name.split(".") for row in self.rows if row.required]
-        return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
-
-    def _wrong_values(self, cfg: Mapping[str, Any], *, complete: bool) -> Iterator[Reason]:
-        present = dotted(cfg)
+    def _value_reasons(self, cfg: Mapping[str, Any], *, complete: bool) -> Iterator[Reason]:
         for row in self.rows:
-            if isinstance(row.kind, Anything):
+            if row.kind is ANYTHING or row.is_pattern:
                 continue
-            if "*" in row.name or "?" in row.name:
-                keys = [key for key in present if fnmatchcase(key, row.name) and self.find(key) is row]
+            value = lookup(cfg, row.name)
+            if value is not None:
+                reason = row.wrong(value)
+            elif _holds(cfg, row.name):
+                reason = self._null_reason(row, complete=complete)
             else:
-                keys = [row.name]
-            for key in keys:
-                value = lookup(cfg, key) if key == row.name else present[key]
-                if value is not None:
-                    reason = row.wrong(key, value)
-                elif _holds(cfg, key):
-                    reason = self._wrong_null(row, key, complete=complete)
-                else:
-                    reason = row.missing() if row.required and complete else None
-                if reason:
-                    yield reason
+                reason = row.missing() if row.required and complete else None
+            if reason:
+                yield reason
 
-    def _wrong_null(self, row: Key, key: str, *, complete: bool) -> Reason | None:
-        """Why `key` cannot be null; a run that is not `complete` gets the keys that it needs from others."""
-        if row.fate != "served" or self.is_nullable(row, key) or (row.required and not complete):
+    def _null_reason(self, row: Key, *, complete: bool) -> Reason | None:
+        """Why the key of a row cannot be null; a run that is not `complete` gets the keys that it needs from
+        others.
+        """
+        default = self._default_of(row.name)
+        is_unset = self._is_whole and default is None and not row.required
+        if row.fate != "served" or row.nullable or is_unset or (row.required and not complete):
             return None
-        default = self._default_of(key)
-        return row.wrong_null(key, None if isinstance(default, Mapping) else default)
-
-    def is_nullable(self, row: Key, key: str) -> bool:
-        """Return True if the framework takes null for `key`, a key of a row."""
-        is_default = self._is_whole and self._default_of(key) is None
-        return row.nullable or (is_default and not row.required)
+        return row.wrong_null(None if isinstance(default, Mapping) else default)
 
     def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the keys of `cfg` (plain data) that are null, and the values that null stands for there."""
@@ -235,18 +237,16 @@ class Table:
 
     def unknown(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of `cfg` (plain data) that no row is about and that are not null, with their values."""
+        pairs = dotted(cfg).items()
         return {
-            key: value
-            for key, value in dotted(cfg).items()
-            if value is not None and value != {} and self.find(key) is None
+            key: value for key, value in pairs if value is not None and value != {} and self.find(key) is None
         }
 
     def nearest(self, key: str) -> str | None:
         """The key that may have been meant: in the same section, then anywhere."""
-        names = [row.name for row in self.rows if not set("*?") & set(row.name)]
         section = key.rpartition(".")[0]
-        siblings = [name for name in names if name.rpartition(".")[0] == section]
-        return nearest(key, siblings, cutoff=0.8) or nearest(key, names, cutoff=0.85)
+        siblings = [name for name in self.names if name.rpartition(".")[0] == section]
+        return nearest(key, siblings, cutoff=0.8) or nearest(key, self.names, cutoff=0.85)
 
     def without_effect(self, settings: Iterable[tuple[str, Any]]) -> Iterator[str]:
         """A remark for each of `settings`, dotted keys with values, that the framework would act on and that
@@ -262,6 +262,12 @@ class Table:
         for row in self.rows:
             if row.fate == "changed" and lookup(cfg, row.name):
                 yield Change(row.name, False, row.why)
+
+
+def _sections(names: Iterable[str]) -> frozenset[str]:
+    """Every section that one of the dotted `names` lies in."""
+    parts = [name.split(".") for name in names]
+    return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
 
 
 def asks_for_nothing(value: Any) -> bool:
