@@ -22,10 +22,10 @@ class FrameCount:
         return FrameCount(self.drawn + other.drawn, self.left_out + other.left_out)
 
     @property
-    def share(self) -> float | None:
-        """The share that was left out; None where environments have counted nothing."""
+    def shares(self) -> dict[str, float]:
+        """The share that was left out, by its name; none where environments have counted nothing."""
         frames = self.drawn + self.left_out
-        return self.left_out / frames if frames else None
+        return {"frames": self.left_out / frames} if frames else {}
 
     def __sub__(self, other: FrameCount) -> FrameCount:
         return FrameCount(self.drawn - other.drawn, self.left_out - other.left_out)

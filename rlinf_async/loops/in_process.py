@@ -36,9 +36,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.frames import FrameCount
 from rlinf_async.loops.env import together
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+
+NO_FRAMES = FrameCount()
 
 
 class InProcessRun:
@@ -85,10 +88,15 @@ class InProcessRun:
         metrics: Mapping[str, float],
         restarts: Mapping[str, int] | None = None,
         publication_seconds: float = 0.0,
+        frames: FrameCount = NO_FRAMES,
     ) -> StepReport:
-        """Return the report of a step whose version is published; the next one counts from here."""
+        """Return the report of a step whose version is published; the next one counts from here.
+
+        `frames` are those that environments have counted since the last report.
+        """
         # Batch `step - 1` has made version `step`.
         requests, trained_batch = self._requests, self._trajectories.pop_trained(step - 1)
+        decisions = self._run_settings.samples_per_batch
         report = StepReport(
             step=step,
             total=self._run_settings.batches,
@@ -98,7 +106,7 @@ class InProcessRun:
             success=metrics.get("env/success_once"),
             busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
             staleness=trained_batch.staleness,
-            skipped=trained_batch.skipped_shares(decisions=self._run_settings.samples_per_batch),
+            skipped={**trained_batch.skipped_shares(decisions=decisions), **frames.shares},
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts=restarts or {},

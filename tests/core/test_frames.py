@@ -101,8 +101,8 @@ def test_a_reset_that_settles_in_fewer_steps_is_an_error():
 
 def test_environments_that_count_nothing_have_no_share():
     assert count_of(object()) == FrameCount()
-    assert FrameCount().share is None
-    assert FrameCount(1, 3).share == 0.75
+    assert FrameCount().shares == {}
+    assert FrameCount(1, 3).shares == {"frames": 0.75}
 
 
 def test_a_meter_reads_what_was_counted_since_through_wrappers_and_replacements():

@@ -92,3 +92,19 @@ def test_every_trajectory_is_trained_once_in_every_mode(mode):
     result = trained({"mode": mode, "skip": True})
     assert result.ledger.trained == result.ledger.produced == 3 * 24
     assert result.ledger.env_steps_trained == 3 * 24 * HORIZON
+
+
+def test_frames_that_environments_have_counted_are_told_with_each_step(monkeypatch):
+    """Three of four frames are left out of each decision, and nothing counts those of other steps."""
+    monkeypatch.setattr(PointReach, "frames_drawn", 0, raising=False)
+    monkeypatch.setattr(PointReach, "frames_left_out", 0, raising=False)
+    act = PointReach.decide
+
+    def decide(self, actions):
+        self.frames_drawn += len(actions)
+        self.frames_left_out += 3 * len(actions)
+        return act(self, actions)
+
+    monkeypatch.setattr(PointReach, "decide", decide)
+    reports = trained("full").reports
+    assert {report.as_metrics()["async/skipped/frames"] for report in reports} == {0.75}

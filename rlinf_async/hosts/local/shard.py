@@ -100,6 +100,11 @@ class Shard(TrainShard):
         return {"state_dim": state, "action_dim": action}
 
     @property
+    def env(self) -> Any:
+        """The environments, which others take the place of when they are rebuilt."""
+        return self._stage.env
+
+    @property
     def takes_tasks(self) -> bool:
         """True if the environments can take on the tasks of others."""
         return callable(getattr(self._stage.env, TAKE_ON_METHOD, None))

@@ -15,6 +15,7 @@ import torch
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.frames import FrameMeter
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
@@ -227,6 +228,7 @@ class LocalRun(InProcessRun):
         self._settings = settings
         self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
         self._on_step = on_step
+        self._frames = FrameMeter()
         self._reports: list[StepReport] = []
         self._metrics: list[dict[str, float]] = []
 
@@ -313,6 +315,7 @@ class LocalRun(InProcessRun):
             metrics=metrics,
             restarts=restarts,
             publication_seconds=times[PUBLICATION_METRIC],
+            frames=self._frames.pop([shard.env for shard in self._shards]),
         )
         if self._keep_steps:
             self._reports.append(report)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.lab.report import charts, lines, time_line
+from rlinf_async.lab.report import charts, left_out, lines, time_line
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, ratio, share
 from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
@@ -36,7 +36,7 @@ def sections(subjects: Sequence[Subject]) -> list[Section]:
         _over_time(subjects),
         _learning(subjects),
         _health(subjects),
-        *([held] if (held := resources(subjects)).shows else []),
+        *(each for each in (left_out.section(subjects), resources(subjects)) if each.shows),
         *([faults(subjects)] if any(subject.run.faults for subject in subjects) else []),
     ]
 

@@ -96,7 +96,7 @@ class StepReporter:
             },
             publication=min(1.0, step.publication_seconds / step.seconds) if step.seconds else 0.0,
             staleness=trajectories.staleness,
-            skipped={**trajectories.skipped_shares(decisions=self._decisions), **_frames(frames)},
+            skipped={**trajectories.skipped_shares(decisions=self._decisions), **frames.shares},
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
@@ -117,11 +117,6 @@ class StepReporter:
     def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step; see `observe.metrics_outlet.StepOutlet`."""
         self._outlet.log(report, *metrics)
-
-
-def _frames(frames: FrameCount) -> dict[str, float]:
-    """The share of frames that nobody has drawn, where environments count them."""
-    return {} if frames.share is None else {"frames": frames.share}
 
 
 def _of_living(values: Sequence[Any]) -> list[Any]:
