@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -9,13 +10,22 @@ class RemoteMethod(Protocol):
     """A method of another process."""
 
     def remote(self, *arguments: object, **keywords: object) -> Any:
-        """Call the method in its process; a reference that can be awaited, and given to `ray.get`."""
+        """Call the method in its process; return a reference that can be awaited, and given to `ray.get`."""
 
     def options(self, **options: object) -> RemoteMethod:
-        """The method with other options for its calls, such as `num_returns`, as Ray takes them."""
+        """Return the method with other options for its calls, such as `num_returns`, as Ray takes them."""
 
 
 class Handle(Protocol):
     """Another process of the run, whose methods are called by their names; Ray's `ActorHandle` fills it."""
 
     def __getattr__(self, name: str) -> RemoteMethod: ...
+
+
+def remote_method(actor: Handle, method: Callable[..., Any] | str) -> RemoteMethod:
+    """Return the method of the process `actor` that has the name of `method`.
+
+    Calls refer to a method by an attribute of the actor's class, such as `Coordinator.close_weights`, so that
+    type checkers and editors find it. A string names a method of a framework's own class.
+    """
+    return getattr(actor, method if isinstance(method, str) else method.__name__)

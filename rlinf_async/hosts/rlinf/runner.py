@@ -136,14 +136,18 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     def _initialise(self, fleet: Fleet) -> None:
         scorers = [worker.init_worker.remote() for worker in self.settings.reward_workers]
-        init = fleet.call("inference", "init_worker") + fleet.call("env", "init_worker") + scorers
+        init = [
+            *fleet.call_framework("inference", "init_worker"),
+            *fleet.call_framework("env", "init_worker"),
+            *scorers,
+        ]
         fleet.wait(init, "init_worker on the inference, env and reward workers")
         # After the others, as RLinf's `init_workers`: fewer models are loaded at a time.
-        fleet.run("learner", "init_worker")
+        fleet.run_framework("learner", "init_worker")
 
     def _load_checkpoint(self, fleet: Fleet) -> None:
         if resume_dir := self.cfg.runner.get("resume_dir"):
-            fleet.run("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
+            fleet.run_framework("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
 
     def _launch_channel(self, name: str, *arguments: object) -> Any:
         channel = load_class("rlinf_async.channels", name)

@@ -20,6 +20,8 @@ from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
+from rlinf_async.hosts.workers.env_actor import EnvActor
+from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.metrics_outlet import MetricsOutlet
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
@@ -116,7 +118,7 @@ class VLAAsyncTrainer(PPOTrainer):
             versions=versions(),
             step=self.global_steps,
             total=self.settings.batches,
-            rebuild={"env": "initialise", "inference": "initialise"},
+            rebuild={"env": EnvActor.initialise, "inference": InferenceActor.initialise},
             checkpoint=self._checkpoint,
             resume="trainer.resume_mode=auto",
         )
@@ -202,11 +204,14 @@ class VLAAsyncTrainer(PPOTrainer):
 
     def _initialise(self, fleet: Fleet) -> None:
         # All are asked before any is waited for: environments and policies are built side by side.
-        building = fleet.call("env", "initialise") + fleet.call("inference", "initialise")
+        building = [
+            *fleet.call("env", EnvActor.initialise),
+            *fleet.call("inference", InferenceActor.initialise),
+        ]
         fleet.wait(building, "environments and policies to be built")
 
     def _resume(self, folder: Path, fleet: Fleet) -> None:
-        fleet.run(
+        fleet.run_framework(
             "learner",
             "load_checkpoint",
             str(folder / "actor"),

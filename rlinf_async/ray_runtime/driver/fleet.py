@@ -13,18 +13,22 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import ray
 
 from rlinf_async.core.failures import DeadlineError, PeerError, first_cause
 from rlinf_async.observe.spans import Process
 from rlinf_async.ray_runtime.cluster.ray_processes import dead_process
+from rlinf_async.ray_runtime.handles import remote_method
 
 DEATHS = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
 """Ray's errors of calls to a process that has died; the second where its node is lost as well."""
 CAUSE_GRACE_S = 2.0
 """Seconds to wait, after a failure, for the failure that caused it."""
+
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,27 +89,41 @@ class Fleet:
         """Call `actor` from now on as `rank` of group `name`, in place of a process that has died."""
         self._groups[name][rank] = actor
 
-    def call(self, name: str, method: str, *arguments: object) -> list[Any]:
-        """Start `method` on every rank of group `name`."""
-        return [getattr(actor, method).remote(*arguments) for actor in self.actors(name)]
+    def call(
+        self, name: str, method: Callable[Concatenate[Any, P], Any], *arguments: P.args, **keywords: P.kwargs
+    ) -> list[Any]:
+        """Start `method`, an attribute of the class of group `name`, on every rank of the group."""
+        return [remote_method(actor, method).remote(*arguments, **keywords) for actor in self.actors(name)]
 
-    def run(self, name: str, method: str, *arguments: object) -> list[Any]:
+    def call_framework(self, name: str, method: str, *arguments: object) -> list[Any]:
+        """Start `method` of a framework's own class, which this package cannot refer to, on every rank."""
+        return [remote_method(actor, method).remote(*arguments) for actor in self.actors(name)]
+
+    def run(
+        self, name: str, method: Callable[Concatenate[Any, P], Any], *arguments: P.args, **keywords: P.kwargs
+    ) -> list[Any]:
         """`call` and `wait`."""
-        return self.wait(self.call(name, method, *arguments), f"{method} on the {name} workers")
+        return self.wait(self.call(name, method, *arguments, **keywords), _purpose(name, method.__name__))
 
-    def run_on_living(self, name: str, method: str, *arguments: object) -> list[Any]:
-        """`run`; None for ranks that have died, or die meanwhile, if loops of the group are kept."""
+    def run_framework(self, name: str, method: str, *arguments: object) -> list[Any]:
+        """`call_framework` and `wait`."""
+        return self.wait(self.call_framework(name, method, *arguments), _purpose(name, method))
+
+    def run_on_living(
+        self, name: str, method: Callable[Concatenate[Any, P], Any], *arguments: P.args, **keywords: P.kwargs
+    ) -> list[Any]:
+        """`run`, with None for ranks that have died, or die meanwhile, if loops of the group are kept."""
         actors = self.actors(name)
         absent = {
             loop.rank for loop in self._loops.values() if loop.group == name and (loop.revival or loop.over)
         }
         calls = {
-            rank: getattr(actor, method).remote(*arguments)
+            rank: remote_method(actor, method).remote(*arguments, **keywords)
             for rank, actor in enumerate(actors)
             if rank not in absent
         }
         revives = any(loop.group == name for loop in self._loops.values())
-        self._wait(list(calls.values()), f"{method} on the {name} workers", lenient=revives)
+        self._wait(list(calls.values()), _purpose(name, method.__name__), lenient=revives)
         return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
 
     def watch(self, references: Sequence[Any], purpose: str) -> None:
@@ -297,6 +315,10 @@ class Fleet:
                 later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=CAUSE_GRACE_S)
                 errors += [error for call in later if (error := _error_of(call)) is not None]
         raise first_cause(errors)
+
+
+def _purpose(group: str, method: str) -> str:
+    return f"{method} on the {group} workers"
 
 
 def death_of(call: object) -> BaseException | None:

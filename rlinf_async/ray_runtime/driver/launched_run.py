@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,7 +54,7 @@ class LaunchedRun:
     takes_turns: bool = False
     """True if learner, inference and simulators leave their accelerators to each other; `leave` then
     has the processes of "env" and "inference" go."""
-    rebuild: Mapping[str, str] = field(default_factory=dict)
+    rebuild: Mapping[str, Callable[..., Any] | str] = field(default_factory=dict)
     """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
     has died; those of groups that are not named are not brought back."""
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)

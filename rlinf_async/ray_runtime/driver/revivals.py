@@ -28,7 +28,10 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FaultKind, in_words, record_failure
 from rlinf_async.observe.spans import Process, SpanLog, kind_and_rank
 from rlinf_async.ray_runtime.driver.fleet import Fleet, Revival, Wait
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, remote_method
+from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 from rlinf_async.wire.connection import lost_nodes
 from rlinf_async.wire.memory import machine
 
@@ -46,7 +49,9 @@ PROCESS_OF_GROUP = {
 """The groups of a run, and the names of their processes in records."""
 RESTART_METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
 DEATH_WORDS: dict[str, FaultKind] = {"env": "env worker died", "inference": "inference rank died"}
-LOOP_METHODS = {"env": "run_shards", "inference": "serve"}
+RunLoop = Callable[[Any, Any, Handle, Handle], object]
+"""A method that lasts as long as the run; it takes the settings, the request channel and the coordinator."""
+LOOP_METHODS: dict[str, RunLoop] = {"env": ShardWorker.run_shards, "inference": InferenceWorker.serve}
 
 Member = tuple[str, int]
 """A group, and a rank in it."""
@@ -65,7 +70,7 @@ class Revivals:
         *,
         requests: Handle,
         coordinator: Handle,
-        rebuild: Mapping[str, str],
+        rebuild: Mapping[str, Callable[..., Any] | str],
         elsewhere: Mapping[str, Elsewhere],
         run_dir: Path,
         say: Callable[[str], None],
@@ -101,7 +106,7 @@ class Revivals:
         """Learn where the processes are, and record in `spans` which of them were brought back."""
         self._spans = spans
         for group in PROCESS_OF_GROUP:
-            for rank, place in enumerate(self._fleet.run(group, "place")):
+            for rank, place in enumerate(self._fleet.run(group, RunProcess.place)):
                 self._places[group, rank] = place
 
     def begin(self, group: str, rank: int, died: BaseException) -> Revival:
@@ -258,8 +263,9 @@ class Revivals:
         )
         # The clock and the records come first, so that faults while it is built are recorded.
         yield self._soon(join)
-        yield self._soon(getattr(actor, self._rebuild[group]).remote())
-        return getattr(actor, LOOP_METHODS[group]).remote(self._settings, self._requests, self._coordinator)
+        yield self._soon(remote_method(actor, self._rebuild[group]).remote())
+        loop = remote_method(actor, LOOP_METHODS[group])
+        return loop.remote(self._settings, self._requests, self._coordinator)
 
     def _bring_back_somewhere(self, member: Member, name: str) -> Generator[Wait, None, Any]:
         """`_bring_back`, on another node where its own is lost; None if it is given up.

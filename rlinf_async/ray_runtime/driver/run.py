@@ -27,11 +27,17 @@ from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.driver.endings import EndingInOrder
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
-from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals
+from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals, RunLoop
 from rlinf_async.ray_runtime.driver.saver import Saver
 from rlinf_async.ray_runtime.driver.status_poller import StatusPoller
 from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep
 from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 SAVE_FAILURES = "async/save_failures"
 
@@ -103,11 +109,15 @@ class AsyncRun:
             check_versions(self.fleet)
             initialise(self.fleet)
             self._observe()
-            self.fleet.run("coordinator", "introduce", self.fleet.run("learner", "piece_address"))
+            self.fleet.run(
+                "coordinator", Coordinator.introduce, self.fleet.run("learner", LearnerRank.piece_address)
+            )
             if resume is not None:
                 resume(self.fleet)
             if self._parts.checkpoint is not None:
-                (became,) = self.fleet.run("coordinator", "resume_buffer", str(self._parts.checkpoint))
+                (became,) = self.fleet.run(
+                    "coordinator", Coordinator.resume_buffer, str(self._parts.checkpoint)
+                )
                 self.display.note(f"going on from step {self.step}: {became}")
                 if remark := extended(became, self.step, self.settings):
                     self.display.note(remark)
@@ -117,10 +127,10 @@ class AsyncRun:
         """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
         with self.ending_in_order(), TERMINATION.patient():
             # Before the first weights: their loops fetch them, and `first` waits for that.
-            self._inference_loops = self._begin_loops("inference", "serve", "inference")
+            self._inference_loops = self._begin_loops("inference", InferenceWorker.serve, "inference")
             # Before env shards begin: nothing may be sampled from weights that are not the learner's.
             self._publication.first(self.step)
-            self._env_loops = self._begin_loops("env", "run_shards", "env shards")
+            self._env_loops = self._begin_loops("env", ShardWorker.run_shards, "env shards")
             self.display.start(title_of(self.settings), step=self.step, total=self.total)
             if evaluate_first:
                 self._hooks.log(self.step - 1, self._evaluation())
@@ -134,7 +144,7 @@ class AsyncRun:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the published version, while rollouts for training go on."""
-        results = self.fleet.run_on_living("env", "evaluate_shards", self.settings, self._requests)
+        results = self.fleet.run_on_living("env", ShardWorker.evaluate_shards, self.settings, self._requests)
         if failures := sum(result is None for result in results):
             self.display.note(
                 f"{failures} of {len(results)} env workers have died: their evaluation is left out"
@@ -143,7 +153,7 @@ class AsyncRun:
 
     def fetch_ledger(self) -> Ledger:
         """The coordinator's ledger as it is now: trajectories by what became of them."""
-        ledger: Ledger = self.fleet.run("coordinator", "read_ledger")[0]
+        ledger: Ledger = self.fleet.run("coordinator", Coordinator.read_ledger)[0]
         return ledger
 
     def ending_in_order(self) -> AbstractContextManager[None]:
@@ -205,7 +215,7 @@ class AsyncRun:
             self._report_all()
             self._turns.give_to_learner(self.step)
         self._learning = self.fleet.call(
-            "learner", "learn", self.step, self.settings, self._requests, self._coordinator
+            "learner", LearnerRank.learn, self.step, self.settings, self._requests, self._coordinator
         )
         self.fleet.watch(self._learning, "learn on the learner workers")
 
@@ -223,7 +233,7 @@ class AsyncRun:
             self._report(self._steps_to_report.popleft())
         return self.fleet.wait(self._learning, "learn on the learner workers")
 
-    def _begin_loops(self, group: str, method: str, purpose: str) -> list[Any]:
+    def _begin_loops(self, group: str, method: RunLoop, purpose: str) -> list[Any]:
         loops = self.fleet.call(group, method, self.settings, self._requests, self._coordinator)
         if self._revivals.of(group):
             self.fleet.keep(group, loops, purpose, partial(self._revivals.begin, group))
@@ -282,11 +292,11 @@ class AsyncRun:
         self.fleet.let_go()
         self.fleet.wait(self._env_loops, "the env shards to hang up")
         # After the shards have hung up: a request that waits when this is called is still answered.
-        self.fleet.run("requests", "close_requests")
-        self.fleet.run("coordinator", "close_weights")
+        self.fleet.run("requests", RequestChannel.close_requests)
+        self.fleet.run("coordinator", Coordinator.close_weights)
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
         # After everything is trained, a simulator that cannot be closed costs nothing.
-        self.fleet.run_on_living("env", "close_envs")
+        self.fleet.run_on_living("env", ShardWorker.close_envs)
         self.display.stop()
         summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
         RunDir(self._run_dir).write_summary(summary.as_dict())
@@ -349,18 +359,18 @@ class Publication:
 
     def first(self, version: int) -> None:
         """Give every inference rank the weights with which the run begins."""
-        types = self._fleet.run("inference", "weight_types")[0]
+        types = self._fleet.run("inference", InferenceWorker.weight_types)[0]
         # Before the offer: tensors that inference does not hold are left out, and others are not sent in
         # wider types.
-        self._fleet.run("learner", "expect_receivers", types, self._keeps)
-        self._fleet.run("learner", "offer_weights", version, self._coordinator)
+        self._fleet.run("learner", LearnerRank.expect_receivers, types, self._keeps)
+        self._fleet.run("learner", LearnerRank.offer_weights, version, self._coordinator)
         self.wait(version, self.follow(version))
 
     def follow(self, version: int) -> list[Any]:
         """Calls that end when every inference rank acts by `version`, which the learner has just reached."""
         # If the thread that sends the weights fails, nobody else would notice before the deadline.
-        self._fleet.watch(self._fleet.call("learner", "weights_sent"), "sending weights")
-        return self._fleet.call("coordinator", "weights_published", version)
+        self._fleet.watch(self._fleet.call("learner", LearnerRank.weights_sent), "sending weights")
+        return self._fleet.call("coordinator", Coordinator.weights_published, version)
 
     def wait(self, version: int, arrivals: list[Any]) -> list[float]:
         """Wait for what `follow` has returned; the seconds from offer to arrival."""
@@ -385,7 +395,9 @@ class Turns:
         if batch < self._batches:
             rollouts = [self._coordinator.collected.remote(batch + 1)]
             self._fleet.wait(rollouts, f"the rollouts of batch {batch}")
-        leaving = self._fleet.call("inference", "leave") + self._fleet.call("env", "leave")
+        leaving = self._fleet.call("inference", InferenceWorker.leave) + self._fleet.call(
+            "env", ShardWorker.leave
+        )
         self._fleet.wait(leaving, "inference and simulators to leave their accelerators")
 
 
@@ -396,7 +408,7 @@ def check_versions(fleet: Fleet) -> None:
         RuntimeError: one does.
     """
     for name in ("env", "inference", "learner"):
-        for rank, version in enumerate(fleet.run(name, "plugin_version")):
+        for rank, version in enumerate(fleet.run(name, RunProcess.plugin_version)):
             if version != __version__:
                 raise RuntimeError(
                     f"{name} rank {rank} runs rlinf-async {version}, the driver {__version__}: install "

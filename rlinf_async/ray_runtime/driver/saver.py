@@ -22,6 +22,9 @@ from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
 from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 FULL_DISK_BYTES = 1 << 20
 """Bytes below which a disk is full, whatever an error says."""
@@ -132,7 +135,9 @@ class Saver:
             # The learner ranks write together, and cannot be asked to go on when one of them has failed.
             self._check_room(aside)
             self._hooks.save(step, aside)
-            self._raise_errors("coordinator", self._fleet.run("coordinator", "save_buffer", str(aside)))
+            self._raise_errors(
+                "coordinator", self._fleet.run("coordinator", Coordinator.save_buffer, str(aside))
+            )
             # Behind the buffer, into whose folder it is written.
             self._read_knowledge(step).write(aside)
             self._bytes = _bytes_of(aside)
@@ -143,14 +148,14 @@ class Saver:
         `rollouts` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
         """
         record = ProcessKnowledge.read(folder)
-        self._fleet.run("env", "resume_episodes", record.rollouts, rollouts)
-        self._fleet.run("learner", "resume_premise", record.premise)
+        self._fleet.run("env", ShardWorker.resume_episodes, record.rollouts, rollouts)
+        self._fleet.run("learner", LearnerRank.resume_premise, record.premise)
 
     def _read_knowledge(self, step: int) -> ProcessKnowledge:
         # All that may have rollouts by now: the gate admits none for later ones.
         batches = range(step, step + self._settings.asynchrony.max_staleness + 1)
-        rollouts = self._fleet.run_on_living("env", "read_episodes", batches)
-        premise = self._fleet.run("learner", "known_premise")[0]
+        rollouts = self._fleet.run_on_living("env", ShardWorker.read_episodes, batches)
+        premise = self._fleet.run("learner", LearnerRank.known_premise)[0]
         return ProcessKnowledge([rollout or {} for rollout in rollouts], premise)
 
     def save_learners(self, *arguments: object) -> None:
@@ -159,7 +164,7 @@ class Saver:
         Raises:
             SaveError: some could not.
         """
-        calls = self._fleet.call("learner", "try_to_save", *arguments)
+        calls = self._fleet.call("learner", LearnerRank.try_to_save, *arguments)
         purpose = "save_checkpoint on the learner workers"
         pending = list(calls)
         while pending:

@@ -14,6 +14,10 @@ from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, S
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 LEARN_KEYS = ("busy", "publication_seconds")
 """Keys that `learn` returns besides the framework's metrics."""
@@ -76,10 +80,10 @@ class StepReporter:
 
         What a process knew that has died is left out.
         """
-        env = _of_living(self._fleet.run_on_living("env", "pop_metrics", step.batch))
-        inference = _of_living(self._fleet.run_on_living("inference", "pop_busy"))
-        requests = self._fleet.run("requests", "pop_batches")[0]
-        trajectories = self._fleet.run("coordinator", "pop_trained", step.batch)[0]
+        env = _of_living(self._fleet.run_on_living("env", ShardWorker.pop_metrics, step.batch))
+        inference = _of_living(self._fleet.run_on_living("inference", InferenceWorker.pop_busy))
+        requests = self._fleet.run("requests", RequestChannel.pop_batches)[0]
+        trajectories = self._fleet.run("coordinator", Coordinator.pop_trained, step.batch)[0]
         episodes = mean_of_episodes([result for result, _, _ in env])
         frames = sum((count for _, _, count in env), FrameCount())
         report = StepReport(

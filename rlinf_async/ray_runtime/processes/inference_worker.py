@@ -159,6 +159,10 @@ class InferenceWorker(RunProcess):
         """
         self._policy_thread.build(function, name)
 
+    async def leave(self) -> None:
+        """Have the policy leave its accelerator. A host whose processes take turns gives it."""
+        raise NotImplementedError
+
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""
         return self._busy.pop()

@@ -200,6 +200,12 @@ class ShardWorker(RunProcess):
             await together(loops)
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
+    async def leave(self) -> None:
+        """Have the simulators for training leave their accelerator. A host whose processes take turns gives
+        it.
+        """
+        raise NotImplementedError
+
     async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float], FrameCount]:
         """Episode statistics of the rollouts for `batch`; busy shares of the shards, and the frames that they
         have drawn and left out for training, since the last call.

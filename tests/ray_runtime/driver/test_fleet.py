@@ -6,6 +6,9 @@ import ray
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.ray_runtime.driver import fleet as module
 from rlinf_async.ray_runtime.driver.fleet import Fleet, Wait
+from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
+from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 
 class Call:
@@ -83,7 +86,7 @@ def fleet(*, deadline_s=1000.0, **groups):
 
 
 def kept(of, revive, name="env"):
-    loops = of.call(name, "loop")
+    loops = of.call_framework(name, "loop")
     of.keep(name, loops, "loops", revive)
     return loops
 
@@ -95,7 +98,7 @@ def slowly(rank, died):
 
 def test_a_death_among_what_is_not_kept_ends_every_wait(world):
     of = fleet(env=2)
-    loops, other = of.call("env", "loop"), Call("other")
+    loops, other = of.call_framework("env", "loop"), Call("other")
     of.watch(loops, "loops")
     world.at(1.0, loops[1].die)
     with pytest.raises(ray.exceptions.ActorDiedError):
@@ -133,7 +136,7 @@ def test_who_is_given_up_has_nothing_to_say_and_the_others_go_on(world):
     assert of.wait(loops, "the loops") == ["its result", None]
     before = len(of.actors("inference")[1].made)
     world.at(10.0, lambda: of.actors("inference")[0].made[-1].end("busy"))
-    assert of.run_on_living("inference", "pop_busy") == ["busy", None]
+    assert of.run_on_living("inference", InferenceWorker.pop_busy) == ["busy", None]
     assert len(of.actors("inference")[1].made) == before
 
 
@@ -141,7 +144,7 @@ def test_a_process_that_takes_the_place_of_another_is_called_from_then_on(world)
     of = fleet(env=2)
     before, after = of.actors("env")[1], fleet(env=1).actors("env")[0]
     of.replace("env", 1, after)
-    calls = of.call("env", "place")
+    calls = of.call("env", RunProcess.place)
     assert calls[1] is after.made[-1]
     assert before.made == []
 
@@ -204,7 +207,7 @@ def test_who_has_died_or_dies_has_nothing_to_say_and_the_others_do(world):
     asked = [actor.made for actor in of.actors("env")]
     world.at(3.0, lambda: asked[1][-1].die())
     world.at(4.0, lambda: asked[2][-1].end("known"))
-    assert of.run_on_living("env", "tell") == [None, None, "known"]
+    assert of.run_on_living("env", ShardWorker.close_envs) == [None, None, "known"]
     assert [len(made) for made in asked] == [1, 2, 2]
 
 
@@ -212,7 +215,7 @@ def test_where_nobody_is_kept_a_death_is_raised_to_whoever_asks(world):
     of = fleet(env=2)
     world.at(1.0, lambda: of.actors("env")[0].made[-1].die())
     with pytest.raises(ray.exceptions.ActorDiedError):
-        of.run_on_living("env", "tell")
+        of.run_on_living("env", ShardWorker.close_envs)
 
 
 def test_an_error_of_a_kept_loop_is_no_death_of_its_process(world):

@@ -20,12 +20,12 @@ class Fleet:
         self.answers, self.said, self.watched = answers, [], []
 
     def call(self, group, method, *arguments):
-        self.said.append((group, method, *arguments))
-        return [f"{group}.{method}"]
+        self.said.append((group, method.__name__, *arguments))
+        return [f"{group}.{method.__name__}"]
 
     def run(self, group, method, *arguments):
         self.call(group, method, *arguments)
-        return self.answers.get(f"{group}_{method}", [f"answer to {method}"])
+        return self.answers.get(f"{group}_{method.__name__}", [f"answer to {method.__name__}"])
 
     def watch(self, references, _):
         self.watched += references

@@ -12,6 +12,7 @@ from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from rlinf_async.ray_runtime.driver import saver as module
 from rlinf_async.ray_runtime.driver.saver import SaveError, Saver
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 
 PLAN = ShardPlan(total_envs=8, env_workers=1, inference_ranks=1, learner_ranks=2, shards_per_worker=2)
 
@@ -25,19 +26,20 @@ class Fleet:
         self.hangs = set()
 
     def call(self, name, method, *arguments):
-        return [SimpleNamespace(name=(method, rank), error=e) for rank, e in enumerate(self.errors[method])]
+        said = method.__name__
+        return [SimpleNamespace(name=(said, rank), error=e) for rank, e in enumerate(self.errors[said])]
 
     def run(self, name, method, *arguments):
-        self.told.append((name, method, *arguments))
-        if method == "known_premise":
+        self.told.append((name, method.__name__, *arguments))
+        if method is LearnerRank.known_premise:
             return [{"keeps_values": True}] * 2
-        if name == "env" or method == "resume_premise":
+        if name == "env" or method is LearnerRank.resume_premise:
             return [None]
         (Path(*arguments) / "buffer").mkdir()
-        return self.wait(self.call(name, method, *arguments), method)
+        return self.wait(self.call(name, method, *arguments), method.__name__)
 
     def run_on_living(self, name, method, *arguments):
-        self.told.append((name, method, *arguments))
+        self.told.append((name, method.__name__, *arguments))
         return [{"2": [{"0/1": []}]}, None]
 
     def wait(self, calls, what):

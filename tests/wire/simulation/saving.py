@@ -20,6 +20,7 @@ from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
 from rlinf_async.ray_runtime.driver import saver as saver_module
 from rlinf_async.ray_runtime.driver.saver import SaveError, Saver
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from tests.making import plan, rollout, run_settings
 from tests.wire.simulation.disk import Crash, Disk
 
@@ -169,9 +170,9 @@ class SavingSchedule:
     # -- as the fleet --
 
     def run(self, group, method, *arguments):
-        if method == "known_premise":
+        if method is LearnerRank.known_premise:
             return [{"step": self.step}]
-        assert method == "save_buffer"
+        assert method is Coordinator.save_buffer
         return [run(self._save_buffer(*arguments))]
 
     def run_on_living(self, group, method, *arguments):
