@@ -156,3 +156,30 @@ def test_rlinfs_environments_show_the_same_where_steps_between_are_not_drawn(fou
     assert result["difference"] is None
     assert result["still"] == {"stock": False, "skipping": True}
     assert not result["with a video"]
+
+
+SCENES = """
+import json
+from types import SimpleNamespace
+from benchmarks.dead_work.frames import BOTH, libero
+LiberoEnv, _ = libero({**BOTH}, "libero_spatial", 64)
+
+def seeds(resetting, **key):
+    given = []
+    env = SimpleNamespace(
+        cfg=key, seed=5, num_envs=6, group_size=3, env=SimpleNamespace(seed=given.append)
+    )
+    LiberoEnv._seed_scenes(env, range(resetting))
+    return given
+
+print(json.dumps({
+    "without": [seeds(6), seeds(2)],
+    "with": [seeds(6, group_shares_scene=True), seeds(2, group_shares_scene=True)],
+}))
+"""
+
+
+def test_members_of_a_group_get_one_seed_with_the_key_and_rlinfs_own_without(found):
+    result = found(SCENES)
+    assert result["without"] == [[30], [10]]
+    assert result["with"] == [[[30, 30, 30, 33, 33, 33]]] * 2

@@ -39,6 +39,9 @@ class AdvancedConfig:
     """The way in which environments contribute equally to every batch: each with its own task (exact), or the
     next free one with the next task (tasks); auto: tasks where environments can be told theirs, or draw them
     anew for every rollout."""
+    shared_group_scene: bool = False
+    """True starts all members of a group of RLinf's LIBERO in one scene; by RLinf alone they have a task and
+    an initial state in common, and stand before fixtures up to two centimetres apart."""
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
@@ -76,6 +79,7 @@ class AdvancedConfig:
         check_choice("async.advanced.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
         check_choice("async.advanced.balance", self.balance, ("auto", "exact", "tasks"))
+        check_flag("async.advanced.shared_group_scene", self.shared_group_scene)
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":
             check_flag("async.advanced.measure_ratios", self.measure_ratios)

@@ -39,7 +39,7 @@ from rlinf_async.core.failures import ShardFailure, first_cause
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Mode, Piece, Ticket
 from rlinf_async.loops.env_restarts import ShardRestarts
-from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TaskTaker, TrajectoryPort
+from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
@@ -291,15 +291,25 @@ def env_loop(settings: RunSettings, shard: int, env: Any, **parts: Any) -> Corou
 def _preparation(settings: RunSettings, env: Any) -> Callable[[Ticket], Awaitable[None]]:
     """Return what is awaited before each rollout; runs that renew environments never take on tasks."""
     if settings.asynchrony.takes_tasks:
-        return taking_on(env, settings.plan)
-    return Renewal(settings, env.renew).before if settings.renews else no_preparation
+        return placing(env.take_on, settings.plan)
+    then = Renewal(settings, env.renew).before if settings.renews else no_preparation
+    return placing(env.stand_at, settings.plan, then)
 
 
-def taking_on(env: TaskTaker, plan: ShardPlan) -> Callable[[Ticket], Awaitable[None]]:
-    """The callback `before` of `run_shard`: tell `env` whose tasks the rollout that begins is to play."""
+def placing(
+    place: Callable[[int, int], None],
+    plan: ShardPlan,
+    then: Callable[[Ticket], Awaitable[None]] = no_preparation,
+) -> Callable[[Ticket], Awaitable[None]]:
+    """The callback `before` of `run_shard`: tell the environments which rollout of which shard begins.
+
+    Args:
+        place: A method of a `TaskTaker`.
+    """
 
     async def before(ticket: Ticket) -> None:
-        env.take_on(ticket.place, plan.rollout_number(ticket.batch, ticket.epoch))
+        place(ticket.place, plan.rollout_number(ticket.batch, ticket.epoch))
+        await then(ticket)
 
     return before
 

@@ -55,6 +55,10 @@ class TaskTaker(Protocol):
         """The next `start` begins rollout number `rollout`, from 0, of the environments of shard `place`:
         with their tasks and their groups. Said before every rollout, or never."""
 
+    def stand_at(self, place: int, rollout: int) -> None:
+        """The next `start` begins rollout number `rollout`, from 0, of this shard, whose number is `place`.
+        Said before every rollout where `take_on` is never said."""
+
 
 class Recorder(Protocol):
     """Collects one rollout of one shard. Nothing of a rollout that is not built is kept anywhere."""

@@ -10,7 +10,7 @@ from rlinf_async.core.failures import PeerError, ShardFailure
 from rlinf_async.core.types import Ticket
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.loops import env as module
-from rlinf_async.loops.env import Renewal, env_loop, evaluate_shard, run_shard, taking_on, together
+from rlinf_async.loops.env import Renewal, env_loop, evaluate_shard, placing, run_shard, together
 from rlinf_async.loops.env_restarts import ShardRestarts
 from tests.lab.virtual.given import settings, times
 from tests.loops.virtual import run
@@ -349,6 +349,9 @@ class Shard:
     def take_on(self, place, rollout):
         self.told.append(("take on", place, rollout))
 
+    def stand_at(self, place, rollout):
+        self.told.append(("stand at", place, rollout))
+
     async def renew(self, step):
         self.told.append(("renew", step))
 
@@ -377,15 +380,15 @@ DETERMINISTIC = {"mode": "train", "deterministic": True}
 @pytest.mark.parametrize(
     ("block", "save_every", "overlaps", "told"),
     [
-        ({"mode": "train"}, 2, False, []),
-        ({"mode": "full"}, 2, True, []),
+        ({"mode": "train"}, 2, False, [("stand at", 0, 3)]),
+        ({"mode": "full"}, 2, True, [("stand at", 0, 3)]),
         ({"mode": "full", "advanced": {"balance": "tasks"}}, 0, True, [("take on", 0, 3)]),
-        (DETERMINISTIC, 0, False, []),
-        (DETERMINISTIC, 2, False, [("renew", 2)]),
-        (DETERMINISTIC, 3, False, []),
+        (DETERMINISTIC, 0, False, [("stand at", 0, 3)]),
+        (DETERMINISTIC, 2, False, [("stand at", 0, 3), ("renew", 2)]),
+        (DETERMINISTIC, 3, False, [("stand at", 0, 3)]),
     ],
 )
-def test_before_a_rollout_a_shard_is_told_its_tasks_or_renewed_at_a_checkpoint(
+def test_before_a_rollout_a_shard_is_told_its_tasks_or_its_place_and_renewed_at_a_checkpoint(
     loop_of, block, save_every, overlaps, told
 ):
     seen = loop_of(replace(settings(block), save_every=save_every), policy="its own")
@@ -401,7 +404,7 @@ def test_a_planned_run_renews_nothing_at_the_checkpoints_of_the_run_that_it_pred
 
 async def test_tasks_are_those_of_the_place_and_the_number_of_the_rollout_whoever_collects_it():
     shard = Shard()
-    before = taking_on(shard, plan(rollout_epochs=3))
+    before = placing(shard.take_on, plan(rollout_epochs=3))
     for batch, epoch in product(range(4), range(3)):
         await before(Ticket(shard=0, batch=batch, epoch=epoch, place=1, version=0))
     assert shard.told == [("take on", 1, number) for number in range(12)]

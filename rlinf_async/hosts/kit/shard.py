@@ -164,6 +164,7 @@ class TrainShard(Shard[Output]):
         super().__init__(simulators, **options)
         self._busy, self._number = busy, number
         self._taken_on: tuple[int, int] | None = None
+        self._stands_at: tuple[int, int] | None = None
 
     def rebuild_at(self, step: int) -> None:
         """As `rebuild`, at the checkpoint after `step`. A host does."""
@@ -185,7 +186,10 @@ class TrainShard(Shard[Output]):
             return output
 
     def take_on(self, place: int, rollout: int) -> None:
-        self._taken_on = (place, rollout)
+        self._taken_on = self._stands_at = (place, rollout)
+
+    def stand_at(self, place: int, rollout: int) -> None:
+        self._stands_at = (place, rollout)
 
     async def renew(self, step: int) -> None:
         await self._build(lambda: self.rebuild_at(step))

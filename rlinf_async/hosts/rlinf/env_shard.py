@@ -14,6 +14,7 @@ from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
+from rlinf_async.hosts.rlinf.scenes import STAND_METHOD
 from rlinf_async.hosts.rlinf.standing import StandingVectorEnv, stands
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
@@ -166,9 +167,12 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         env = self._stage.env
         # As RLinf's `bootstrap_step` before every reset.
         env.is_start = True
-        # RLinf's own environments that may take on tasks draw theirs anew, and are told nothing.
+        # RLinf's own environments that may take on tasks draw theirs anew; only LIBERO is told its place.
         if self._taken_on is not None and self._stage.section.get("env_class"):
             env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
+        stand_at = env_attribute(env, STAND_METHOD)
+        if self._stands_at is not None and stand_at is not None:
+            stand_at(*self._stands_at)
         observation, infos = self._stage.env_behind(self.contract).reset()
         return EnvStep(obs=observation, final_obs=infos.get("final_observation"))
 

@@ -22,6 +22,7 @@ from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
+from rlinf_async.hosts.rlinf.scenes import Stages, with_stock_scenes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker
@@ -39,6 +40,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        # Both before they are changed: RLinf's own loop would have them so.
+        self._stock_stages, self._first_seed = int(cfg.rollout.pipeline_stage_num), cfg.env.train.get("seed")
         # Before RLinf's `__init__`, which reads `stage_num` and the sizes of stages from this key.
         if asynchrony.rollout.enabled and asynchrony.rollout.shards != "auto":
             with open_dict(cfg):  # the process's own; in the driver's, RLinf wants one beside a reward model
@@ -99,6 +102,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         several = self.stage_num > 1
         env_cls = with_own_chance(env_cls, env_type=env_cfg.env_type, several=several)
+        if mode == "train" and (stages := self._stages()) is not None:
+            env_cls = with_stock_scenes(env_cls, env_cfg, stages)
         if self.asynchrony.skip.frames and watcher(env_cfg) is None:
             env_cls = drawing_last_only(with_last_frames(env_cls, env_cfg))
         self._makers[mode] = (env_cls, env_cfg, num_envs_per_stage)
@@ -115,6 +120,15 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             return envs[seed_offset % self.stage_num]
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
+
+    def _stages(self) -> Stages | None:
+        """The stages of RLinf's own loop; None where a shard is no part of one, or nothing is seeded."""
+        if self.stage_num % self._stock_stages or self._first_seed is None:
+            return None
+        count = self._world_size * self._stock_stages
+        size = int(self.cfg.env.train.total_num_envs) // count
+        shared_scene = self.asynchrony.advanced.shared_group_scene
+        return Stages(count=count, size=size, seed=int(self._first_seed), shared_scene=shared_scene)
 
     def init_again(self) -> None:
         """RLinf's `init_worker` in the place of a process that has died, with another seed for training.

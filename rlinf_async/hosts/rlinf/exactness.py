@@ -11,6 +11,7 @@ from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, t
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
+from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
@@ -46,8 +47,15 @@ PATCHED_METHOD = "reset_trials"
 
 
 def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[str]:
-    """A word to those whose groups, or whose repetitions, do not begin alike in RLinf's own Meta-World."""
+    """Yield remarks on RLinf's simulators in which groups, or repetitions of a run, do not begin alike."""
     train = cfg["env"]["train"]
+    group_size = int(train.get("group_size", 1))
+    if has_stock_scenes(train) and group_size > 1 and not asynchrony.advanced.shared_group_scene:
+        yield (
+            f"RLinf's LIBERO seeds each simulator by its number: members of a group (env.train.group_size="
+            f"{group_size}) have one task and one initial state, and some tasks' cabinets, stoves and racks "
+            "stand elsewhere for each; async.advanced.shared_group_scene=true gives a group one scene"
+        )
     if train.get("env_type") != "metaworld" or train.get("env_class"):
         return
     sources = sources_of("rlinf")
@@ -55,9 +63,9 @@ def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
         return
     why = "RLinf's Meta-World draws where an episode begins for each environment, without a seed"
     remedy = "patches/rlinf/0013 gives each its trial"
-    if int(train.get("group_size", 1)) > 1:
+    if group_size > 1:
         yield (
-            f"{why}: members of a group (env.train.group_size={train['group_size']}) do not begin alike, and "
+            f"{why}: members of a group (env.train.group_size={group_size}) do not begin alike, and "
             f"their rewards are compared as if they did; {remedy}"
         )
     if asynchrony.deterministic:

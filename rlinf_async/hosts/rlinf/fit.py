@@ -15,6 +15,7 @@ from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE, Translation
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, ratio_level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
+from rlinf_async.hosts.rlinf.scenes import scene_reasons
 from rlinf_async.hosts.rlinf.settings import overlap, reward_reasons
 from rlinf_async.hosts.tasks import settled, task_reasons
 
@@ -116,6 +117,7 @@ def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
         yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
     train = lookup(cfg, "env.train") or {}
     yield from task_reasons(train, asynchrony)
+    yield from scene_reasons(cfg, asynchrony)
     yield from bonus_reasons(cfg, asynchrony)
     interval = lookup(cfg, "runner.val_check_interval") or -1
     if asynchrony.deterministic and interval > 0:

@@ -295,4 +295,10 @@ def _other_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[
             "add that block, or use trainer.test_freq=-1 and trainer.val_before_train=false",
             "trainer.test_freq=-1 trainer.val_before_train=false",
         )
+    if asynchrony.advanced.shared_group_scene:
+        yield Reason(
+            "async.advanced.shared_group_scene=true is not served under veRL: only RLinf's LIBERO draws "
+            "scenes beside initial states; use async.advanced.shared_group_scene=false",
+            "async.advanced.shared_group_scene=false",
+        )
     yield from task_reasons(section(cfg, "train"), asynchrony)

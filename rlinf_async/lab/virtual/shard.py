@@ -90,6 +90,9 @@ class VirtualShard:
     def take_on(self, place: int, rollout: int) -> None:
         self._batch.take_on(place * self.size, rollout)
 
+    def stand_at(self, place: int, rollout: int) -> None:
+        """Planned environments are those of their place."""
+
     async def finish(self) -> None:
         """The next initial states cost nothing before they are reset to."""
 

@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from rlinf_async.compose import compose_config
+from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf import exactness
 from rlinf_async.hosts.rlinf.explain import explain, show
@@ -66,6 +68,22 @@ def test_it_says_which_starts_rlinfs_own_metaworld_does_not_make_alike(monkeypat
     assert said(*RLINFS_OWN, "env.train.env_type=maniskill") == []
     monkeypatch.setattr(exactness, "PATCHED_METHOD", "reconfigure_env_fns")  # one that RLinf's has
     assert said(*RLINFS_OWN) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([], True),
+        (["async.advanced.shared_group_scene=true"], False),
+        (["env.train.group_size=1"], False),
+        (["env.train.env_type=maniskill"], False),
+    ],
+)
+def test_it_says_that_members_of_a_group_of_libero_stand_before_other_scenes(overrides, said):
+    grpo = ["algorithm.adv_type=grpo", "algorithm.loss_type=actor", "env.train.group_size=2", *overrides]
+    cfg = compose_config("libero_object_ppo_vla", grpo)
+    remarks = list(exactness.starts_of_their_own(cfg, AsyncConfig.from_mapping(read_block(cfg))))
+    assert any("gives a group one scene" in remark for remark in remarks) is said
 
 
 def test_it_says_how_new_weights_reach_inference():
