@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 from threading import current_thread
 
 import pytest
@@ -12,6 +13,8 @@ from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.rlinf.env_shard import ContractedEnv, EvalShard, ShardOutput, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
+from rlinf_async.loops.env import evaluate_shard
+from rlinf_async.ray_runtime.processes.shard_worker import concatenate_metrics
 from tests.hosts.rlinf.workers import (
     ACTION,
     CHUNK,
@@ -218,15 +221,16 @@ def test_an_environment_that_makes_no_videos_may_be_asked_to_save_them():
     assert worker.env_list[1].rollouts == 1
 
 
-def eval_shard(*overrides, stage=1):
+def eval_shard(*overrides, stage=1, env_cls=Walks, skips_ended=False):
     cfg = config(f"rollout.pipeline_stage_num={SHARDS}", *EVALUATES, *overrides)
     with in_one_process():
         worker = ShardedEnvWorker(cfg)
         worker._worker_info = None
         worker.eval_env_list = worker._setup_env_and_wrappers(
-            env_cls=Walks, env_cfg=cfg.env.eval, num_envs_per_stage=worker.eval_num_envs_per_stage
+            env_cls=env_cls, env_cfg=cfg.env.eval, num_envs_per_stage=worker.eval_num_envs_per_stage
         )
-    return EvalShard(worker, stage, worker.simulators("eval", stage)), worker
+    shard = EvalShard(worker, stage, worker.simulators("eval", stage), skips_ended=skips_ended)
+    return shard, worker
 
 
 def evaluation(shard):
@@ -251,6 +255,62 @@ def test_evaluation_shards_keep_the_statistics_of_each_episode_once():
         assert sum(len(info["return"]) for info in shard.episodes) == 4 * rollouts
         assert worker.eval_env_list[1].is_start
         assert [env.rollouts for env in worker.eval_env_list] == [0, rollouts]
+
+
+class Evaluated(Walks):
+    """Tells, too, whether an episode has ever come to its end, and counts the decisions that are taken."""
+
+    taken = 0
+
+    def reset(self):
+        self.arrived = torch.zeros(len(self.name), dtype=torch.bool)
+        return super().reset()
+
+    def chunk_step(self, actions):
+        self.taken += len(actions)
+        seen, rewards, terminations, truncations, (info,) = super().chunk_step(actions)
+        self.arrived |= terminations.any(dim=1)
+        info["episode"] |= {"success_once": self.arrived.clone()}
+        return seen, rewards, terminations, truncations, [info]
+
+
+class ByPlace:
+    """Moves each walker by what it sees; fills `PolicyPort`."""
+
+    asked = 0
+
+    @asynccontextmanager
+    async def rollout(self, shard):
+        yield
+
+    async def act(self, request):
+        states = request.payload["obs"]["states"]
+        self.asked += len(states)
+        assert request.size == len(states)
+        aim = ((states * torch.tensor([3.0, 5.0, 7.0, 8.0])).sum(dim=1) % 16 / 8 - 1)[:, None, None]
+        return {"actions": aim.expand(-1, CHUNK, ACTION)}
+
+
+def evaluated(*, skips_ended):
+    """What four rollouts tell of their episodes, and the decisions that were inferred and taken."""
+    shard, worker = eval_shard(env_cls=Evaluated, skips_ended=skips_ended)
+    policy = ByPlace()
+    asyncio.run(evaluate_shard(shard=1, env=shard, policy=policy, rollouts=4))
+    told = concatenate_metrics(shard.episodes)
+    return {name: each.tolist() for name, each in told.items()}, policy.asked, worker.eval_env_list[1].taken
+
+
+def test_an_evaluation_tells_the_same_of_its_episodes_whether_or_not_anything_follows_their_ends():
+    whole, asked, taken = evaluated(skips_ended=False)
+    told, fewer_asked, fewer_taken = evaluated(skips_ended=True)
+    assert {"return", "episode_len", "success_once"} <= whole.keys()
+    assert told == whole
+    assert 0 < sum(whole["success_once"]) < len(whole["success_once"]) == 4 * 4
+    assert len(set(whole["episode_len"])) > 1
+    # Every episode is asked for as long as it lasts, and a rollout lasts as long as its longest.
+    lengths = torch.tensor(whole["episode_len"]) / CHUNK
+    assert fewer_asked == int(lengths.sum()) < asked == 4 * 4 * HORIZON
+    assert fewer_taken <= taken == asked
 
 
 def test_evaluation_that_resets_itself_goes_on_and_counts_every_episode():

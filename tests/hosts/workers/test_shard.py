@@ -3,16 +3,19 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 import torch
 
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.tensors import concatenate
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
+from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
-from tests.hosts.workers.given import Walks, moves
+from tests.hosts.workers.given import ACTION, CHUNK, Walks, moves
 
 SIZE = 3
 
@@ -251,6 +254,55 @@ def test_every_episode_of_an_evaluation_counts_once(thread):
     # As far as each had walked when it arrived.
     assert returns.tolist() == [1.0, 2.0, 3.0]
     assert env.rewinds == 1
+
+
+class Evaluated(Walks):
+    """Tells of its episodes what RLinf's do, and counts the decisions that its environments take."""
+
+    taken = 0
+
+    def chunk_step(self, actions):
+        self.taken += len(actions)
+        seen, rewards, terminations, truncations, (info,) = super().chunk_step(actions)
+        info["episode"] |= {"success_once": self.where >= self.goals, "episode_len": CHUNK * self.decisions}
+        return seen, rewards, terminations, truncations, [info]
+
+
+class Nimble:
+    """Moves each environment by where it stands; fills `PolicyPort`."""
+
+    def __init__(self):
+        self.asked = 0
+
+    @asynccontextmanager
+    async def rollout(self, shard):
+        yield
+
+    async def act(self, request):
+        states = request.payload["obs"]["states"]
+        self.asked += len(states)
+        assert request.size == len(states)
+        return {"actions": (0.3 + states / 4)[:, :, None].expand(-1, CHUNK, ACTION)}
+
+
+def evaluated(thread, *, most, skips_ended):
+    """What two rollouts tell of their episodes, and the decisions that were inferred and taken."""
+    env, policy = Evaluated(SIZE, most=most), Nimble()
+    shard = EvalShard(stage(env, thread), skips_ended=skips_ended)
+    asyncio.run(evaluate_shard(shard=0, env=shard, policy=policy, rollouts=2))
+    told = concatenate(shard.episodes)
+    return {name: values.tolist() for name, values in told.items()}, policy.asked, env.taken
+
+
+def test_an_evaluation_tells_the_same_of_its_episodes_whether_or_not_anything_follows_their_ends(thread):
+    whole, asked, taken = evaluated(thread, most=3, skips_ended=False)
+    told, fewer_asked, fewer_taken = evaluated(thread, most=3, skips_ended=True)
+    assert told == whole
+    # One arrives with its second decision, one with the third, after which the last is cut: of four.
+    assert whole["success_once"] == [True, True, False] * 2
+    assert whole["episode_len"] == [4.0, 6.0, 6.0] * 2
+    assert (asked, taken) == (24, 24)
+    assert (fewer_asked, fewer_taken) == (2 * (3 + 3 + 2), 2 * 3 * SIZE)
 
 
 @pytest.mark.parametrize("make", [train_shard, eval_shard])
