@@ -238,6 +238,8 @@ SERVED_ROWS = (
         env.train.auto_reset env.train.ignore_terminations env.eval.auto_reset env.eval.ignore_terminations
         rollout.enable_cuda_graph rollout.enable_torch_compile reward.history_reward_assign
         reward.standalone_realworld reward.use_reward_model rollout.sampling_params.do_sample runner.only_eval
+        env.train.video_cfg.save_video env.train.video_cfg.decisions_only env.train.data_collection.enabled
+        env.eval.video_cfg.save_video env.eval.video_cfg.decisions_only env.eval.data_collection.enabled
         """,
         nullable=True,  # which is false to Python
     ),

@@ -21,6 +21,7 @@ from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.masks import UNMASKING_KEYS
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 ON_POLICY_LOSSES = {
@@ -82,7 +83,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
 
 def assertion_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return the assertions of RLinf's on `cfg` (plain data) that would fail once it has started Ray."""
-    return [*_groups(cfg), *_critic(cfg), *_levels(cfg)]
+    return [*_groups(cfg), *_mask(cfg), *_critic(cfg), *_levels(cfg)]
 
 
 def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -93,6 +94,19 @@ def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             "use 2 or more, in env.train.group_size too",
             "algorithm.group_size=2",
         )
+
+
+def _mask(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """RLinf asserts nothing here: its advantages of GRPO are shaped like the mask, and end without one."""
+    if lookup(cfg, "algorithm.adv_type") != GRPO_TYPE or lookup(cfg, "algorithm.filter_rewards"):
+        return
+    for key in UNMASKING_KEYS:
+        if lookup(cfg, key):
+            yield Reason(
+                f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of what follows an "
+                f"episode's end, and there is none; set {key}=false",
+                f"{key}=false",
+            )
 
 
 def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:

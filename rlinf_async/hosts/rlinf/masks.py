@@ -18,10 +18,13 @@ from rlinf_async.hosts.rlinf import borrowed
 MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
 """The override that makes the bonus a mean over valid samples of each action's sum."""
 
+UNMASKING_KEYS = ("env.train.auto_reset", "env.train.ignore_terminations")
+"""The keys of which either has decisions after the end of an episode trained."""
+
 
 def is_masked(cfg: Mapping[str, Any]) -> bool:
     """Return True if decisions after the end of an episode are left out of RLinf's losses."""
-    return not lookup(cfg, "env.train.auto_reset") and not lookup(cfg, "env.train.ignore_terminations")
+    return not any(lookup(cfg, key) for key in UNMASKING_KEYS)
 
 
 def is_summed(cfg: Mapping[str, Any]) -> bool:

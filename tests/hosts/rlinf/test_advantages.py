@@ -1,10 +1,13 @@
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from rlinf.algorithms.registry import register_advantage
 
-from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
+from rlinf_async.hosts.rlinf.losses import GroupAdvantages, assertion_reasons, estimate
+from tests.hosts.rlinf.given import BASE
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
 
@@ -101,3 +104,21 @@ def test_seven_members_whose_scores_are_equal_up_to_rounding_have_no_advantage()
         assert (groups.pop_silent(), groups.pop_silent()) == (2, 0)
     finally:
         register_advantage("grpo")(groups._base)
+
+
+@pytest.mark.parametrize("unmasked", [["env.train.auto_reset"], ["env.train.ignore_terminations"]])
+@pytest.mark.parametrize("filters", [False, True])
+def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(unmasked, filters):
+    given = rollout()
+    mask = {} if filters else {"loss_mask": None, "loss_mask_sum": None}
+    cfg = deepcopy(BASE)
+    cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "filter_rewards": filters}
+    for key in unmasked:
+        cfg["env"]["train"][key.rpartition(".")[2]] = True
+    reasons = assertion_reasons(cfg)
+    if filters:
+        assert (reasons, len(estimate(config("grpo"), given, normalize=True)["advantages"])) == ([], STEPS)
+        return
+    assert [one.override for one in reasons] == [f"{key}=false" for key in unmasked]
+    with pytest.raises(TypeError, match="must be Tensor, not NoneType"):
+        estimate(config("grpo"), given | mask, normalize=True)
