@@ -1,4 +1,4 @@
-"""The gate: which rollouts may start, so that no work is done that would be too old."""
+"""The gate: it decides which rollouts may start, so that no rollout is collected that would be too old."""
 
 from __future__ import annotations
 
@@ -9,47 +9,48 @@ from itertools import product
 
 from rlinf_async.core.types import Ticket
 
-Place = tuple[int, int, int]
-"""The place of a rollout in the data of a run: (batch, epoch, place)."""
+Slot = tuple[int, int, int]
+"""The position of a rollout in the data of a run: (batch, epoch, place)."""
 
 
-class _Line:
-    """Hands out the places of batch after batch, in order; those that were given back come first."""
+class _SlotQueue:
+    """Hands out the slots of batch after batch, in order; slots that were given back come first."""
 
     def __init__(
         self, places: Iterable[tuple[int, int]], *, batch: int, slowness: Mapping[int, float] | None = None
     ) -> None:
-        """`places`: (epoch, place) of every rollout that this line contributes to a batch.
+        """`places`: (epoch, place) of every rollout that this queue contributes to a batch.
 
-        With `slowness` (of a place), the slowest places of a batch come first; those it lacks before them.
+        `slowness`: seconds of a rollout by place. With it, places without an entry come first, then the
+        slowest ones.
         """
-        self._all = list(places)
+        self._all_places = list(places)
         self._batch = batch
         self._slowness = slowness
         self._places = self._in_order()
         self._position = 0
-        self._back: deque[Place] = deque()
-        self._places_to_skip: set[Place] = set()
+        self._slots_given_back: deque[Slot] = deque()
+        self._slots_to_skip: set[Slot] = set()
 
     @property
-    def head(self) -> Place:
-        """The (batch, epoch, place) that `pop` would hand out next."""
-        return self._back[0] if self._back else self._next
+    def head(self) -> Slot:
+        """The slot that `pop` removes."""
+        return self._slots_given_back[0] if self._slots_given_back else self._next
 
     def pop(self) -> None:
-        if self._back:
-            self._back.popleft()
+        if self._slots_given_back:
+            self._slots_given_back.popleft()
             return
         self._advance()
-        self._pass_over_done()
+        self._pass_over_skipped()
 
-    def skip(self, places: Iterable[Place]) -> None:
-        """Never hand out those of `places` that are in this line; places of other lines are ignored."""
-        self._places_to_skip.update(places)
-        self._pass_over_done()
+    def skip(self, slots: Iterable[Slot]) -> None:
+        """Never hand out `slots`; slots of other queues are ignored."""
+        self._slots_to_skip.update(slots)
+        self._pass_over_skipped()
 
     @property
-    def _next(self) -> Place:
+    def _next(self) -> Slot:
         return (self._batch, *self._places[self._position])
 
     def _advance(self) -> None:
@@ -59,39 +60,43 @@ class _Line:
             self._places = self._in_order()
 
     def order(self) -> None:
-        """Heed what is known now, in a batch of which nothing has been handed out."""
+        """Sort the places by the present `slowness`, unless a slot of the batch has been handed out."""
         if not self._position:
             self._places = self._in_order()
-            self._pass_over_done()
+            self._pass_over_skipped()
 
     def _in_order(self) -> list[tuple[int, int]]:
         if self._slowness is None:
-            return self._all
+            return self._all_places
         slowness = self._slowness
         # Minus infinity comes first. The sort is stable: equal places keep the order of the synchronous loop.
-        return sorted(self._all, key=lambda place: -slowness.get(place[1], math.inf))
+        return sorted(self._all_places, key=lambda place: -slowness.get(place[1], math.inf))
 
-    def _pass_over_done(self) -> None:
-        while self._next in self._places_to_skip:
-            # A place is passed once: it is forgotten here, so that the set does not grow.
-            self._places_to_skip.remove(self._next)
+    def _pass_over_skipped(self) -> None:
+        while self._next in self._slots_to_skip:
+            # A slot is passed over once: it is removed here, so that the set does not grow.
+            self._slots_to_skip.remove(self._next)
             self._advance()
 
-    def give_back(self, place: Place) -> None:
-        self._back.append(place)
+    def give_back(self, slot: Slot) -> None:
+        self._slots_given_back.append(slot)
 
 
 class AdmissionGate:
-    """Paces rollouts by policy version; a pure state machine that neither waits nor counts time.
+    """Admits rollouts by policy version; a pure state machine that neither waits nor measures time.
+
+    A rollout for global batch `batch` may start while
+
+        batch <= version + max_staleness    (and batch < until, and the gate is open),
+
+    where `version` is the newest published version. Batch `b` is trained by version `b`. So, if published
+    versions, or newer ones, make every action, no trained sample is older than `max_staleness` versions.
 
     Every shard contributes `epochs` rollouts to every global batch, as in the synchronous loop, so that fast
-    environments are not over-represented. With `any_place`, the next shard that is free takes the next place
-    of the batch, with the tasks of that place. The places of a batch are then handed out in the order of the
-    seconds that they took before, the slowest first: the rollout that begins last should not take longest.
-
-    Batch `b` is trained by version `b`; a rollout for it may start once version `b - max_staleness` is
-    published. Hence, when every action is made by a published version, no trained sample is older than
-    `max_staleness` versions. A refunded ticket is handed out again before anything newer.
+    environments are not over-represented. With `any_place`, the next free shard takes the next place of the
+    batch, with the tasks of that place. The places of a batch are then handed out by the seconds that their
+    rollouts took before, the slowest first, so that the last rollout to begin is not the longest. The slot of
+    a refunded ticket is handed out again before all newer ones.
     """
 
     def __init__(
@@ -104,7 +109,7 @@ class AdmissionGate:
         version: int = 0,
         any_place: bool = False,
     ) -> None:
-        """`until` is the number of global batches of the run: no rollout starts that no batch would train."""
+        """`until`: the number of global batches of the run, or None. No rollout starts for a later batch."""
         if max_staleness < 0:
             raise ValueError(f"max_staleness={max_staleness} must be at least 0")
         if shards < 1 or epochs < 1:
@@ -116,52 +121,55 @@ class AdmissionGate:
         self._seconds: dict[int, float] = {}
         if any_place:
             places = product(range(epochs), range(shards))
-            # One line, shared by all shards. It reads `_seconds` as it is then: change the dict in place.
-            self._lines = [_Line(places, batch=version, slowness=self._seconds)] * shards
+            # One queue for all shards. It reads this `_seconds` at every sort: change the dict in place.
+            self._queues = [_SlotQueue(places, batch=version, slowness=self._seconds)] * shards
         else:
-            self._lines = [_Line(product(range(epochs), [shard]), batch=version) for shard in range(shards)]
+            self._queues = [
+                _SlotQueue(product(range(epochs), [shard]), batch=version) for shard in range(shards)
+            ]
 
     def admit(self, shard: int) -> Ticket | None:
         """A ticket for the next rollout of `shard`, or None while it would be too far ahead."""
         if self.closed:
             return None
-        line = self._lines[shard]
-        batch, epoch, place = line.head
+        queue = self._queues[shard]
+        batch, epoch, place = queue.head
         if batch > self.version + self.max_staleness or self._beyond_end(batch):
             return None
-        line.pop()
+        queue.pop()
         return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
-        """Return True if `shard` has nothing left to start in this run."""
-        return self.closed or self._beyond_end(self._lines[shard].head[0])
+        """Return True if `shard` has no rollout left to start in this run."""
+        return self.closed or self._beyond_end(self._queues[shard].head[0])
 
-    def skip(self, places: Iterable[Place]) -> None:
-        """The rollouts of `places`, none of which has been admitted, are there already: a run is resumed."""
-        # In a set of its own: every line looks through all of them, and `places` may be an iterator.
-        finished_places = set(places)
-        # Each line once: a line that all shards share would note again, for ever, what it has passed.
-        for line in {id(line): line for line in self._lines}.values():
-            line.skip(finished_places)
+    def skip(self, slots: Iterable[Slot]) -> None:
+        """Never admit `slots`, as a resumed run has their rollouts; none may have been admitted yet."""
+        # In a set, as every queue reads all of them, and `slots` may be an iterator.
+        finished_slots = set(slots)
+        # Each queue once: a queue that all shards share would add slots again that it has passed over, and
+        # keep them for ever.
+        for queue in {id(queue): queue for queue in self._queues}.values():
+            queue.skip(finished_slots)
 
     def record_duration(self, ticket: Ticket, seconds: float) -> None:
-        """Record the seconds that the rollout of `ticket` took: the order of later batches heeds them."""
-        # A running mean in which the last rollout counts half; the first stands for itself.
+        """Record the seconds that the rollout of `ticket` took, for the order of places in later batches."""
+        # A running mean with half of the weight on the last rollout; the first one is the first mean.
         self._seconds[ticket.place] = (self._seconds.get(ticket.place, seconds) + seconds) / 2
-        self._lines[ticket.shard].order()
+        self._queues[ticket.shard].order()
 
     def publish(self, version: int) -> None:
-        """All inference ranks act with `version` from now on."""
+        """All inference ranks act with `version` or a newer one from now on."""
         if version < self.version:
             raise ValueError(f"version {version} was published after version {self.version}")
         self.version = version
 
     def refund(self, ticket: Ticket) -> None:
         """The rollout of `ticket` was refused or lost: let it be collected again."""
-        self._lines[ticket.shard].give_back((ticket.batch, ticket.epoch, ticket.place))
+        self._queues[ticket.shard].give_back((ticket.batch, ticket.epoch, ticket.place))
 
     def close(self) -> None:
-        """Admit nothing more; rollouts that have started finish."""
+        """Admit no more rollouts; those that have started continue."""
         self.closed = True
 
     def _beyond_end(self, batch: int) -> bool:

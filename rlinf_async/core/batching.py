@@ -1,4 +1,4 @@
-"""The rules by which action requests become a batch for one forward pass."""
+"""The rules that combine action requests into a batch for one forward pass."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ R = TypeVar("R", bound=SizedRequest)
 Lap = tuple[int, int]
 """The batch and the epoch of a rollout for training."""
 BEFORE_ALL: Lap = (-1, -1)
+"""Smaller than every lap."""
 
 
 class DynamicBatcher(Generic[R]):
@@ -28,8 +29,8 @@ class DynamicBatcher(Generic[R]):
 
     A pure state machine: time comes in as `now`, and the caller sleeps until `deadline`.
     `max_size` counts samples, not requests; a request is never split, never lost, and leaves in
-    arrival order. `max_wait=0` means: whatever waits when an accelerator is idle (RL-VLA3 section 3.2;
-    in a closed loop an idle accelerator is lost).
+    arrival order. With `max_wait=0` a batch is all that waits when an accelerator becomes idle (RL-VLA3
+    section 3.2; in a closed loop the time of an idle accelerator is lost).
     """
 
     def __init__(self, *, max_size: int, max_wait: float = 0.0) -> None:
@@ -56,8 +57,7 @@ class DynamicBatcher(Generic[R]):
         Raises:
             ValueError: `request` alone is larger than a batch may be.
         """
-        # Refused before it is queued: no batch holds it, and at the head of the queue it would hold up all
-        # others.
+        # No batch could hold it, and at the head of the queue it would hold up all others.
         if request.size > self.max_size:
             raise ValueError(
                 f"a request of {request.size} environments exceeds max_batch_size={self.max_size}"
@@ -72,21 +72,21 @@ class DynamicBatcher(Generic[R]):
         self._size = sum(request.size for _, request in self._waiting)
 
     def take(self, now: float) -> list[R]:
-        """The next batch in arrival order, or [] while it pays to keep waiting."""
+        """The next batch in arrival order, or [] if it is neither full nor due."""
         deadline = self.deadline
         if deadline is None or (self._size < self.max_size and now < deadline):
             return []
         return self._pop()
 
     def drain(self) -> list[R]:
-        """The next batch without waiting for more, or [] when nothing is left."""
+        """The next batch without waiting for more, or [] if no request waits."""
         return self._pop()
 
     def _pop(self) -> list[R]:
         batch: list[R] = []
         room = self.max_size
-        # The first that does not fit ends the batch: smaller ones behind it may not pass, or a large request
-        # could wait for ever.
+        # The first request that does not fit ends the batch. If smaller ones could overtake it, a large
+        # request might wait for ever.
         while self._waiting and self._waiting[0][1].size <= room:
             _, request = self._waiting.popleft()
             room -= request.size
@@ -100,9 +100,9 @@ class BarrierBatcher(Generic[R]):
 
     It counts the shards inside a rollout rather than all shards: behind a gate that holds some of them
     back, waiting for all would never end. Rollouts may end at different times: a shard that is a lap ahead
-    waits until no other one is in an earlier lap, as in a synchronous loop. `expected` names shards whose
-    laps the gate lets start together; a batch of a lap then waits for all of them that have not been in it,
-    and is the same whenever they arrive.
+    waits until no other shard is in an earlier lap, as in a synchronous loop. `expected` names shards that
+    the gate lets start each lap together: a batch of a lap waits until each of them has asked in that lap,
+    so that the batch is the same in whatever order they arrive.
     """
 
     def __init__(self, *, expected: frozenset[int] = frozenset()) -> None:
@@ -110,7 +110,7 @@ class BarrierBatcher(Generic[R]):
         self._in_flight: set[int] = set()
         self._waiting: dict[int, R] = {}
         self._laps: dict[int, Lap] = {}
-        """The lap in which a shard has asked last."""
+        """The lap of each shard's last request."""
 
     @property
     def deadline(self) -> float | None:
@@ -133,12 +133,12 @@ class BarrierBatcher(Generic[R]):
             self._laps[request.shard] = request.lap
 
     def remove(self, request: R) -> None:
-        """Forget a request that waits; its shard is waited for as before."""
+        """Forget a waiting request; batches still wait for its shard."""
         del self._waiting[request.shard]
 
     def take(self, now: float) -> list[R]:
-        """Return the requests of the shards in flight that are in the earliest lap, by shard number; [] while
-        one of them, or one whose lap is not known yet, has not asked.
+        """Return the requests of the earliest lap, by shard number; [] while a shard in flight has not asked,
+        or an expected shard has not asked in that lap.
         """
         laps = [request.lap for request in self._waiting.values() if request.lap is not None]
         lap = min(laps, default=None)
@@ -147,8 +147,8 @@ class BarrierBatcher(Generic[R]):
         return self._pop([shard for shard, one in self._waiting.items() if one.lap in (None, lap)])
 
     def _is_late(self, lap: Lap) -> bool:
-        """Return True if an expected shard has yet to ask in `lap`. One that has, and is in flight no more,
-        has ended that lap, and may have nothing left to do.
+        """Return True if an expected shard has not asked in `lap` yet. A shard that has asked in it, and is
+        no longer in flight, has ended the lap, and may have nothing left to do.
         """
         return any(self._laps.get(shard, BEFORE_ALL) < lap for shard in self._expected_shards)
 
@@ -156,5 +156,6 @@ class BarrierBatcher(Generic[R]):
         return self._pop(list(self._waiting))
 
     def _pop(self, shards: list[int]) -> list[R]:
-        # By number: in a deterministic run a pass has the same rows in the same order, whoever asked first.
+        # By number, so that in a deterministic run a pass has the same rows in the same order, whatever the
+        # order of arrival.
         return [self._waiting.pop(shard) for shard in sorted(shards)]

@@ -1,4 +1,4 @@
-"""The trajectory buffer: what guarantees the staleness bound, and the ledger of a run."""
+"""The trajectory buffer, which guarantees the staleness bound, and the ledger of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Refusal = Literal["stale", "duplicate", "closed"]
 
 @dataclass
 class Ledger:
-    """Trajectories by what became of them; `produced = trained + in flight + refused` at all times."""
+    """Counts trajectories by their fate; `produced = trained + in flight + refused` at all times."""
 
     produced: int = 0
     trained: int = 0
@@ -27,7 +27,7 @@ class Ledger:
         return self.produced - self.trained - sum(self.refused.values())
 
     def check(self, held: int) -> None:
-        """Compare the ledger with the `held` trajectories that are really there.
+        """Compare the ledger with the number of trajectories that are really `held`.
 
         Raises:
             RuntimeError: a trajectory was lost or trained twice.
@@ -44,8 +44,8 @@ class Ledger:
 class TrajectoryBuffer:
     """Holds complete pieces until the learner rank that trains them takes them, each exactly once.
 
-    A piece whose oldest action is more than `max_staleness` versions behind the version that would
-    train it is refused: the gate saves that work, this class guarantees the bound.
+    A piece is refused if its oldest action is more than `max_staleness` versions behind the version that
+    would train it. The gate avoids such work; this class guarantees the bound.
     """
 
     def __init__(self, *, pieces_per_rank: int, max_staleness: int) -> None:
@@ -59,7 +59,7 @@ class TrajectoryBuffer:
     def refusal(self, piece: Piece) -> Refusal | None:
         """Why `piece` cannot be trained any more, or None."""
         place = (piece.ticket.batch, piece.rank)
-        # Too late for any rank: its batch has been closed without it.
+        # Too late for every rank: the batch has been trained without the piece.
         if piece.ticket.batch < self._batch:
             return "closed"
         if piece.key in self._waiting.get(place, {}) or piece.key in self._taken_pieces.get(place, {}):
@@ -71,7 +71,7 @@ class TrajectoryBuffer:
     def put(self, piece: Piece) -> Refusal | None:
         """Store a piece, or count it as refused and say why."""
         reason = self.refusal(piece)
-        # Counted before it is refused, or the ledger would not add up.
+        # Refused pieces count as produced too, or the ledger would not add up.
         self.ledger.produced += piece.size
         if reason is None:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
@@ -88,7 +88,7 @@ class TrajectoryBuffer:
         return self.pieces_per_rank - len(self._taken_pieces.get((batch, rank), {}))
 
     def complete(self, batch: int, ranks: int) -> bool:
-        """Return True if every piece of `batch` has arrived, for each of `ranks` learner ranks, or is
+        """Return True if every piece of `batch` has arrived, for each of `ranks` learner ranks, or has been
         trained.
         """
         return batch < self._batch or all(
@@ -98,12 +98,13 @@ class TrajectoryBuffer:
     def take(self, batch: int, rank: int) -> list[Piece]:
         """Return the pieces that wait for `rank`, in arrival order; each piece is handed out once."""
         pieces = self._waiting.pop((batch, rank), {})
-        # Kept until `finish`: a checkpoint saves what is being trained, and a second copy is a duplicate.
+        # Kept until `finish`: a checkpoint saves the pieces that are being trained, and `refusal` knows a
+        # second copy of them as a duplicate.
         self._taken_pieces.setdefault((batch, rank), {}).update(pieces)
         return list(pieces.values())
 
     def finish(self, batch: int) -> list[Piece]:
-        """Every rank has trained `batch`: move its pieces to the trained column, and return them.
+        """Every rank has trained `batch`: count its pieces as trained, and return them.
 
         Raises:
             RuntimeError: some of its pieces have not been taken.
@@ -129,26 +130,26 @@ class TrajectoryBuffer:
         return sum(piece.size for place in places for piece in place.values())
 
     def untrained(self) -> list[Piece]:
-        """All pieces that wait or have been taken, in the order of their batches, places and parts."""
+        """All pieces that wait or are being trained, in the order of their batches, places and parts."""
         batches = [*self._waiting.values(), *self._taken_pieces.values()]
         pieces = [piece for place in batches for piece in place.values()]
         return sorted(pieces, key=lambda piece: (piece.ticket.batch, piece.key))
 
     def restore(self, batch: int, ledger: Ledger, pieces: Iterable[Piece] = ()) -> list[Piece]:
-        """Start at `batch` with the ledger of the run that is resumed, and what is left of its pieces.
+        """Start at `batch` with the ledger of the run that is resumed, and the pieces of its checkpoint.
 
-        Pieces that are too old now, and whatever else was in flight then, are lost, and counted as that.
+        Pieces that are too old now, and all others that were in flight at the checkpoint, are counted as
+        lost at resume.
 
         Returns:
             The pieces that wait to be taken again.
         """
-        # First of all: `refusal` judges by the batch with which the run begins.
+        # First: `refusal` compares a piece with the batch at which the run begins.
         self._batch, self.ledger = batch, ledger
         accepted_pieces = [piece for piece in pieces if self.refusal(piece) is None]
         for piece in accepted_pieces:
             self._waiting.setdefault((piece.ticket.batch, piece.rank), {})[piece.key] = piece
         if missing := ledger.in_flight - self.held():
-            # By the difference: whatever was in flight when the checkpoint was written is lost, for whatever
-            # reason.
+            # The difference counts every trajectory in flight that was not accepted, whatever the reason.
             ledger.refused["lost at resume"] += missing
         return accepted_pieces

@@ -1,4 +1,4 @@
-"""Keys that users write in configs: by dotted names, and the nearest known key of a misspelt one."""
+"""Keys that users write in configs: access by dotted names, and suggestions for misspelt keys."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from typing import Any
 
 
 def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that is most like `name`, if one is at least `cutoff` like it (difflib's ratio)."""
+    """The known name most similar to `name`, if its similarity (difflib's ratio) is at least `cutoff`."""
     return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
 
 
-MISSPELT = 0.8
-"""Least ratio of difflib at which a name counts as another one misspelt."""
+MIN_MISSPELT_RATIO = 0.8
+"""Least ratio of difflib at which a name counts as a misspelling of another."""
 
-LEAST_BEGINNING = 3
-"""Letters of a name's beginning that stand for it."""
+MIN_PREFIX_LETTERS = 3
+"""Letters that a prefix needs at least to stand for the whole name."""
 
 
 def misspelt(name: object, names: Iterable[str]) -> str | None:
-    """The known name that `name` is a misspelling of: one with the same letters, or nearly all of them; or
-    the only one that begins with it.
+    """The known name that `name` misspells: one with the same letters in another order, the only one that
+    begins with `name`, or one that shares nearly all letters.
     """
-    known, text = list(names), str(name)
-    swapped = [each for each in known if sorted(each) == sorted(text)]
-    begun = [each for each in known if each.startswith(text) and len(text) >= LEAST_BEGINNING]
-    if swapped or len(begun) == 1:
-        return (swapped or begun)[0]
-    return nearest(name, known, cutoff=MISSPELT)
+    known_names, text = list(names), str(name)
+    anagrams = [each for each in known_names if sorted(each) == sorted(text)]
+    completions = [each for each in known_names if each.startswith(text) and len(text) >= MIN_PREFIX_LETTERS]
+    if anagrams or len(completions) == 1:
+        return (anagrams or completions)[0]
+    return nearest(name, known_names, cutoff=MIN_MISSPELT_RATIO)
 
 
 LONGEST_VALUE = 80
-"""Characters of a value in a sentence, which is short however long the value is."""
+"""Most characters of a value in a message."""
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, within a line."""
+    """The `repr` of a value, cut to `LONGEST_VALUE` characters."""
     return clipped(repr(value))
 
 
 def clipped(text: str) -> str:
-    """A text within a line."""
+    """`text`, cut to `LONGEST_VALUE` characters."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """`; did you mean 'the nearest'?`, or nothing where no known name is near."""
+    """`; did you mean 'the nearest'?`, or "" if no known name is near."""
     near = nearest(name, names)
     return f"; did you mean {near!r}?" if near else ""
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a.b": value}` of nested mappings; a list is a value."""
+    """Flatten nested mappings to `{"a.b": value}`; a list is a value."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        # An empty mapping is a value: taken apart, it would leave no key.
+        # An empty mapping is a value: flattened, it would leave no key.
         if isinstance(value, Mapping) and value:
             flat |= dotted(value, f"{prefix}{name}.")
         else:
@@ -64,7 +64,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def lookup(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None where there is none."""
+    """The value of a dotted key; None if the key is missing."""
     value: Any = tree
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -76,20 +76,20 @@ def lookup(tree: Mapping[str, Any], key: str) -> Any:
 BLOCK_NAME = "async"
 MODE_PRESETS = ("off", "lean", "train", "rollout", "streamer", "full")
 OWN_KEYS = frozenset({"mode", "train", "rollout", "streamer", "skip"})
-"""Keys by which a block of another name is known for ours."""
+"""Keys that mark a block of another name as a misnamed `async` block."""
 STRAY_KEYS = ("mode", "train", "streamer")
 """Keys of the block that no framework has at the top of its configs; RLinf has a `rollout` of its own."""
 OTHER_WORDS = frozenset({"asyncio", "sync"})
-"""Words near to our name with a meaning of their own."""
+"""Words similar to the block's name that have a meaning of their own."""
 MIN_LIKENESS = 0.8
-"""Least ratio of difflib at which a key counts as a misspelling of our name."""
+"""Least ratio of difflib at which a key counts as a misspelling of the block's name."""
 
 
 def misplaced(config: Any) -> str | None:
-    """Return a sentence that tells what is wrong with how a config names the block; None if nothing is.
+    """Return a message if the `async` block is misspelt, or stands empty beside its own keys; else None.
 
     Args:
-        config: nested mappings, or a config of OmegaConf's; only its top is looked at.
+        config: nested mappings, or an OmegaConf config; only its top level is read.
     """
     for name in config:
         if isinstance(name, str) and name != BLOCK_NAME and _means_block(name, config):
@@ -128,5 +128,5 @@ def _is_content(name: str, value: Any) -> bool:
 
 
 def _is_mapping(value: Any) -> bool:
-    """A mapping or a config of OmegaConf's, which is none to Python."""
+    """True for mappings and for OmegaConf's DictConfig, which is no `Mapping`."""
     return hasattr(value, "keys")

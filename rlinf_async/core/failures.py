@@ -1,4 +1,4 @@
-"""Errors that end a run, and which of several was first."""
+"""Errors that end a run, and the choice of the first among several."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable
 from typing import Literal
 
 FailedEnv = Literal["env failed", "simulator died", "simulator hangs", "not finite"]
-"""The ways in which environments fail."""
+"""The kinds of failures of environments."""
 
 
 class PeerError(RuntimeError):
-    """A wait ended because somebody else failed; the first failure is reported elsewhere."""
+    """A wait ended because another task or process failed, which reports that failure itself."""
 
 
 class RankLost(PeerError):
-    """The inference rank that had taken a request is lost: who still waits for the answer asks again."""
+    """The inference rank that had taken a request is lost: the asker repeats the request."""
 
 
 class DeadlineError(RuntimeError):
-    """A wait outlived its deadline; the message says what was waited for, with counts."""
+    """A wait passed its deadline; the message names the missing events, with counts."""
 
 
 class Terminated(SystemExit):
-    """The process was asked to end by a signal. Its exit status is 128 and the number, as a shell has it."""
+    """A signal told the process to end. The exit status is 128 plus the signal's number, as in a shell."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -32,29 +32,29 @@ class Terminated(SystemExit):
 
 
 class SimulatorDied(RuntimeError):
-    """The process of a simulator has ended, or was ended because it gave no answer; the message says how."""
+    """A simulator's process has died, or was killed because it did not answer; the message says how."""
 
 
 class StuckThread(RuntimeError):
-    """Environments hang in a thread that nothing can end; the message has its stack."""
+    """Environments hang in a thread, which cannot be killed; the message has its stack."""
 
 
 class ForeignError(RuntimeError):
-    """An error of code that is not ours, in words.
+    """An error raised by foreign code (environments, models, frameworks), as text.
 
-    What others raise may end an event loop (`SystemExit`), be taken for an order (`CancelledError`), be
-    refused by a future (`StopIteration`), fail to be packed or to be printed, or hold whatever its frames
-    hold. This does nothing of the kind: it is text, and goes wherever an exception may.
+    The original exception may end an event loop (`SystemExit`), look like a cancellation (`CancelledError`),
+    be refused by a future (`StopIteration`), fail to be pickled or printed, or keep the objects of its frames
+    alive. This one is plain text, and safe wherever an exception may go.
     """
 
     def __init__(self, kind: str, message: str = "") -> None:
-        # With both: pickle builds an exception anew from what its base class was given.
+        # Both arguments: pickle rebuilds an exception from the arguments of its base class.
         super().__init__(kind, message)
         self.kind, self.message = kind, message
 
     @classmethod
     def of(cls, error: BaseException) -> ForeignError:
-        """The words of `error`; the frames that it was raised in are a note."""
+        """The class and message of `error`; its traceback becomes a note."""
         if isinstance(error, ForeignError):
             return error
         foreign = cls(_name(error), _text(error))
@@ -66,10 +66,10 @@ class ForeignError(RuntimeError):
 
 
 class FailedForGood(RuntimeError):
-    """Code that is not ours has failed, and would fail again: the run ends; raised from its error, if any."""
+    """Foreign code has failed, and would fail again, so that the run ends. Raised from its error, if any."""
 
     def __init__(self, message: str, *, kind: str = "") -> None:
-        """`kind`: the class of that error, which is known of this where its cause is lost on the way."""
+        """`kind`: the class name of the foreign error, kept here because pickling loses `__cause__`."""
         super().__init__(message)
         self.kind = kind
 
@@ -83,7 +83,7 @@ class EnvironmentsFailed(FailedForGood):
 
 
 class ShardFailure(RuntimeError):
-    """The environments of one shard cannot go on, and may be built again.
+    """The environments of one shard cannot continue, and may be built again.
 
     Raised from the `ForeignError` of the environments, if they raised an error.
     """
@@ -99,17 +99,17 @@ class ShardFailure(RuntimeError):
 
     @property
     def error(self) -> BaseException:
-        """The error of the environments, or this failure itself where none of their outputs can be used."""
+        """The error that the environments raised; this failure itself if they raised none."""
         return self.__cause__ or self
 
     @property
     def kind(self) -> str:
-        """The class of that error."""
+        """The class name of `error`."""
         return kind_of(self.error)
 
 
 LONGEST_MESSAGE = 20_000
-"""Characters that are kept of what an error of others says."""
+"""Most characters of a foreign error's message that are kept."""
 
 
 def _name(error: BaseException) -> str:
@@ -119,27 +119,28 @@ def _name(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_MESSAGE]
-    except BaseException as again:  # noqa: BLE001 it is code of others, which may raise anything
+    except BaseException as again:  # noqa: BLE001 foreign `__str__` may raise anything
         return f"(its message cannot be shown: {_name(again)})"
 
 
 def _frames(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error)).rstrip()
-    except BaseException as again:  # noqa: BLE001 it prints what code of others says of itself
+    except BaseException as again:  # noqa: BLE001 it calls foreign `__str__` and `__repr__`
         return f"(its frames cannot be shown: {_name(again)})"
 
 
 def kind_of(error: BaseException) -> str:
-    """The name of its class; of an error of others, which was put into words, that of theirs."""
+    """The name of the error's class; for a `ForeignError`, of the class of the original error."""
     return error.kind if isinstance(error, ForeignError) else _name(error)
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words, whatever it does when it is asked for them: its type and its message, if any.
+    """An error as text, even if its `__str__` fails: its class and its message, if any.
 
-    Where it only says that another one passed, which is an order to Python (`coroutine raised StopIteration`,
-    RLinf's `SystemExit caught in ..., traceback is below: ...`), that one and its place follow.
+    Some messages only say that another exception passed (`coroutine raised StopIteration`, RLinf's
+    `SystemExit caught in ..., traceback is below: ...`). Then the text adds that exception, and the line that
+    raised it.
     """
     words = str(error if isinstance(error, ForeignError) else ForeignError(_name(error), _text(error)))
     head, begins, trace = words.partition(TRACE_HEAD)
@@ -152,16 +153,16 @@ def words_of(error: BaseException) -> str:
 
 TRACE_HEAD = "Traceback (most recent call last):"
 ORDER_PASSED = re.compile(r"\bStop(?:Async)?Iteration$")
-"""The end of what Python says of such an error that was raised where it means something else."""
+"""The end of Python's message about a `StopIteration` that left a coroutine or a generator."""
 _FRAME_LINE = re.compile(r'  File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<function>\S+)')
 _ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?::.*)?$", re.MULTILINE)
-"""A line of a traceback that is not indented, and begins with the name of a class."""
+"""The line of a traceback that names the error: not indented, it begins with the name of a class."""
 
 
 def origin_of(trace: str) -> str:
-    """Return the first error of a chain in a printed traceback, and where it was raised, in words."""
+    """Return the first error of a chain in a printed traceback, and the line that raised it."""
     *earlier, last = [part for part in trace.split(TRACE_HEAD) if part.strip()] or [""]
-    # An error that quotes a further traceback in its own line was not the first.
+    # A part that ends within a line is of an error that quotes another traceback: it was not the first.
     first = next((part for part in earlier if part.rstrip(" ").endswith("\n")), last)
     error = _ERROR_LINE.search(first)
     frames = list(_FRAME_LINE.finditer(first, 0, error.start() if error else len(first)))
@@ -173,15 +174,15 @@ def origin_of(trace: str) -> str:
 
 
 def frames_of(error: BaseException) -> str:
-    """Return the frames of an error and of its causes, as Python prints them."""
+    """Return the traceback of an error and of its causes, as Python prints it."""
     return "\n".join(getattr(error, "__notes__", [])) if isinstance(error, ForeignError) else _frames(error)
 
 
 def first_cause(errors: Iterable[BaseException]) -> BaseException:
-    """The error to report: the first that is not the echo of another's, groups taken apart.
+    """The error to report: the first that is no `PeerError`, with groups flattened; else the first.
 
     Raises:
-        ValueError: there is no error.
+        ValueError: `errors` is empty.
     """
     flat: list[BaseException] = []
     for error in errors:

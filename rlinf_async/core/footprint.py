@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Strategy = Literal["full_shard", "shard_grad_op", "no_shard"]
-"""The state that the ranks of a data-parallel learner share: all of it, all but the weights of a pass,
-none."""
+"""The state that is sharded over the ranks of a data-parallel learner: all of it (`full_shard`), all but the
+weights of a pass (`shard_grad_op`), none (`no_shard`)."""
 
 ADAM_MOMENTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerFootprint:
-    """One rank of a data-parallel learner that trains by Adam.
+    """One rank of a data-parallel learner that trains with Adam.
 
-    Layers that are gathered for their own pass only, and everything that grows with a micro-batch, are not
-    counted.
+    Not counted: layers that are gathered for their own pass only, and everything that grows with a
+    micro-batch.
     """
 
     parameters: int
     trainable: int
     stored: int
-    """Bytes per parameter of the weights that are stepped, of their gradients and of their moments."""
+    """Bytes per parameter of the optimizer's weights, of their gradients, and of each of their moments."""
     computed: int
-    """Bytes per parameter in which passes compute."""
+    """Bytes per parameter of the type that passes compute with."""
     ranks: int
     strategy: Strategy
     accumulates: bool
-    """True if a rank sums the gradients of several micro-batches before it shares them."""
+    """True if a rank sums the gradients of several micro-batches before they are reduced over ranks."""
     on_cpu: bool = False
-    """True if weights, gradients and moments stay in the memory of the CPU between uses."""
+    """True if weights, gradients and moments stay in CPU memory between uses."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -41,7 +41,7 @@ class LearnerFootprint:
             raise ValueError(f"strategy={self.strategy!r} must be one of {', '.join(get_args(Strategy))}")
 
     def parts(self) -> dict[str, int]:
-        """Bytes of this rank on its accelerator: of `weights`, `gradients` and `optimizer` moments."""
+        """Bytes of this rank on its accelerator, for `weights`, `gradients` and `optimizer` (moments)."""
         copies = 0 if self.on_cpu else 1
         return {
             "weights": copies * self._share(self.parameters * self.stored) + self._copy(),
@@ -51,7 +51,7 @@ class LearnerFootprint:
 
     @property
     def trained(self) -> int:
-        """Bytes of this rank's shards of the weights that are trained."""
+        """Bytes of this rank's shards of the trainable weights."""
         return self._share(self.trainable * self.stored)
 
     @property
@@ -63,11 +63,11 @@ class LearnerFootprint:
         return -(-size // self.ranks) if self._shares else size
 
     def _copy(self) -> int:
-        """The bytes of all weights in the type that passes compute with; 0 where the rank computes with the
-        weights that it steps.
+        """The bytes of all weights in the type that passes compute with; 0 if passes use the optimizer's
+        weights themselves.
         """
-        # Of sharding strategies `shard_grad_op` alone has all weights of a pass at a time, whatever their
-        # type; `full_shard` gathers them layer by layer.
+        # Of the strategies that shard, only `shard_grad_op` holds all weights of a pass at once, whatever
+        # their type; `full_shard` gathers them layer by layer.
         separate = self.strategy == "shard_grad_op" if self._shares else self.computed != self.stored
         return self.parameters * self.computed if separate else 0
 
@@ -76,18 +76,24 @@ class LearnerFootprint:
 
 
 def peak(parts: Mapping[str, int], *, learner_leaves: bool, inference_leaves: bool) -> int:
-    """The most bytes at any time, where a part may be moved off the accelerator while the other works.
+    """The most bytes at any time, if learner or inference may leave the accelerator while the other works.
 
-    Where only one of them leaves for the other, all are there while that one works.
+    If only one of the two leaves, both are there while that one works.
     """
     inference = parts.get("inference", 0)
     learner = sum(parts.values()) - inference
     return max(learner, inference) if learner_leaves and inference_leaves else learner + inference
 
 
-def together(learner: Mapping[str, int], inference: int, *, learners: int, policies: int) -> dict[str, int]:
-    """Return the bytes of an accelerator, by part, that holds `learners` learner ranks and `policies`
-    inference ranks; a part without ranks is left out.
+def accelerator_bytes(
+    learner: Mapping[str, int], inference: int, *, learners: int, policies: int
+) -> dict[str, int]:
+    """Return the bytes, by part, of an accelerator that holds `learners` learner ranks and `policies`
+    inference ranks. A part without ranks is left out.
+
+    Args:
+        learner: bytes of one learner rank by part, as `LearnerFootprint.parts` returns them.
+        inference: bytes of one inference rank.
     """
     parts = {name: learners * size for name, size in learner.items()} if learners else {}
     return {**parts, "inference": policies * inference} if policies else parts

@@ -1,7 +1,7 @@
-"""Frames that nobody looks at: which of the steps of environments are drawn, and how many are not.
+"""Frames that are never used: which steps of the environments are rendered, and how many are not.
 
-A policy sees the last observation of a decision, and the frames of the steps before it are for nobody but a
-video. A frame is all the pictures of one environment at one moment.
+A policy sees only the last observation of a decision; the frames of the steps before it serve a video only.
+A frame is all images of one environment at one time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FrameCount:
-    """Frames that environments have drawn, and those that they would have drawn and did not."""
+    """Frames that environments have rendered (drawn), and frames that they left out."""
 
     drawn: int = 0
     left_out: int = 0
@@ -23,7 +23,7 @@ class FrameCount:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share that was left out, by its name; none where environments have counted nothing."""
+        """The share of frames that were left out, as `{"frames": share}`; empty if none were counted."""
         frames = self.drawn + self.left_out
         return {"frames": self.left_out / frames} if frames else {}
 
@@ -32,10 +32,9 @@ class FrameCount:
 
 
 class Frames:
-    """Tells for each step of environments whether it is drawn, and counts.
+    """Decides for each step of the environments whether it is drawn, and counts the frames.
 
-    Outside of its blocks everything is drawn. Inside of one the last step is drawn, and what comes before it
-    is not.
+    Outside of the blocks `decision` and `settling` every step is drawn. Inside, only the last step is.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class Frames:
 
     @contextmanager
     def decision(self, steps: int) -> Iterator[None]:
-        """Enter the block of a decision of `steps` steps, after which what ended may be reset.
+        """The block of a decision of `steps` steps; steps beyond these, as of a reset, are drawn.
 
         Raises:
             RuntimeError: the block has taken fewer steps, so that its last one was not drawn.
@@ -61,20 +60,21 @@ class Frames:
             yield
             if 0 < self._to_come < steps:
                 raise RuntimeError(
-                    f"the environments have taken {self._steps - began} steps in the place of {steps}, and "
-                    "the last has not been drawn; async.skip.frames=false draws every step"
+                    f"the environments have taken {self._steps - began} steps instead of {steps}, so that "
+                    "the last was not drawn; async.skip.frames=false draws every step"
                 )
         finally:
             self._to_come, self.drawing = outside, True
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Enter the block of a reset that steps until the scene has settled, always as many times.
+        """The block of a reset that steps until the scene has settled, equally often at each reset.
 
-        The first one is drawn, and counted: the last step of the later ones is known by it.
+        The steps of the first reset are all drawn, and counted: their number tells the last step of later
+        resets.
 
         Raises:
-            RuntimeError: it has taken fewer steps this time.
+            RuntimeError: this reset has taken fewer steps than the one before.
         """
         began = self._steps
         with self.decision(self._settling_steps or 0):
@@ -82,19 +82,19 @@ class Frames:
         self._settling_steps = self._steps - began
 
     def begin_step(self) -> bool:
-        """A step begins; True if it is to be drawn."""
+        """Begin a step; return True if it is to be drawn."""
         self._steps += 1
         self._to_come = max(0, self._to_come - 1)
         self.drawing = self._to_come == 0
         return self.drawing
 
     def step(self, environments: int) -> bool:
-        """A step of that many environments begins and is counted; True if it is to be drawn."""
+        """Begin and count a step of that many environments; return True if it is to be drawn."""
         self.begin_step()
         return self._count(environments)
 
     def moment(self, environments: int) -> bool:
-        """That many environments would be drawn without a step; True if they are to be."""
+        """Count a frame of each of `environments` outside a step; return True if they are to be drawn."""
         self.drawing = self._to_come == 0
         return self._count(environments)
 
@@ -113,23 +113,23 @@ class Frames:
 
 
 def count_of(env: object) -> FrameCount:
-    """The frames of environments that count them: attributes `frames_drawn` and `frames_left_out`."""
-    # What is wrapped counts: wrappers neither draw nor pass attributes on.
+    """The counts of environments that have the attributes `frames_drawn` and `frames_left_out`."""
+    # The wrapped environment has the counts: wrappers neither draw nor forward attributes.
     env = getattr(env, "unwrapped", env)
     return FrameCount(int(getattr(env, "frames_drawn", 0)), int(getattr(env, "frames_left_out", 0)))
 
 
 class FrameMeter:
-    """What environments have counted between two readings; some may be replaced by others meanwhile."""
+    """Counts the frames between two readings; environments may be replaced in between."""
 
     def __init__(self) -> None:
-        self._read: list[tuple[object, FrameCount]] = []
+        self._last_readings: list[tuple[object, FrameCount]] = []
 
     def pop(self, envs: Sequence[object]) -> FrameCount:
-        """The frames of `envs` since the last call. Those that are no longer there are not counted."""
+        """The frames of `envs` since the last call, without those of environments that were replaced."""
         total, readings = FrameCount(), [(env, count_of(env)) for env in envs]
         for env, count in readings:
-            before = next((read for other, read in self._read if other is env), FrameCount())
+            before = next((read for other, read in self._last_readings if other is env), FrameCount())
             total += count - before
-        self._read = readings
+        self._last_readings = readings
         return total

@@ -1,8 +1,8 @@
-"""What a process holds over time, and whether its growth foretells the end of a run; pure: time is passed in.
+"""Forecasts that a process will exhaust a resource (memory, files, disk) and end the run; time is passed in.
 
-A measure foretells an end when it has grown in most of the time that was seen, has not slowed down, and would
-reach its limit by the slower of its slopes soon enough. A process that fills its caches and then stands still
-foretells nothing, and neither does one whose measure goes up and down.
+The end is forecast when the usage has grown in most of the time observed, has not slowed down, and would
+reach its limit within `HORIZON_S` by the slower of its two slopes. So there is no forecast for a process that
+fills its caches and then stays level, nor for usage that goes up and down.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from itertools import pairwise
 from statistics import median
 
 Sample = tuple[float, float]
-"""A time in seconds, and what was held."""
+"""(time in seconds, usage)."""
 
 MAX_SAMPLES = 64
-"""Samples of a measure that are kept; beyond them every second one is left out, so that all of a run is seen
-at some distance."""
+"""Most samples of a resource that are kept. Beyond them every second one is dropped, so that the samples
+still span the whole run."""
 LEAST_SAMPLES = 8
 LEAST_SPAN_S = 4.0
-"""Before so many samples over so many seconds nothing is foretold."""
+"""There is no forecast from fewer samples, or from fewer seconds."""
 GROWING_SHARE = 0.6
-"""The share of the steps between samples in which a measure that grows has grown."""
+"""Usage grows if it has risen in at least this share of the steps between samples."""
 SLOWED_FACTOR = 0.5
-"""A measure whose slope in the later half is below this share of that in the earlier half has slowed down."""
+"""Growth has slowed down if the slope of the later half is below this share of that of the earlier half."""
 HORIZON_S = 1800.0
-"""An end that is farther away is not foretold: much may change until then."""
+"""A more distant end is not forecast: much may change until then."""
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """What is added in a second: the median over pairs of samples half of the time apart, so that a few that
-    are wrong do not count.
+    """Growth per second: the median over pairs of samples that are half of the list apart, against outliers.
 
     Raises:
         ValueError: there are fewer than two samples.
@@ -44,8 +43,8 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 def seconds_left(samples: Sequence[Sample], limit: float) -> float | None:
-    """Seconds from the last sample until a measure reaches `limit`, by its steady growth; None if it does not
-    grow steadily, or not that far within `HORIZON_S`."""
+    """Seconds from the last sample until the usage reaches `limit`; None if it does not grow steadily, or
+    does not reach the limit within `HORIZON_S`."""
     if len(samples) < LEAST_SAMPLES or samples[-1][0] - samples[0][0] < LEAST_SPAN_S:
         return None
     steps = [later - early for (_, early), (_, later) in pairwise(samples)]
@@ -60,14 +59,14 @@ def seconds_left(samples: Sequence[Sample], limit: float) -> float | None:
 
 
 class Growth:
-    """The samples of one measure, thinned out."""
+    """The samples of the usage of one resource; see `MAX_SAMPLES`."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self._every_s = 0.0
 
     def add(self, now: float, value: float) -> bool:
-        """Take a sample, unless the last one is too close; whether it was taken."""
+        """Add a sample unless the last one is too recent; return True if it was added."""
         if self.samples and now - self.samples[-1][0] < self._every_s:
             return False
         self.samples.append((now, value))
@@ -80,7 +79,7 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a process holds of one thing, and the most that it can hold."""
+    """The amount of one resource that a process holds, and the most that it can hold."""
 
     value: float
     limit: float
@@ -88,25 +87,26 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Foretold:
-    """An end that is coming."""
+    """A forecast that `process` will exhaust the resource `what`."""
 
     process: str
     what: str
     held: Held
     per_second: float
     seconds: float
-    """Until the limit is reached."""
+    """Seconds until the limit is reached."""
 
 
 class Foreteller:
-    """Says of all that processes hold what will end the run: once, and again at half of the time left."""
+    """Forecasts for all processes and resources: each is returned once, and again when half of its time is
+    left."""
 
     def __init__(self) -> None:
         self._growth: dict[tuple[str, str], Growth] = {}
-        self._said: dict[tuple[str, str], float] = {}
+        self._seconds_returned: dict[tuple[str, str], float] = {}
 
     def look(self, now: float, holdings: Mapping[str, Mapping[str, Held]]) -> list[Foretold]:
-        """Take what each process holds now; what is foretold by it that was not said."""
+        """Add the usage of each process by resource; return the new forecasts."""
         new = []
         for process, measures in holdings.items():
             for what, held in measures.items():
@@ -115,16 +115,16 @@ class Foreteller:
                 if not growth.add(now, held.value):
                     continue
                 left = seconds_left(growth.samples, held.limit)
-                if left is None or left > self._said.get(key, float("inf")) / 2:
+                if left is None or left > self._seconds_returned.get(key, float("inf")) / 2:
                     continue
-                self._said[key] = left
+                self._seconds_returned[key] = left
                 later = growth.samples[len(growth.samples) // 2 :]
                 new.append(
                     Foretold(process=process, what=what, held=held, per_second=slope(later), seconds=left)
                 )
-        # What has ended holds nothing, and what takes its name later begins anew.
+        # Forget processes that have ended: a later process of the same name starts without samples.
         present = {(process, what) for process, measures in holdings.items() for what in measures}
-        for gone in self._growth.keys() - present:
-            del self._growth[gone]
-            self._said.pop(gone, None)
+        for absent in self._growth.keys() - present:
+            del self._growth[absent]
+            self._seconds_returned.pop(absent, None)
         return new

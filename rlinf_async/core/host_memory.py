@@ -1,4 +1,4 @@
-"""Copies of tensors in CPU memory that are made again and again, in memory that is allocated once."""
+"""Repeated copies of tensors to CPU memory that is allocated once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 BLOCK_BYTES = 2**28
-"""Tensors share blocks of up to this size: page-locked memory comes in powers of two, a block for a tensor
-would take up to twice as much, and thousands of them would take seconds to lock."""
+"""Tensors share blocks of up to this size: page-locked memory comes in powers of two, so that a block per
+tensor would take up to twice the memory, and locking thousands of blocks would take seconds."""
 ALIGNMENT_BYTES = 16
 
 
@@ -21,8 +21,8 @@ def host_tensors(
     for start, stop, size in _blocks([_bytes(shape, dtype) for shape, dtype in kinds]):
         block, place = torch.empty(size, dtype=torch.uint8, pin_memory=pinned), 0
         for shape, dtype in kinds[start:stop]:
-            # The exact size; `place` goes on by the rounded one, as `view` wants a start that its type
-            # divides.
+            # The exact size; `place` advances by the rounded one, as `view` needs a start that is a multiple
+            # of the size of its type.
             used = shape.numel() * dtype.itemsize
             tensors.append(block[place : place + used].view(dtype).view(shape))
             place += _bytes(shape, dtype)
@@ -30,27 +30,27 @@ def host_tensors(
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Write each of `sources` into the target at its place, types converted; it is done on return.
+    """Copy each of `sources` into the target of the same index, converting types; complete on return.
 
-    One side is page-locked CPU memory wherever the other is on a CUDA device: such copies follow each other
-    without the CPU waiting in between.
+    Copies between a CUDA device and page-locked CPU memory follow each other without the CPU waiting in
+    between; memory that is not page-locked is slower.
     """
     with torch.no_grad():
         for target, source in zip(targets, sources, strict=True):
-            # Targets may be parameters, to which torch writes in place only without gradients.
+            # Under `no_grad`, as targets may be parameters.
             target.copy_(source, non_blocking=True)
-    # Before the return: a caller may read the CPU's memory, or write over it, at once.
+    # Wait before returning: the caller may read or overwrite the CPU memory at once.
     wait_for(*targets, *sources)
 
 
 def exchange_all(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> None:
-    """Swap the values of each of `a` with those of the tensor at its place, on the terms of `copy_all`.
+    """Swap the values of each of `a` with those of the tensor of the same index in `b`; see `copy_all`.
 
-    One tensor at a time is in three places; nothing else is allocated.
+    One temporary copy of one tensor exists at a time.
     """
     with torch.no_grad():
         for one, other in zip(a, b, strict=True):
-            # On the device of `one`: the copies below are asynchronous, and this temporary is freed in the
+            # On the device of `one`: the copies below are asynchronous, and the temporary is freed in the
             # order of its stream.
             copy = one.clone()
             one.copy_(other, non_blocking=True)
@@ -59,7 +59,7 @@ def exchange_all(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> None:
 
 
 def wait_for(*tensors: torch.Tensor) -> None:
-    """Wait until what was asked of the devices of `tensors`, in their current streams, is done."""
+    """Wait for the current streams of the devices of `tensors`."""
     for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
         torch.get_device_module(device).current_stream(device).synchronize()
 
@@ -70,10 +70,10 @@ def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
 
 
 def _blocks(sizes: Sequence[int]) -> Iterable[tuple[int, int, int]]:
-    """(start, stop, bytes) of runs of tensors that share a block; a larger tensor has one of its own."""
+    """(start, stop, bytes) of the tensors that share a block; a tensor larger than a block has its own."""
     start, fill = 0, 0
     for index, size in enumerate(sizes):
-        # `fill` first, or a tensor that is larger than a block would leave an empty one before it.
+        # Without the test of `fill`, a first tensor that is larger than a block would yield an empty block.
         if fill and fill + size > BLOCK_BYTES:
             yield start, index, fill
             start, fill = index, 0

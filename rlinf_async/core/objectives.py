@@ -7,8 +7,8 @@ arXiv 2110.00641, eq. 2) minimises
     -E[ w * min(r * A, clip(r, 1 - eps, 1 + eps) * A) ],  w = pi_prox / mu (detached), r = pi_theta / pi_prox
 
 Because `w >= 0`, it may be moved inside the minimum, and inside the dual clip too: decoupled PPO is plain
-PPO with old log-probabilities `log pi_prox` and advantages `w * A`. That change of variables lets a host
-keep its own loss, aggregation and metrics. The other corrections differ in `w` alone (`importance_weight`).
+PPO with old log-probabilities `log pi_prox` and advantages `w * A`. So a host keeps its own loss, aggregation
+and metrics. The other corrections differ in `w` alone (`importance_weight`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rlinf_async.core.scores import LOG_BOUND, WHOLE, Scored, bounded_exp
 from rlinf_async.core.types import Correction
 
 MAX_ABS_LOGPROB = 1e4
-"""The absolute value that replaces an infinite log-probability, for losses that subtract two of them:
-the difference of two infinite numbers is not a number."""
+"""The absolute value that replaces an infinite log-probability, for losses that subtract two of them: the
+difference of two infinities is NaN."""
 ROUNDING_UNITS = 32
-"""Units in the last place of the largest score of a group, within which two scores count as equal: sums of
-the same rewards in different orders differ by some."""
+"""Scores of a group count as equal if they differ by at most this many units in the last place of the
+largest: sums of the same rewards in different orders differ by a few."""
 
 
 def importance_weight(
@@ -36,12 +36,12 @@ def importance_weight(
 ) -> torch.Tensor:
     """Return the factor `w` of each advantage, detached, float32.
 
-    With `rho = pi_prox / mu`, of what is `scored`: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated
+    With `rho = pi_prox / mu` of the `scored` event: rho (`decoupled`); min(rho, max_weight) (`tis`, truncated
     importance sampling, Ionides 2008); 1 (`none`).
 
     Args:
-        proximal: log-probabilities at the level at which the ratio is clipped.
-        behaviour: the same of the policy that acted, of one shape with `proximal`.
+        proximal: log-probabilities by the proximal policy, at the level at which the ratio is clipped.
+        behaviour: those by the policy that acted, in the shape of `proximal`.
     """
     if correction == "none":
         return torch.ones_like(proximal, dtype=torch.float32)
@@ -61,13 +61,13 @@ def weight_measures(
     max_weight: float,
     scored: Scored = WHOLE,
 ) -> dict[str, torch.Tensor]:
-    """Measure what `importance_weight` gave, by metric, one number per weight: the host averages.
+    """Return the metrics of the weights from `importance_weight`, one number per weight; the host averages.
 
-    The weights; the divergence of the policy that acted from the proximal one; and, where weights are
-    bounded, whether this one was.
+    They are the weight; the divergence of the policy that acted from the proximal one; and, except for
+    `decoupled`, 1 if the ratio exceeded `max_weight`, else 0.
     """
     log_ratios = proximal - behaviour
-    # Samples are of the policy that acted: the mean of log(mu / pi_prox) over them is its divergence.
+    # The samples come from mu, so that the mean of log(mu / pi_prox) over them is KL(mu, pi_prox).
     distance = -log_ratios if scored.whole else scored.divergence(log_ratios)
     measures = {"actor/behaviour_weight": weights, "actor/behaviour_kl": distance}
     if correction == "decoupled":
@@ -81,11 +81,12 @@ def bounded_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.T
 
 
 def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both as they are where they differ by at most `LOG_BOUND`; else finite, and `logprobs` cut to that.
+    """Return both unchanged where they differ by at most `LOG_BOUND`; elsewhere make `old_logprobs` finite,
+    and cut `logprobs` to that distance.
 
-    For losses of others, which exponentiate the difference as it is. A cut entry has no gradient.
+    For losses of frameworks, which exponentiate the difference without a bound. A cut entry has no gradient.
     """
-    # NaN stays NaN: as 0, torch's default, a fault of the model would pass for a certain action.
+    # NaN stays NaN: as 0, torch's default, a fault of the model would look like an action of probability 1.
     old_logprobs = torch.nan_to_num(
         old_logprobs, nan=torch.nan, posinf=MAX_ABS_LOGPROB, neginf=-MAX_ABS_LOGPROB
     )
@@ -96,16 +97,16 @@ def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tupl
 
 
 def without_masked(mask: torch.Tensor | None, values: torch.Tensor, *, fill: float = 0.0) -> torch.Tensor:
-    """`values` with `fill` where `mask`, which broadcasts to them, is false, and no gradient there."""
-    # Not a product with the mask: 0 times infinity is not a number.
+    """Replace `values` by `fill`, without gradient, where `mask` (broadcast) is false."""
+    # Not a product with the mask: 0 times infinity is NaN.
     return values if mask is None else torch.where(mask, values, fill)
 
 
 def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.Tensor) -> torch.Tensor:
     """`log pi_prox` interpolated between `log mu` and `log pi_theta`, detached (A-3PO, arXiv 2512.06547).
 
-    The proximal policy stands one version behind the one that is being made, hence at
-    `staleness / (staleness + 1)` of the way. It moves with `pi_theta`, unlike the true one.
+    The true proximal policy is one version behind the one being trained, hence `staleness / (staleness + 1)`
+    of the way from `mu`. The interpolation moves with `pi_theta`; the true proximal policy does not.
 
     Args:
         staleness: versions between the action and the batch that trains it; broadcasts to `current`.
@@ -131,7 +132,7 @@ def ppo_loss(
     if dual_clip is not None:
         if dual_clip <= 1.0:
             raise ValueError(f"dual_clip={dual_clip} must be greater than 1")
-        # The bound is dual_clip * |A|. Where A > 0 the loss is negative, so that only A < 0 is bounded.
+        # The bound is dual_clip * |A|. For A > 0 the loss is negative, so that the bound acts on A < 0 only.
         loss = torch.min(loss, torch.sign(advantages) * dual_clip * advantages)
     return loss
 
@@ -139,7 +140,7 @@ def ppo_loss(
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, *, clip: float
 ) -> torch.Tensor:
-    """Half the squared error per element, with the change of value clipped as in PPO."""
+    """Half the squared error per element, with the change of the value clipped as in PPO."""
     clipped_values = old_values + (values - old_values).clamp(-clip, clip)
     return 0.5 * torch.max((returns - values) ** 2, (returns - clipped_values) ** 2)
 
@@ -161,9 +162,9 @@ def gae(
     running = torch.zeros_like(rewards[0])
     for step in reversed(range(rewards.shape[0])):
         is_end = dones[step + 1]
-        # Left out, not multiplied by 0: what follows an end may be no number.
-        follows = (gamma * values[step + 1]).masked_fill(is_end, 0.0)
-        delta = rewards[step] + follows - values[step]
+        # Filled, not multiplied by 0: values after the end of an episode may be NaN.
+        bootstrap = (gamma * values[step + 1]).masked_fill(is_end, 0.0)
+        delta = rewards[step] + bootstrap - values[step]
         running = delta + (gamma * lam * running).masked_fill(is_end, 0.0)
         advantages[step] = running
     return advantages, advantages + values[:-1]
@@ -180,18 +181,18 @@ def group_relative(scores: torch.Tensor, group_size: int) -> torch.Tensor:
     silent = without_signal(scores, group_size)
     groups = scores.reshape(-1, group_size).to(torch.promote_types(scores.dtype, torch.float32))
     deviations = groups - groups.mean(dim=1, keepdim=True)
-    # 1e-6 as RLinf has it: groups with signal keep its advantages to the bit.
+    # 1e-6 as in RLinf: for groups with signal the advantages equal RLinf's bit for bit.
     relative = deviations / (groups.std(dim=1, keepdim=True) + 1e-6)
     return relative.masked_fill(silent[:, None], 0.0).view(-1)
 
 
 def without_signal(scores: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Groups whose members scored the same, up to the rounding of sums, [groups] bool.
+    """Return a mask of the groups with equal scores, up to the rounding of sums, [groups] bool.
 
-    Divided by their deviation, which is rounding too, they would train on noise of the size of a signal.
+    Their deviation is rounding error: divided by it, advantages would be noise as large as a signal.
 
     Args:
-        scores: numbers, the members of a group side by side, in any shape.
+        scores: any shape; the members of a group side by side when flattened.
     """
     groups = scores.detach().reshape(-1, group_size)
     groups = groups.to(torch.promote_types(groups.dtype, torch.float32))
@@ -200,6 +201,6 @@ def without_signal(scores: torch.Tensor, group_size: int) -> torch.Tensor:
 
 
 def valid_steps(dones: torch.Tensor) -> torch.Tensor:
-    """Which steps belong to the first episode, [T, B] bool, from dones [T + 1, B]."""
-    # `dones[t]` is of the action before step t: a step is valid while no end has come up to it.
+    """Return a mask of the steps of the first episode, [T, B] bool, from dones [T + 1, B]."""
+    # `dones[t]` belongs to the action before step t: a step is valid if no `dones` up to it is set.
     return (dones.long().cumsum(dim=0) == 0)[:-1]

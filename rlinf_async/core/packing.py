@@ -1,14 +1,15 @@
-"""Passes over the samples that have a gradient, in the place of passes over all.
+"""Forward and backward passes over live rows: the samples that have a gradient.
 
-A sample has no gradient where its mask is empty, or where its advantage is 0 and nothing else is made of it.
-Micro-batches stay what they are: every sample keeps its own, and with it its optimizer step and the divisor
-of its loss. The live rows of several are computed together, in passes of the size of one. A loss is a sum
-over rows, divided by a number that its micro-batch has, so that the gradient is the same to rounding.
+A sample has no gradient if its mask is empty, or if its advantage is 0 and no other term of the loss uses it.
+Every sample keeps its micro-batch, and with it its optimizer step and the divisor of its loss. The live rows
+of several micro-batches are computed together, in passes of the size of one micro-batch. A loss is a sum over
+rows, divided by a number that depends on the micro-batch alone, so that the gradient is the same up to
+rounding.
 
-Passes follow from counts of live rows. Sharded models need equally many on every rank: a rank asks all others
-(`Packing.full`, `Packing.needed`) before it takes passes. While a step is not complete, it takes as many as
-the emptiest rank can fill, and in the end as many as the fullest one needs: never more, in all, than the
-fullest rank would need by itself.
+Passes follow from counts of live rows. Sharded models need equally many passes on every rank: the ranks
+exchange `Packing.full` and `Packing.needed` before they take passes. While a step is not complete, each rank
+takes as many passes as the rank with the fewest live rows can fill, and at its end as many as the rank with
+the most needs. In all, no rank makes more passes than the rank with the most live rows would need alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Part:
     micro_batch: int
     """The number of the micro-batch in its optimizer step."""
     rows: torch.Tensor
-    """[R] int64, ascending; none of a micro-batch in which no row is live."""
+    """[R] int64, ascending; empty if no row of the micro-batch is live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,48 +41,49 @@ class Pass:
 
     @property
     def size(self) -> int:
-        """Live rows; where there is none, a rank takes part with a row that counts nothing."""
+        """Live rows of the pass. If there are none, the rank computes a row whose loss counts 0."""
         return sum(len(part.rows) for part in self.parts)
 
 
 def passes_over(rows: int, size: int) -> int:
-    """The passes of at most `size` that `rows` need; one where there is none, as an optimizer still steps."""
+    """The passes of at most `size` that `rows` need; at least 1, as an optimizer also steps without rows."""
     return max(1, -(-rows // size))
 
 
 def spread(total: int, parts: int) -> list[int]:
-    """`total` in `parts` that differ by one at most."""
+    """Split `total` into `parts` numbers that differ by one at most."""
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 
 def row_parts(rows: torch.Tensor, parts: int, *trees: Tree) -> Iterator[Tree]:
-    """Some rows of `trees`, one tree behind the other, in `parts` that differ by one at most.
+    """Yield the chosen `rows` of `trees` in `parts` whose sizes differ by one at most.
 
-    A part that is left without rows is one row that nobody asked for; such parts are the last ones.
+    The last parts may have no rows: each of these is row 0, as a placeholder.
 
     Args:
-        rows: [R] int64, ascending; numbered through all trees.
+        rows: [R] int64, ascending; numbered through all trees, one tree after the other.
     """
     for own in rows.split(sorted(spread(len(rows), parts), reverse=True)):
         yield _chosen(own if len(own) else torch.zeros(1, dtype=torch.int64), trees)
 
 
 def _chosen(rows: torch.Tensor, trees: Sequence[Tree]) -> Tree:
-    found, start = [], 0
+    chosen, start = [], 0
     for tree in trees:
         stop = start + size_of(tree)
         own = rows[(rows >= start) & (rows < stop)] - start
         if len(own):
-            found.append(rows_of(tree, own))
+            chosen.append(rows_of(tree, own))
         start = stop
-    return found[0] if len(found) == 1 else concatenate(found)
+    return chosen[0] if len(chosen) == 1 else concatenate(chosen)
 
 
 class Packing:
     """Packs the live rows of the micro-batches of one optimizer step, in their order, into passes.
 
-    Every live row is in one pass, and every micro-batch, also one without a live row, is a part of at least
-    one. No pass has more than `size` rows. Unless it `mixes`, a pass has rows of one micro-batch alone.
+    Every live row is in exactly one pass. Every micro-batch, even one without live rows, is a part of at
+    least one pass. No pass has more than `size` rows. With `mixes=False` a pass has rows of one micro-batch
+    only.
     """
 
     def __init__(self, *, size: int, mixes: bool = True) -> None:
@@ -99,8 +101,8 @@ class Packing:
 
     @property
     def full(self) -> int:
-        """Passes that can be filled before the step is complete, all but a last one."""
-        # Gradients are summed over ranks in the last pass, and what comes until then may have no live row.
+        """Passes that can be filled before the step is complete; one more is always kept for its end."""
+        # Gradients are summed over ranks in the last pass, and later micro-batches may have no live rows.
         return max(0, self.live - 1) // self._size if self._mixes else max(0, self._live_parts() - 1)
 
     @property
@@ -112,7 +114,7 @@ class Packing:
         """Add a micro-batch with these `live` rows, [N] bool; return its number in the step.
 
         Raises:
-            ValueError: it has more rows than a pass may have.
+            ValueError: the micro-batch has more rows than a pass may have.
         """
         if len(live) > self._size:
             raise ValueError(f"a micro-batch of {len(live)} rows does not fit into passes of {self._size}")
@@ -121,20 +123,21 @@ class Packing:
         return self._added - 1
 
     def take(self, passes: int) -> list[Pass]:
-        """Return the next `passes`: full ones, or all that waits spread over them, some of them empty."""
+        """Return the next `passes`: all full, or with all waiting rows spread over them, so that some may be
+        empty."""
         if not self._mixes:
             return [self._alone() for _ in range(passes)]
         live = self.live
         full = live >= passes * self._size
         sizes = [self._size] * passes if full else spread(live, passes)
-        # The largest first: the last ones may be empty, and a micro-batch without live rows needs a pass.
+        # The largest first, so that empty passes come last; a micro-batch without live rows joins some pass.
         return [self._next(size) for size in sorted(sizes, reverse=True)]
 
     def finish(self) -> None:
         """The step is complete.
 
         Raises:
-            RuntimeError: rows are left that no pass has had.
+            RuntimeError: some rows were in no pass.
         """
         if self._waiting:
             raise RuntimeError(f"an optimizer step left {self.live} live rows in no pass")
@@ -169,12 +172,12 @@ class Packing:
 
 
 class LiveSamples:
-    """The micro-batches of an optimizer step, and the samples of each pass over their live rows."""
+    """Holds the micro-batches of an optimizer step, and gives each pass the samples of its live rows."""
 
     def __init__(self, packing: Packing) -> None:
         self._packing = packing
         self._samples: dict[int, Tree] = {}
-        self._left: dict[int, int] = {}
+        self._rows_left: dict[int, int] = {}
         self._spare: Tree | None = None
 
     @property
@@ -186,17 +189,18 @@ class LiveSamples:
         return self._packing.needed
 
     def add(self, samples: Tree, live: torch.Tensor) -> int:
-        """Add a micro-batch, of whose samples, [N, ...], some are `live`; return its number in the step."""
+        """Add a micro-batch of `samples`, [N, ...], with its `live` rows, [N] bool; return its number in the
+        step."""
         number = self._packing.add(live)
         if self._spare is None:
             self._spare = slice_samples(samples, 0, 1)
-        # Only what a pass will have: micro-batches without live rows are held by nobody.
-        if left := int(live.sum()):
-            self._samples[number], self._left[number] = samples, left
+        # Micro-batches without live rows are not kept: no pass needs their samples.
+        if live_rows := int(live.sum()):
+            self._samples[number], self._rows_left[number] = samples, live_rows
         return number
 
     def take(self, passes: int) -> Iterator[tuple[Pass, Tree]]:
-        """The next `passes`, each with its samples; an empty one has a sample that is to count nothing."""
+        """Yield the next `passes` with their samples; an empty pass has one sample, whose loss counts 0."""
         for one in self._packing.take(passes):
             yield one, self._of(one)
 
@@ -214,9 +218,9 @@ class LiveSamples:
 
     def _rows(self, part: Part) -> Tree:
         samples = self._samples[part.micro_batch]
-        self._left[part.micro_batch] -= len(part.rows)
-        if not self._left[part.micro_batch]:
-            del self._samples[part.micro_batch], self._left[part.micro_batch]
+        self._rows_left[part.micro_batch] -= len(part.rows)
+        if not self._rows_left[part.micro_batch]:
+            del self._samples[part.micro_batch], self._rows_left[part.micro_batch]
         if len(part.rows) == size_of(samples):
             return samples
         return rows_of(samples, part.rows)

@@ -1,4 +1,4 @@
-"""The policy as it was, to ask it again what it thinks of its actions."""
+"""Past weights of the policy, to score actions with the version that took them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Copy = list[torch.Tensor]
 
 
 class PastWeights:
-    """Copies of a policy's trainable parameters on the CPU, of the last `keep` versions remembered.
+    """Copies on the CPU of a policy's trainable parameters, for the last `keep` versions remembered.
 
-    `parameters` gives the tensors that hold them, always in the same order; where the policy is sharded
+    `parameters` returns the tensors of the parameters, always in the same order; of a policy that is sharded
     over ranks, the shards of this rank. A copy is written once per version, into memory that is allocated
-    once, page-locked where parameters are on a CUDA device. The device never holds a second copy: the
-    present parameters come back from the CPU, where they are remembered or are put while they are away.
+    once, page-locked if the parameters are on a CUDA device. The device never holds a second copy: `visit`
+    keeps the present parameters on the CPU while the device has past ones.
     """
 
     def __init__(self, parameters: Callable[[], Sequence[torch.Tensor]], *, keep: int) -> None:
@@ -31,39 +31,40 @@ class PastWeights:
 
     @property
     def present(self) -> int | None:
-        """The remembered version that the present parameters are, if they are known to be one."""
+        """The remembered version that equals the present parameters; None if that is not known."""
         return self._present
 
     def __contains__(self, version: int) -> bool:
         return version in self._copies
 
     def remember(self, version: int) -> None:
-        """Copy the parameters as those of `version`, which they are until `changed` is called."""
-        # Before `_save`, which takes the memory that is spared here instead of allocating more.
+        """Copy the parameters as those of `version`; they stay that version until `changed` is called."""
+        # Before `_save`, which reuses the memory freed here instead of allocating more.
         if version not in self._copies and len(self._copies) == self._keep:
             self._spare.append(self._copies.pop(min(self._copies)))
         if version in self._copies:
-            # Its memory is the next that `_save` takes: a version is held once.
+            # `_save` reuses this memory, so that a version is held once.
             self._spare.append(self._copies.pop(version))
         self._copies[version] = self._save()
         self._present = version
 
     def changed(self) -> None:
-        """The present parameters may no longer be those of a version that is remembered."""
+        """The present parameters may have changed, so that they equal no remembered version."""
         self._present = None
 
     def forget(self) -> None:
-        """Remember no version, as at the start; the memory of the copies is kept for others."""
+        """Forget every version; the memory is kept for later copies."""
         self._spare += self._copies.values()
         self._copies.clear()
         self._present = None
 
     def visit(self, versions: Iterable[int], visitor: Callable[[int], None], *, present: int) -> None:
-        """Call `visitor` with each of `versions` that is remembered, oldest first, while the policy has its
-        parameters; then the present ones come back, and are remembered as those of version `present`.
+        """Call `visitor` with each remembered version among `versions`, oldest first, while the policy has
+        the parameters of that version. Then restore the present parameters, and remember them as version
+        `present`.
 
-        The oldest version that is remembered gives way to them, as with `remember`, but not before it was
-        visited: the two change places, so that no memory beyond that of `keep` copies is needed.
+        As with `remember`, the oldest version is dropped if there are `keep` already, but only after its
+        visit: it changes places with the present parameters, so that `keep` copies are memory enough.
         """
         order = sorted(version for version in set(versions) if version in self._copies)
         if not order:
@@ -73,11 +74,11 @@ class PastWeights:
         if order[0] == min(self._copies) and len(self._copies) == self._keep and present not in self._copies:
             swapped = order[0]
             self._copies[present] = self._copies.pop(swapped)
-            # The device now holds version `swapped`, and its former place on the CPU the present parameters.
+            # Now the device holds version `swapped`, and the memory of its copy holds the present parameters.
             exchange_all(self._parameters(), self._copies[present])
         else:
             self.remember(present)
-        # Ahead of time: until the visits are over the device has other weights.
+        # Not true before the end of the visits: until then the device has other weights.
         self._present = present
         try:
             for version in order:
@@ -85,7 +86,7 @@ class PastWeights:
                     copy_all(self._parameters(), self._copies[version])
                 visitor(version)
         finally:
-            # Even after an error: training on past weights would go unnoticed.
+            # Also after an error: nothing would notice if training went on with past weights.
             copy_all(self._parameters(), self._copies[present])
 
     def _save(self) -> Copy:

@@ -1,4 +1,4 @@
-"""The premise of a run: at the weights that acted, the learner scores actions as inference did."""
+"""The premise of a run: with the weights that acted, the learner scores actions as inference did."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
 Pair = tuple[torch.Tensor, torch.Tensor]
-"""Scored and stored."""
+"""(scores of the learner, scores that inference stored)."""
 Score = Callable[[Tree], dict[str, Pair]]
 """One forward pass over samples: pairs of `logprobs`, and of `values` where there is a critic."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Bounds within which two passes over the same sample agree, when batches and kernels differ."""
+    """Bounds on the difference of two passes over the same sample in other batches and by other kernels."""
 
     logprobs: float
     """Mean absolute difference of the log-probabilities of one token or dimension."""
     values: float
-    """Root mean square of the difference of values, relative to that of the stored ones."""
+    """Root mean square of the difference of values, relative to that of the stored values."""
 
 
 FULL_PRECISION = Tolerance(logprobs=1e-2, values=1e-2)
 HALF_PRECISION = Tolerance(logprobs=0.1, values=0.05)
 MAX_LOGPROB_DIFFERENCE = 1.0
-"""A mean difference beyond which no ratio means anything, whatever the precision."""
+"""The mean difference above which ratios are meaningless at any precision, so that the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Premise:
-    """The differences that the first batch has shown, over all ranks."""
+    """The differences measured on the first batch, over all ranks."""
 
     logprobs: float = 0.0
     """Mean absolute difference of log-probabilities, as `Tolerance.logprobs` bounds it."""
     values: float = 0.0
     keeps_values: bool = False
-    """Values scored again are not those that were stored, which therefore stay."""
+    """True if the learner's values differ from the stored ones by more than rounding: the stored ones are
+    then used."""
     alike: bool = True
-    """Log-probabilities differ by rounding alone, so that inference can score for the learner."""
+    """True if log-probabilities differ by rounding alone, so that inference can score for the learner."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -51,25 +52,25 @@ class Premise:
 
 
 def compare(samples: Tree, versions: torch.Tensor, version: int, *, most: int, score: Score) -> Sums:
-    """Return how far stored and scored numbers of the samples that `version` drew are apart, as sums to be
-    added over the ranks.
+    """Compare the stored scores of the samples that `version` drew with the learner's, as sums to be added
+    over the ranks.
 
     Call it on every rank, before the batch of `version` has changed the weights. A rank without such samples
-    takes part in the pass like all others, as sharded models require, and counts nothing.
+    makes the pass too, as sharded models require, and adds 0 to each sum.
 
     Args:
-        samples: what `score` reads, [N, ...].
-        versions: the policy version that drew each of them, [N].
-        most: samples that one pass may have.
+        samples: the fields that `score` reads, [N, ...].
+        versions: the policy version that drew each sample, [N].
+        most: most samples of a pass.
     """
     rows = torch.nonzero(versions == version).flatten()[: min(most, MAX_PROBE_SAMPLES)]
-    # One sample at least: a rank that left out the pass would leave the others waiting in its collectives.
+    # At least one sample: if a rank skipped the pass, the others would wait for it in their collectives.
     pairs = score(map_tensors(lambda tensor: tensor[rows if len(rows) else [0]], samples))
     sums = _difference(*pairs["logprobs"], "logprobs", torch.abs)
     if "values" in pairs:
         sums |= _difference(*pairs["values"], "values", torch.square)
-    # 0, and not left out: the sums are added over ranks by name, so that all must have the same names. And no
-    # product with 0, which a number that is not finite would outlive.
+    # 0 rather than no entry: sums are added over ranks by name, so that all ranks need the same names. And
+    # not a product with 0, as 0 times a number that is not finite is NaN.
     return {name: float(value) if len(rows) else 0.0 for name, value in sums.items()}
 
 
@@ -91,36 +92,36 @@ def judge(sums: Mapping[str, float], *, model: str, half: bool, warn: Callable[[
     """Decide whether a run may go on, and with which values, from the sums of `compare` over all ranks.
 
     Args:
-        model: the key of the config that names the model, and its value.
+        model: the config key that names the model, with its value; for messages.
         half: True if a part of the forward pass is in 16 bits.
 
     Raises:
         RuntimeError: the learner does not compute the probabilities that inference sampled with.
     """
     if not sums["logprobs/count"]:
-        return Premise()  # the run has begun with samples of older policies, after a resume
+        return Premise()  # after a resume: all samples of the first batch are of older policies
     tolerance = HALF_PRECISION if half else FULL_PRECISION
     logprobs = sums["logprobs/off"] / sums["logprobs/count"]
-    # The floor is for values that were all stored as 0: any difference is then beyond every tolerance.
+    # The floor serves values that were all stored as 0: any difference then exceeds every tolerance.
     values = (sums["values/off"] / max(sums["values/stored"], 1e-12)) ** 0.5 if "values/off" in sums else 0.0
     field = f"{model}: prev_logprobs"
-    # Written so that NaN is refused, too.
+    # `not <=` rather than `>`, so that NaN ends the run, too.
     if not logprobs <= MAX_LOGPROB_DIFFERENCE:
         raise RuntimeError(
             f"{field} of the first batch, scored again by the learner at the weights that "
             f"acted, are off by {logprobs:.3g} on average; inference and learner do not hold the same policy "
             "(frozen weights that no checkpoint gives?), or the model scores other actions than it took; "
-            "async.advanced.measure_ratios=false leaves this check out"
+            "async.advanced.measure_ratios=false turns this check off"
         )
     alike = logprobs <= tolerance.logprobs
     if not alike:
         warn(
             f"{field} of the first batch, scored again at the weights that acted, are off by "
             f"{logprobs:.3g} on average, where rounding explains {tolerance.logprobs:g}; importance weights "
-            "correct it, at the price of variance: see train/mismatch; the learner scores every batch by "
-            "itself"
+            "correct the difference, at the price of variance (see train/mismatch); the learner scores every "
+            "batch by itself"
         )
-    # As above: NaN counts as a difference.
+    # `not <=` again: NaN counts as a difference.
     keeps_values = not values <= tolerance.values
     if keeps_values:
         warn(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 
 class PublicationBoard:
-    """Keeps which versions were offered and which were applied; a pure state machine that neither waits nor
-    counts time.
+    """Records which versions were offered and which were applied; a pure state machine that neither waits nor
+    measures time.
 
-    Versions are offered in increasing order. A rank that is behind wants the newest; versions in between may
-    never reach it. A version is published once every rank has it or a newer one. A lost rank holds up no
-    version until its successor takes weights: from then on no version is published that the successor may
-    not have. So every rank acts by a published version, or a newer one, and publication never goes back.
+    Versions are offered in increasing order. A rank that is behind wants the newest version; it may never
+    apply the versions in between. A version is published once every rank has it or a newer one. A lost rank
+    holds up no version until its successor takes weights: from then on, no version is published that the
+    successor may not have. So every rank acts with a published version, or a newer one, and the published
+    version never decreases.
     """
 
     def __init__(self, *, ranks: int) -> None:
@@ -19,12 +20,12 @@ class PublicationBoard:
         self.offered: int | None = None
         """The newest version offered."""
         self.published: int | None = None
-        """The newest version that every rank has, or has gone beyond; None before all have one."""
+        """The newest version that every rank has or has passed; None until every rank has weights."""
         self._has: list[int | None] = [None] * ranks
         self._lost_ranks: set[int] = set()
 
     def offer(self, version: int) -> None:
-        """`version` may be applied from now on, and takes the place of those before it."""
+        """`version` may be applied from now on, in place of all earlier ones."""
         if self.offered is not None and version <= self.offered:
             raise ValueError(f"version {version} was offered after version {self.offered}")
         self.offered = version
@@ -34,7 +35,7 @@ class PublicationBoard:
         return self.offered if self.offered != self._has[rank] else None
 
     def applied(self, rank: int, version: int) -> None:
-        """`rank` acts by `version` from now on."""
+        """`rank` acts with `version` from now on."""
         has = self._has[rank]
         if self.offered is None or version > self.offered:
             raise ValueError(
@@ -47,20 +48,20 @@ class PublicationBoard:
 
     def rank_lost(self, rank: int) -> None:
         """Forget the inference rank `rank`, which has died: publication does not wait for it any more."""
-        # No version, as its successor begins with none.
+        # None, as its successor begins without weights.
         self._has[rank] = None
-        # Before `_publish`: a version that only the dead had not taken is published by its death.
+        # Before `_publish`: a version that only the dead rank lacked is published by its death.
         self._lost_ranks.add(rank)
         self._publish()
 
     def rank_back(self, rank: int) -> None:
-        """Wait for the inference rank `rank` again, whose successor is about to apply its first weights."""
+        """Wait for the inference rank `rank` again: its successor is about to apply its first weights."""
         self._lost_ranks.discard(rank)
 
     def _publish(self) -> None:
         versions = [version for rank, version in enumerate(self._has) if rank not in self._lost_ranks]
         versions_of_living = [version for version in versions if version is not None]
-        # A rank that is not lost and has no weights yet holds up every version.
+        # A living rank without weights holds up every version.
         if versions_of_living and len(versions_of_living) == len(versions):
             self.published = min(versions_of_living)
 

@@ -1,4 +1,4 @@
-"""Ratios between sampler, learner and policy versions, each difference measured apart."""
+"""Ratios between sampler, learner and policy versions; each cause of a difference is measured by itself."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class RatioProbe:
     """Splits `pi_prox / mu` into its two factors, per staleness, on a few samples of every batch.
 
-    Every sample of a batch is as likely to be among them, whenever it arrived and at whichever step of an
-    episode: a lot is drawn for each, and the lowest are kept.
+    Every sample of a batch is equally likely to be measured, whenever it arrived and at whichever step of an
+    episode: each draws a random lot, and the samples with the lowest lots are kept.
 
     `mismatch` is `pi_v / mu`: the policy of the version v that acted, as the learner computes it, over the
     probability that the sampler stored; 1 unless kernels, precisions or batch shapes differ. `staleness`
-    is `pi_prox / pi_v`: the updates in between. With `interpolates` there is also `proximal_error`: how
-    far the log-linear interpolation is from the true `log pi_prox`, before and after the batch's updates.
+    is `pi_prox / pi_v`: the updates in between. With `interpolates` there is also `proximal_error`: the
+    log-linear interpolation minus the true `log pi_prox`, before and after the batch's updates.
 
-    Ranks make equally many forward passes, whatever samples they hold, as sharded models require.
+    All ranks make equally many forward passes, whatever samples they hold, as sharded models require.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class RatioProbe:
         interpolates: bool = False,
         size: int = MAX_PROBE_SAMPLES,
     ) -> None:
-        """`score` gives the log-probabilities of the present policy for the inputs of samples, and those
-        that were stored when these were drawn: log mu, in the same shape. Without `past` there is only
-        what needs no other policy: `mismatch` at a staleness of 0, of samples that are `known`."""
+        """`score` returns the log-probabilities of the present policy for the inputs of samples, and those
+        stored when the samples were drawn: log mu, in the same shape. Without `past` only `mismatch` at a
+        staleness of 0 is measured, on samples that were added with their `scores`."""
         self._past = past
         self._score = score
         self._max_staleness = max_staleness
@@ -54,18 +54,18 @@ class RatioProbe:
         self._lots = torch.Generator()
 
     def begin(self, batch: int) -> None:
-        """Batch `batch` is about to be trained, by the policy of that version, which `past` remembers."""
+        """Start `batch`: the present policy is the version of that number, and `past` remembers it."""
         self._batch = batch
         self._pools.clear()
         self._lots.manual_seed(batch)
 
     def add(self, inputs: Tree, staleness: torch.Tensor, scores: Pair | None = None) -> None:
-        """Samples of the batch.
+        """Add samples of the batch.
 
         Args:
-            inputs: what `score` needs.
+            inputs: the inputs of `score`.
             staleness: versions between the action and the batch, [B].
-            scores: what `score` gives by the policy that began the batch; else it is asked in the end.
+            scores: the result of `score` with the policy that began the batch; None: `finish` computes it.
         """
         lots = torch.rand(len(staleness), generator=self._lots)
         proximal, behaviour = scores or (None, None)
@@ -83,20 +83,21 @@ class RatioProbe:
 
     @torch.no_grad()
     def finish(self, scored: Scored = WHOLE) -> Sums:
-        """Sums over this rank's samples, to be added over the ranks and then given to `averages`.
+        """Return sums over this rank's samples, to be added over the ranks and then given to `averages`.
 
-        They are of the actions' ratios, also where a part of an action is `scored`.
+        They are sums over the ratios of whole actions, also where a part of an action is `scored`.
 
-        `past` remembers the present policy as that of the next batch afterwards.
+        Afterwards `past` remembers the present policy as the version of the next batch.
         """
-        # A rank without samples of a staleness takes part with one of others, and counts nothing.
+        # A rank without samples of a staleness makes the pass with a sample of another, and adds 0 to the
+        # sums.
         spare = slice_samples(next(iter(self._pools.values())), 0, 1)
         samples = [self._pools.get(staleness, spare) for staleness in range(self._max_staleness + 1)]
         scores = self._scores(samples)
         sums: Sums = {}
         for staleness, sample in enumerate(samples):
-            # 0, and not left out: sums are added over ranks, which all must name the same. And no product
-            # with 0, which a ratio that is not finite would outlive.
+            # 0 rather than no entry: sums are added over ranks by name, so that all ranks need the same
+            # names. And not a product with 0, as 0 times a ratio that is not finite is NaN.
             counts = staleness in self._pools
             for name, values in self._measure(staleness, sample, scores).items():
                 sums |= {
@@ -106,7 +107,8 @@ class RatioProbe:
         return sums
 
     def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
-        """By version and staleness: of who acted, if it is remembered, and of who began, if that is asked."""
+        """By (version, staleness): scores by the policy that acted, if `past` remembers it, and by the policy
+        that began the batch, if `add` was not given them."""
         has_scores = samples[0]["proximal"] is not None
         pairs: dict[tuple[int, int], Pair] = {}
         if self._past is None:
@@ -117,7 +119,7 @@ class RatioProbe:
                 if version in (self._batch, self._batch - staleness):
                     pairs[version, staleness] = self._scores_of(sample)
 
-        # The last one is the policy that began the batch: asked only where its scores are not known yet.
+        # The last version is the policy that began the batch: visited only if its scores are not known yet.
         versions = range(self._batch - self._max_staleness, self._batch + (not has_scores))
         self._past.visit(versions, ask, present=self._batch + 1)
         return pairs
@@ -125,7 +127,7 @@ class RatioProbe:
     def _measure(
         self, staleness: int, samples: Tree, scores: Mapping[tuple[int, int], Pair]
     ) -> dict[str, torch.Tensor]:
-        """Log-ratios of each kind, unless the version that acted is not remembered (after a resume)."""
+        """Log-ratios by name, without those of a version that `past` does not remember (after a resume)."""
         proximal, behaviour = scores.get(
             (self._batch, staleness), (samples["proximal"], samples["behaviour"])
         )
@@ -141,7 +143,7 @@ class RatioProbe:
             ratios |= {"mismatch": acted_scores - behaviour, "staleness": proximal - acted_scores}
         if self._interpolates:
             versions = torch.tensor(staleness)
-            # After `visit`, so by the present weights again: those after the updates.
+            # After `visit`, so with the present weights again: those after the updates.
             latest, _ = self._scores_of(samples)
             ratios["proximal_error/before"] = loglinear(proximal, behaviour, versions) - proximal
             ratios["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
@@ -164,7 +166,7 @@ def _totals(log_ratios: torch.Tensor, scored: Scored) -> dict[str, torch.Tensor]
 
 
 def averages(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means of each measure of `RatioProbe.finish`; staleness that no sample had is left out."""
+    """The mean of each measure of `RatioProbe.finish`, without the staleness values that no sample had."""
     groups: dict[str, dict[str, float]] = defaultdict(dict)
     for name, value in sums.items():
         key, _, measure = name.rpartition("/")

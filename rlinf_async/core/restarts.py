@@ -1,4 +1,4 @@
-"""Parts that fail and are started again: how often they may, and which of their calls still count."""
+"""Parts of a run that fail and are started again: how often they may fail, and which of their calls count."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 
 MAX_FAILED_SAVES = 3
-"""Tries in a row to write a checkpoint, or the last policy, that may fail before a run ends."""
+"""Failed attempts in a row to write a checkpoint, or the last policy, after which a run ends."""
 FIRST_SAVE_WAIT_S = 10.0
 
 
-def save_wait_s(failed: int) -> float:
-    """Seconds before the next try to save, after so many that have failed in a row: 10, 20, 40 ..."""
-    return FIRST_SAVE_WAIT_S * 2.0 ** min(failed - 1, 10)
+def save_wait_s(failures: int) -> float:
+    """Seconds before the next attempt to save, after `failures` in a row: 10, 20, 40 ..."""
+    return FIRST_SAVE_WAIT_S * 2.0 ** min(failures - 1, 10)
 
 
 class RestartBudget:
@@ -30,35 +30,37 @@ class RestartBudget:
         self._restart_times: deque[float] = deque()
 
     def take(self, now: float) -> float | None:
-        """Seconds to wait before a restart that is due `now`; None if there have been too many."""
+        """Seconds to wait before a restart that is due `now`; None if the budget is spent."""
         while self._restart_times and now - self._restart_times[0] >= self.window_s:
             self._restart_times.popleft()
         if len(self._restart_times) >= self.most:
             return None
-        # An exponent beyond all patience would not be a number any more.
+        # The exponent is cut, as a larger one would overflow a float.
         wait = min(self._longest_wait_s, self._first_wait_s * 2.0 ** min(len(self._restart_times), 64))
         self._restart_times.append(now)
         return wait
 
 
 class Generations:
-    """The present life of each member of a group, counted from 0.
+    """The present generation of each member of a group, from 0: a process that replaces a dead one has the
+    next generation.
 
-    A process that dies may have sent calls that arrive after its death is known. Every call bears the
-    generation of its sender, and those of earlier ones are void.
+    Calls of a process may arrive after its death is known. Every call carries the generation of its sender;
+    calls of earlier generations are ignored.
 
-    One thing of the dead may count: the answer of an inference rank that had taken a request while it lived.
-    It goes past those who keep generations, straight to the asker. If that still waits, and the answer is the
-    first, it counts: it bears the version that made it, by which the buffer judges its rollout.
+    One message of a dead process may count: the answer of an inference rank to a request that it took while
+    it lived. The rank sends the answer straight to the asker, which checks no generation and takes the first
+    answer. The answer carries the version that made it, so that the buffer still checks the staleness of its
+    rollout.
     """
 
     def __init__(self) -> None:
         self._present: dict[int, int] = {}
 
     def begin(self, members: Iterable[int], generation: int) -> None:
-        """Whatever `members` were before is dead; only `generation` and later ones count."""
+        """The earlier processes of `members` are dead: only calls of `generation` or later ones count."""
         for member in members:
-            # Never back: the word of one death may arrive after that of a later one.
+            # Never lowered: the report of a death may arrive after that of a later death.
             self._present[member] = max(generation, self._present.get(member, 0))
 
     def lives(self, member: int, generation: int) -> bool:

@@ -1,10 +1,10 @@
-"""Scores of actions that were taken: the event that a log-probability is of, and passes over many actions.
+"""Scores of actions that were taken: the event a log-probability belongs to, and passes over many actions.
 
-A policy that matches flows makes an action in K denoise steps. Its log-probability may be that of one step,
-drawn at random, which had all of the noise, or the mean over all steps and the noise that they began with.
-A change of weights moves the action in every step, so that the ratio of such log-probabilities is about 1 / K
-of the change. Measures make up for that. Importance weights do not: policies that were weighted so learned
-less. benchmarks/learning/flow-weight.md derives what is here, and has that experiment.
+A flow-matching policy makes an action in K denoise steps. Its log-probability may be that of one step, drawn
+at random, which had all of the noise, or the mean over all steps and the initial noise. A change of weights
+moves the action in every step, so that the ratio of such log-probabilities shows about 1 / K of the change.
+Metrics make up for that. Importance weights do not: policies trained with such weights learned less.
+benchmarks/learning/flow-weight.md has the derivation and the experiment.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rlinf_async.core.tensors import Tree, in_parts, map_tensors, put_rows, size
 
 LOG_BOUND = 20.0
 """Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
-gradient or an advantage of 0 is not a number."""
+gradient or an advantage of 0 is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The event that a log-probability is of: the action, one of `steps` denoise steps, or the mean over
-    them all.
+    """The event a log-probability belongs to: the action, one of `steps` denoise steps, or (`joint`) the mean
+    over all of them.
 
-    The mean is over `steps` + 1 numbers: the noise that a chain begins with counts, and no policy changes it.
+    The mean is over `steps` + 1 numbers: it includes the initial noise of a chain, which no policy changes.
     """
 
     steps: int = 1
@@ -38,19 +38,20 @@ class Scored:
 
     @property
     def whole(self) -> bool:
-        """True if it is the action's own: that of a Gaussian, of tokens, or of a single step."""
+        """True if the event is the action itself: of a Gaussian, of tokens, or of a single denoise step."""
         return self.steps == 1 and not self.joint
 
     @property
     def factor(self) -> int:
-        """By how much a log-ratio falls short of that of the action, to first order."""
+        """The log-ratio of the action divided by that of the event, to first order."""
         return self.steps + 1 if self.joint else self.steps
 
     def ratio(self, log_ratios: torch.Tensor) -> torch.Tensor:
-        """The ratio of the action's probabilities, of mean 1 where the samples were drawn; without bounds.
+        """The ratio of the action's probabilities, without bounds; its mean over samples of the policy that
+        acted is 1.
 
-        For one step it is the first order of the product over all of them, 1 + K (r - 1), which the other
-        steps' ratios are as likely to exceed as not; below 0 for a ratio r under 1 - 1 / K.
+        For one step of ratio r it is the first order of the product over all steps, 1 + K (r - 1); the
+        product is as likely to be above it as below. It is negative for r < 1 - 1 / K.
         """
         if self.joint:
             return bounded_exp(self.factor * log_ratios)
@@ -58,7 +59,7 @@ class Scored:
         return ratios if self.whole else 1 + self.factor * (ratios - 1)
 
     def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
-        """Return the importance weight of a sample: the ratio of what is scored, whatever that is of."""
+        """Return the importance weight of a sample: the ratio of the scored event, not that of the action."""
         return bounded_exp(log_ratios)
 
     def log(self, log_ratios: torch.Tensor) -> torch.Tensor:
@@ -66,15 +67,15 @@ class Scored:
         return log_ratios if self.whole else self.factor * log_ratios
 
     def divergence(self, log_ratios: torch.Tensor) -> torch.Tensor:
-        """Entries whose mean over samples of one policy is its divergence (KL) from the other.
+        """Return entries that average, over samples of one policy, to its divergence (KL) from the other.
 
-        With one noisy step, given the noise that the chain began with, a change of weights moves the action
-        `factor` times as far as through that step, against the same noise: the divergence is its square
-        times that of the step.
+        With one noisy step, and the initial noise of the chain given, a change of weights moves the action
+        `factor` times as far as through that step alone, against the same noise: the divergence of the action
+        is `factor` squared times that of the step.
         """
         if self.joint:
             log_ratios = self.factor * log_ratios
-        # With r for the ratio, r - 1 - log r is never below 0, and has the mean of -log r: that of r is 1.
+        # With r for the ratio, r - 1 - log r is never negative; its mean is that of -log r, as r has mean 1.
         entries = bounded_exp(log_ratios) - 1 - log_ratios
         return entries if self.whole or self.joint else self.factor**2 * entries
 
@@ -110,19 +111,19 @@ def bounded_exp(log_ratios: torch.Tensor) -> torch.Tensor:
 
 
 def pass_size(samples: int, beyond: int, *, most: int) -> int:
-    """Return the samples per pass over `samples` and the `beyond` others behind them, for as few passes as
-    `samples` need.
+    """Return the samples per pass over `samples` plus `beyond` more, in as few passes as `samples` alone
+    need.
 
-    The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as one
-    of `most`. So a pass holds more than `most` by their share of it.
+    The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as a
+    pass of `most`. So they are spread over the passes, which may exceed `most` by that share.
     """
-    # The number of passes is that of `samples` alone; those beyond are spread over them. Both are rounded up.
+    # Both quotients are rounded up.
     passes = -(-samples // most)
     return -(-(samples + beyond) // passes)
 
 
 def in_passes(most: int, samples: Tree, *beyond: Tree) -> Iterator[Tree]:
-    """`samples` and then `beyond` them, in parts of `pass_size`; their number depends on sizes alone."""
+    """`samples` followed by `beyond`, in parts of `pass_size`; the number of parts depends on sizes alone."""
     size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=most)
     return in_parts(size, samples, *beyond)
 
@@ -130,18 +131,18 @@ def in_passes(most: int, samples: Tree, *beyond: Tree) -> Iterator[Tree]:
 def joined(
     outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, first: int, model: str
 ) -> torch.Tensor:
-    """Field `name` of several passes over parts of a batch, in order, as float32 on the CPU.
+    """Join field `name` of several passes over parts of a batch, in order, as float32 on the CPU.
 
     Args:
-        first: how many samples are wanted; what others behind them have is not looked at.
-        model: the key of the config that names the model, and its value.
+        first: the number of samples to return; those behind them are not checked.
+        model: the config key that names the model, with its value; for messages.
 
     Raises:
         FloatingPointError: a number is not finite; it would end up in the weights.
     """
-    # To the CPU pass by pass: the device need not hold the scores of the whole batch.
+    # To the CPU pass by pass, so that the device need not hold the scores of the whole batch.
     scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
-    # Counted, not averaged: there may be no number at all.
+    # Counted, not averaged: the mean of no numbers is NaN.
     if bad := int((~scores.isfinite()).sum()):
         raise FloatingPointError(
             f"{model}: {bad / scores.numel():.0%} of the {name} of this batch, scored again before the "

@@ -18,7 +18,7 @@ MOST_SHARDS = 64
 SEPARATE_SIMULATORS = frozenset(
     {"libero", "metaworld", "robocasa", "robocasa365", "calvin", "robotwin", "habitat", "d4rl"}
 )
-"""Simulators that run in processes of their own, a CPU core each: nothing makes one wait for another."""
+"""Simulators that run in a process each, on a CPU core each, so that none must wait for another."""
 
 SHARED_SIMULATORS = frozenset({"frankasim"})
 """Simulators on the CPU that share the process of their env worker."""
@@ -41,16 +41,16 @@ VECTORISED_SIMULATORS = frozenset(
 """Simulators that batch environments on an accelerator: splitting ManiSkill cost 45 % (RL-VLA3, table 4)."""
 
 Splitting = Literal["apart", "together", "vectorised", "unknown"]
-"""How the simulators of an env worker can be split: each has a process of its own, they share that of the
-worker, they are one batch on an accelerator, or nobody has looked."""
+"""The simulators of an env worker have a process each (`apart`), share the process of the worker
+(`together`), are one batch on an accelerator (`vectorised`), or were never examined (`unknown`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """The division of `total_envs` environments, the same arithmetic in every process.
+    """The division of `total_envs` environments into shards; every process computes the same plan.
 
     A shard is a batch of environments that step together. Its rollout is cut into pieces of
-    `piece_size` trajectories: the largest size that serves every learner rank with equal pieces.
+    `piece_size` trajectories: the largest size that gives every learner rank equal pieces.
     Groups (GRPO) never cross a shard or a piece.
     """
 
@@ -90,7 +90,7 @@ class ShardPlan:
         return self.total_envs % self._unit(shards_per_worker) == 0
 
     def _unit(self, shards_per_worker: int) -> int:
-        """The divisor that `total_envs` must have: whole groups on every shard and learner rank."""
+        """The number that must divide `total_envs`, so that every shard and learner rank has whole groups."""
         return self.group_size * math.lcm(self.env_workers * shards_per_worker, self.learner_ranks)
 
     def _misfit(self) -> str:
@@ -111,17 +111,17 @@ class ShardPlan:
 
     @property
     def piece_size(self) -> int:
-        # A piece crosses neither the end of a shard nor that of a rank's share of the environments.
+        # A piece crosses neither the end of a shard nor the end of a learner rank's environments.
         return math.gcd(self.envs_per_shard, self.total_envs // self.learner_ranks)
 
     @property
     def parts(self) -> int:
-        """Pieces that one rollout of one shard is cut into."""
+        """Pieces of one rollout of one shard."""
         return self.envs_per_shard // self.piece_size
 
     @property
     def piece_ends(self) -> list[tuple[int, int]]:
-        """(start, stop) of every piece of a rollout: the environments of its shard that it holds."""
+        """(start, stop) of every piece of a rollout, in the environments of its shard."""
         size = self.piece_size
         return [(part * size, (part + 1) * size) for part in range(self.parts)]
 
@@ -135,23 +135,23 @@ class ShardPlan:
         return self.total_envs * self.rollout_epochs
 
     def rollout_number(self, batch: int, epoch: int) -> int:
-        """The number, from 0, of the rollout of `epoch` for `batch` among all rollouts of one shard."""
+        """The number, from 0, of the rollout for `batch` and `epoch` among all rollouts of one shard."""
         return batch * self.rollout_epochs + epoch
 
     def shards_of_worker(self, worker: int) -> range:
         return range(worker * self.shards_per_worker, (worker + 1) * self.shards_per_worker)
 
     def learner_rank(self, place: int, part: int) -> int:
-        """The rank that trains this part of this place, in every epoch and every batch."""
+        """The learner rank that trains this part of this place, in every epoch and every batch."""
         first_env = place * self.envs_per_shard + part * self.piece_size
-        # The first environment stands for all of the piece: `piece_size` divides the share of a rank.
+        # The rank of the first environment is that of the whole piece: `piece_size` divides a rank's share.
         return first_env // (self.total_envs // self.learner_ranks)
 
     def queue(self, shard: int) -> tuple[int, int]:
-        """The queue that a shard asks when level 2 is off: (inference rank, pipeline stage), fixed for the
-        run.
+        """The queue of a shard's requests when level 2 is off: (inference rank, pipeline stage), fixed for
+        the run.
         """
-        # Runs of neighbours: ranks get as equally many shards as whole numbers allow.
+        # A rank serves neighbouring shards; the ranks' numbers of shards differ by at most one.
         return (shard * self.inference_ranks // self.shards, shard % self.shards_per_worker)
 
 
@@ -164,15 +164,15 @@ def choose_shards(
     fits: Callable[[int], bool],
     most: int,
 ) -> int:
-    """Shards per env worker for `shards: auto` (`asked` is None) or for the number asked for.
+    """Return the shards per env worker: `asked`, or the choice for `shards: auto` (`asked` is None).
 
-    A GPU-vectorised simulator is not split, and by itself none that nobody has looked at; a
-    `pipeline_stage_num` above 1 in the user's config is kept. Simulators that have a process each are split
-    into as many shards as divide them, so that none waits for another; simulators that share the process of
-    their worker are split into two.
+    `auto` splits neither a GPU-vectorised simulator nor an unknown one, and keeps a `pipeline_stage_num`
+    above 1. Simulators with a process each get as many shards as fit, so that none waits for another;
+    simulators that share the process of their worker get two.
 
     Args:
-        simulator: its name, for a reader.
+        simulator: its name, for the message.
+        stages: `pipeline_stage_num` of the user's config.
         fits: returns True if a run can be made with this number of shards per worker.
         most: environments (or groups, which are not cut) of an env worker.
 
@@ -193,7 +193,7 @@ def choose_shards(
 
 
 def nearest_multiple(number: float, unit: int) -> int:
-    """The multiple of `unit` that is nearest to `number`, and at least `unit`."""
+    """The positive multiple of `unit` that is nearest to `number`."""
     return max(1, round(number / unit)) * unit
 
 
@@ -216,9 +216,9 @@ def pieces(
 
     Args:
         versions: the policy version of each decision.
-        horizon: decisions of a rollout in which no episode ends; None: as many as there are versions.
-        steps_per_decision: environment steps of one environment.
-        skipped: of each, the environment steps and the decisions that were left out; None: there are none.
+        horizon: decisions of a rollout without an early end; None: the number of `versions`.
+        steps_per_decision: steps of one environment per decision.
+        skipped: (environment steps, decisions) that each piece left out; None: no piece left out any.
     """
     size = plan.piece_size
     horizon = len(versions) if horizon is None else horizon

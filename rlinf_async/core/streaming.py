@@ -20,10 +20,10 @@ class MicroBatch:
 
 
 class MicroBatchStream:
-    """Cuts samples into micro-batches in the order in which they were added.
+    """Cuts samples into micro-batches, in the order of their arrival.
 
-    Cuts depend on counts alone, never on arrival times: learner ranks that are given equally many
-    samples make equally many forward passes and optimizer steps, which sharded models require.
+    Cuts depend on counts alone, never on arrival times: learner ranks with equally many samples make
+    equally many forward passes and optimizer steps, as sharded models require.
     """
 
     def __init__(self, *, micro_batch_size: int, micro_batches_per_step: int) -> None:
@@ -44,7 +44,7 @@ class MicroBatchStream:
 
     def add(self, samples: Tree) -> Iterator[MicroBatch]:
         """Yield every micro-batch that `samples` complete."""
-        # A generator: a caller that leaves the loop early loses the samples that are not cut yet.
+        # A generator: a caller that leaves the loop early loses the samples that are not yet cut.
         queue = samples if self._remainder is None else concatenate([self._remainder, samples])
         self._remainder = None
         total, start = size_of(queue), 0
@@ -76,33 +76,32 @@ class MicroBatchStream:
 def shares(before: int, after: int, parts: int) -> list[int]:
     """Return how many of the samples `before` to `after` of a batch go to each of `parts` equal parts.
 
-    Depends on counts alone, as the cuts of `MicroBatchStream` do. Over a batch whose size `parts` divides,
-    every part is given equally many.
+    Depends on counts alone, as the cuts of `MicroBatchStream` do. If `parts` divides the size of the batch,
+    every part gets equally many samples of it.
     """
     # Part k has floor((n + k) / parts) of the first n samples, and these add up to n (Hermite's identity).
-    # The first part, k = 0, is never ahead of another: it is full with the last sample and not sooner.
+    # The first part, k = 0, is never ahead of another: it is full with the last sample and not before.
     return [(after + part) // parts - (before + part) // parts for part in range(parts)]
 
 
 SumOverRanks = Callable[[dict[str, float]], dict[str, float]]
-"""Each sum, added over learner ranks."""
+"""Adds each named sum over learner ranks."""
 MAX_SPREAD_RATIO = 2.0
-"""Most times that the root mean square of a batch about the last mean may exceed the deviation it is
-divided by."""
+"""Upper bound of (root mean square of a batch's advantages about the mean of the batch before) / divisor."""
 
 
 @dataclass
 class AdvantageScale:
     """Mean and deviation of the advantages of the last complete batch.
 
-    Normalising needs the whole batch, so that what is trained of one before it is complete (`close`) is
-    normalised with the statistics of the batch before it; that is the approximation which `explain` reports.
+    Exact normalisation needs the whole batch. So samples that are trained before their batch is complete
+    (`close`) are normalised with the statistics of the batch before; `explain` reports this approximation.
     Until a first batch is complete, `ready` is False and the caller holds its samples back.
 
-    The batch before may have had no spread: every episode failed, and the critic knew. Its deviation would
-    multiply the advantages of the next one, of the first successes, by up to 1e5. So the divisor is at least
-    `1 / MAX_SPREAD_RATIO` of the root mean square, about that mean, of the advantages observed of the batch
-    itself.
+    The batch before may have had no spread, where every episode failed as the critic predicted. Division by
+    its deviation would multiply the advantages of the next batch, with the first successes, by up to 1e5. So
+    the divisor is at least `1 / MAX_SPREAD_RATIO` of the root mean square, about the mean of the batch
+    before, of the advantages observed so far in the present batch.
     """
 
     # With SPREAD for MAX_SPREAD_RATIO,
@@ -130,8 +129,8 @@ class AdvantageScale:
 
     @property
     def divisor(self) -> float:
-        """By what the advantages observed last are divided."""
-        # About the mean of the batch before, as `observe` sums, so that a shift of the mean counts as spread.
+        """The divisor of the advantages observed last."""
+        # `_squares` are about the mean of the batch before, so that a shift of the mean counts as spread.
         own = math.sqrt(self._squares / self._count) if self._count else 0.0
         return max(self.std, own / MAX_SPREAD_RATIO)
 
@@ -139,10 +138,9 @@ class AdvantageScale:
         return (advantages - self.mean) / (self.divisor + 1e-5)
 
     def close(self, sum_over_ranks: SumOverRanks = dict) -> None:
-        """The batch is complete: its statistics serve the rest of it, and the beginning of the next one.
+        """The batch is complete: its statistics normalise the rest of it, and the beginning of the next one.
 
-        `sum_over_ranks` adds sums over the learner ranks whose parts are normalised together; by default one
-        has all.
+        `sum_over_ranks` adds sums over the learner ranks that normalise together; by default there is one.
         """
         # In 64 bits: sums over a whole batch would lose digits in 32.
         values = (
@@ -151,9 +149,9 @@ class AdvantageScale:
         self._advantages.clear()
         self._count, self._squares = 0, 0.0
         sums = sum_over_ranks({"count": float(values.numel()), "total": float(values.sum())})
-        # By the count of all, so that every rank asks for the other sum, or none does.
+        # The count over all ranks: either every rank calls `sum_over_ranks` again, or none does.
         if sums["count"] > 1:
             self.mean, self.ready = sums["total"] / sums["count"], True
             squares = sum_over_ranks({"squares": float((values - self.mean).square().sum())})["squares"]
-            # Over n - 1, as torch.std and the frameworks have it.
+            # Over n - 1, as in torch.std and in the frameworks.
             self.std = math.sqrt(squares / (sums["count"] - 1))

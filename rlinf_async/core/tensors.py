@@ -14,10 +14,10 @@ Episodes: TypeAlias = list[Tensors]
 
 
 def leaf(tree: Tree, name: str) -> torch.Tensor:
-    """The value at `name`, where the caller knows that it is a tensor and no tree.
+    """The value at `name`, which must be a tensor and not a tree.
 
     Raises:
-        KeyError: there is nothing at `name`.
+        KeyError: the tree has no `name`.
     """
     value = tree[name]
     assert isinstance(value, torch.Tensor), name
@@ -39,7 +39,7 @@ def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
     """Concatenate trees of the same keys along `dim`.
 
     Raises:
-        ValueError: a key is missing somewhere, or stands for a tensor here and for something else there.
+        ValueError: a key is missing in some of the trees, or is a tensor in one and a tree in another.
     """
     result: Tree = {}
     for name in dict.fromkeys(name for tree in trees for name in tree):
@@ -51,7 +51,9 @@ def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
         elif len(branches) == len(trees):
             result[name] = concatenate(branches, dim)
         elif tensors or branches:
-            raise ValueError(f"{name!r} is not the same kind of thing in all of {len(trees)} trees")
+            raise ValueError(
+                f"{name!r} must be a tensor in all of {len(trees)} trees, or a dictionary in all of them"
+            )
         else:
             result[name] = None
     return result
@@ -63,9 +65,9 @@ def slice_samples(tree: Tree, start: int, stop: int, dim: int = 0) -> Tree:
 
 
 def with_rows(tree: Tree, rows: Tree, numbers: torch.Tensor) -> Tree:
-    """A copy of `tree`, [B, ...], in which `rows`, [n, ...], stand at the `numbers`, [n] int64.
+    """Return a copy of `tree`, [B, ...], with its rows `numbers`, [n] int64, replaced by `rows`, [n, ...].
 
-    What one of the two has not is None.
+    A key that is missing in `tree` becomes None; a key that is missing in `rows` is left out.
     """
     result: Tree = {}
     for name, own in rows.items():
@@ -80,14 +82,14 @@ def with_rows(tree: Tree, rows: Tree, numbers: torch.Tensor) -> Tree:
 
 
 def lengthened(tree: Tree, rows: int) -> Tree:
-    """Tensors [T, ...] with their last row `rows` times more."""
+    """Tensors [T, ...] with their last row repeated `rows` times more: [T + rows, ...]."""
     if not rows:
         return tree
     return map_tensors(lambda tensor: torch.cat([tensor, tensor[-1:].expand(rows, *tensor.shape[1:])]), tree)
 
 
 def rows_of(tree: Tree, rows: torch.Tensor) -> Tree:
-    """Samples `rows`, [R] int64, copied, on the devices on which they are."""
+    """Copy the samples `rows`, [R] int64; each tensor stays on its device."""
     return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], tree)
 
 
@@ -104,9 +106,9 @@ def put_rows(
 
 
 def in_parts(most: int, *trees: Tree) -> Iterator[Tree]:
-    """The samples of `trees`, one behind the other, `most` at a time; their number depends on sizes alone.
+    """Yield the samples of `trees`, in order, in parts of `most`; the cuts depend on sizes alone.
 
-    Parts are views, but for those that hold samples of several trees.
+    A part within one tree is a view; a part with samples of several trees is a copy.
     """
     part: list[Tree] = []
     room = most
@@ -132,7 +134,7 @@ def first_tensor(tree: Tree) -> torch.Tensor:
     """Any tensor of the tree.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the tree has no tensor.
     """
     for tensor in _tensors(tree):
         return tensor

@@ -14,8 +14,8 @@ Correction = Literal["decoupled", "tis", "none"]
 """The correction of off-policy samples; see `core.objectives`."""
 
 MAX_PROBE_SAMPLES = 32
-"""Samples per staleness, batch and learner rank on which ratios are measured at most. It
-stands here, as readers of configs do without torch."""
+"""Most samples per staleness, batch and learner rank on which ratios are measured. Defined here because code
+that reads configs imports no torch."""
 
 RatioLevel = Literal["token", "action", "chunk"]
 """The part of a decision that has a ratio of its own."""
@@ -26,9 +26,9 @@ class Ticket:
     """Permission for one shard to collect one rollout epoch of global batch `batch`.
 
     `place` is the shard that would collect it in the synchronous loop: `shard` itself, unless any shard
-    may collect for any place (`balance: tasks`). Place and epoch say where it stands in the batch.
-    `version` is the policy version that was published when the rollout was admitted; every action of
-    the rollout is made by that version or a later one.
+    may collect for any place (`balance: tasks`). Place and epoch give the position of the rollout in the
+    batch. `version` is the policy version that was published when the rollout was admitted; every action
+    of the rollout is made by that version or a later one.
     """
 
     shard: int
@@ -40,23 +40,24 @@ class Ticket:
 
 
 REQUEST_NUMBERS = count()
-"""Numbers for the requests of this process, which spans bear to tell requests and answers apart."""
+"""Numbers the requests of this process. Spans carry the number, which matches an answer to its request."""
 
 
 RequestKey = tuple[int, int]
-"""A shard, or a learner rank that is numbered on, and its own number of a request."""
+"""(asker, number). Askers are numbered: the shards of training, those of evaluation, then the learner
+ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRequest:
     """One shard asks for the actions of its `size` environments, or a learner rank for `size` scores.
 
-    A request is never split. `number` is the asker's own: no other request of its process has it. `payload`
-    is the host's business (observations, or a handle to them). The inference ranks of the same `node` answer
-    it first. `generation` is the life of the process that asks; see `core.restarts`. `asker` is the place
-    to which the answer is sent, where it does not go through who hands out requests. `again` is True if the
-    request was asked before, and the inference rank is lost that had taken it. `lap` is the batch and the
-    epoch of the rollout that asks, of one for training.
+    A request is never split. `number` is unique among the requests of its process. The host defines `payload`
+    (observations, or a handle to them). Inference ranks on the same `node` are the first to take it.
+    `generation` counts the starts of the asking process; see `core.restarts`. `asker` is the address to
+    which the inference rank sends the answer; None if the answer goes through the request broker. `again` is
+    True if the request was asked before, and the inference rank that had taken it is lost. `lap` is the
+    batch and the epoch of the rollout that asks; None unless the rollout is for training.
     """
 
     shard: int
@@ -72,7 +73,7 @@ class ActionRequest:
 
     @property
     def key(self) -> RequestKey:
-        """The name of the request among those of all askers that live."""
+        """Identifies the request among the requests of all living askers."""
         return self.shard, self.number
 
 
@@ -94,12 +95,12 @@ class Piece:
     """Steps of its environments, from the beginning of the rollout to its horizon."""
     payload: Any
     skipped_env_steps: int = 0
-    """Those of them that were left out, as the episodes had ended."""
+    """Those of `env_steps` that were not made, because the episodes had ended."""
     skipped_decisions: int = 0
-    """Decisions that no policy was asked for, as the episodes had ended."""
+    """Decisions that were not requested from the policy, because the episodes had ended."""
     scores: Future[Any] | None = None
-    """Scores of the piece by the policy that anchors it, [T + 1, B, ...], where inference is asked for them:
-    whoever cancels it takes the piece back."""
+    """Scores of the piece by the proximal policy, [T + 1, B, ...]; None unless inference ranks make them. A
+    learner rank that cancels the future takes the piece back, and scores it by itself."""
 
     @property
     def key(self) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import MAX_COMPARED_BYTES
-from rlinf_async.core.footprint import LearnerFootprint, peak, together
+from rlinf_async.core.footprint import LearnerFootprint, accelerator_bytes, peak
 from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
@@ -105,7 +105,7 @@ def facts(
             "fits": total <= capacity if has_size and capacity is not None else None,
         }
         for (learners, policies), count in sorted(places.items(), reverse=True)
-        if (parts := together(learner.parts(), inference, learners=learners, policies=policies))
+        if (parts := accelerator_bytes(learner.parts(), inference, learners=learners, policies=policies))
     ]
     return {
         "parameters": model.parameters if has_size else None,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_async.core.footprint import LearnerFootprint, peak, together
+from rlinf_async.core.footprint import LearnerFootprint, accelerator_bytes, peak
 
 BILLION = 10**9
 ALONE = LearnerFootprint(
@@ -71,7 +71,7 @@ def test_shares_are_rounded_up():
 
 def test_bfloat16_on_one_gpu_with_an_inference_copy():
     half = replace(ALONE, stored=2, computed=2)
-    assert together(half.parts(), 2 * BILLION, learners=1, policies=1) == {
+    assert accelerator_bytes(half.parts(), 2 * BILLION, learners=1, policies=1) == {
         "weights": 2 * BILLION,
         "gradients": 2 * BILLION,
         "optimizer": 4 * BILLION,
@@ -81,9 +81,11 @@ def test_bfloat16_on_one_gpu_with_an_inference_copy():
 
 def test_an_accelerator_takes_what_is_placed_on_it():
     parts = ALONE.parts()
-    assert together(parts, 7, learners=0, policies=2) == {"inference": 14}
-    assert together(parts, 7, learners=2, policies=0) == {name: 2 * size for name, size in parts.items()}
-    assert together(parts, 7, learners=0, policies=0) == {}
+    assert accelerator_bytes(parts, 7, learners=0, policies=2) == {"inference": 14}
+    assert accelerator_bytes(parts, 7, learners=2, policies=0) == {
+        name: 2 * size for name, size in parts.items()
+    }
+    assert accelerator_bytes(parts, 7, learners=0, policies=0) == {}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_decision_of_fewer_steps_than_said_is_an_error(taken):
             for _ in range(taken):
                 frames.step(1)
 
-    with pytest.raises(RuntimeError, match=f"taken {taken} steps in the place of 3"):
+    with pytest.raises(RuntimeError, match=f"taken {taken} steps instead of 3"):
         decide()
     assert frames.step(1)
 
@@ -95,7 +95,7 @@ def test_a_reset_that_settles_longer_is_drawn_to_its_end():
 def test_a_reset_that_settles_in_fewer_steps_is_an_error():
     frames = Frames()
     settle(frames, 4)
-    with pytest.raises(RuntimeError, match="has not been drawn"):
+    with pytest.raises(RuntimeError, match="the last was not drawn"):
         settle(frames, 2)
 
 

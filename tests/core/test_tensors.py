@@ -85,7 +85,7 @@ def test_branches_are_joined_along_the_dimension_that_was_asked_for():
 
 
 def test_a_name_that_stands_for_different_things_is_named():
-    with pytest.raises(ValueError, match="'a' is not the same kind of thing in all of 2 trees"):
+    with pytest.raises(ValueError, match="'a' must be a tensor in all of 2 trees, or a dictionary in all"):
         concatenate([{"a": torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}])
 
 
