@@ -339,7 +339,8 @@ def two_on_one_cluster(directory: Path) -> Result:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    where = {"RAY_ADDRESS": f"127.0.0.1:{port}"}
+    # The cluster asks for the token of this account, if there is one.
+    where = {"RAY_ADDRESS": f"127.0.0.1:{port}", "RAY_AUTH_MODE": "token"}
     names = ("first", "second")
     try:
         wait_for(head, lambda: "--block" in (directory / "cluster.log").read_text(), within_s=END_S)

@@ -17,7 +17,7 @@ from ray._private import ray_constants, services
 
 from rlinf_async.observe.ending import short
 from rlinf_async.observe.failures import in_words
-from rlinf_async.ray_runtime.cluster.environment import require_token
+from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 WAITS_S = (5.0, 20.0)
@@ -29,6 +29,10 @@ Init = Callable[..., Any]
 
 class RayNotStarted(RuntimeError):
     """Ray has not come up in any try; the message says how often, and why the last one has failed."""
+
+
+class RayNotJoined(ConnectionError):
+    """A Ray cluster that is there has not let this process in; the message says why."""
 
 
 @contextmanager
@@ -54,7 +58,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
             with nullcontext() if "_node_ip_address" in settings else on_loopback():
                 context = tried_again(lambda: start(*args, **settings), say=say)
         else:
-            context = start(*args, **settings)
+            context = _joined(lambda: start(*args, **settings))
         # Behind the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
         return context
@@ -62,6 +66,17 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
     init.tried_again = True  # type: ignore[attr-defined]
     with patch.object(ray, "init", init):
         yield
+
+
+def _joined(start: Callable[[], Any]) -> Any:
+    # From Ray 2.59 on a cluster of `ray start` asks for the token of its account where there is one, and
+    # `ray.init` with an address sends none before it is told to: a token in the clear is for nobody else.
+    try:
+        return start()
+    except ConnectionError as error:
+        if os.environ.get(MODE_VARIABLE):
+            raise
+        raise RayNotJoined(f"has let nobody in ({short(in_words(error))})") from error
 
 
 def _starts(address: str | None, folder: str | None) -> bool:

@@ -26,7 +26,7 @@ from rlinf_async.ray_runtime.cluster.ray_processes import (
     dead_process,
     leaving_nothing_of_a_dead_ray,
 )
-from rlinf_async.ray_runtime.cluster.starting import RayNotStarted
+from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
@@ -115,6 +115,7 @@ SILENT_EXIT = "connection error code"
 KILLED_SENTENCE = (
     "has died without a word, as a process does that is killed, by somebody or for want of memory"
 )
+TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
 NODE_LOST = "its node has died"
 OUT_OF_MEMORY = ("low on memory", "OOM")
 
@@ -129,6 +130,14 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
     names = names or {}
     if isinstance(error, RayNotStarted):
         return _not_started(error, again)
+    if isinstance(error, RayNotJoined):
+        return Ending(
+            how="failed",
+            who="Ray",
+            why=str(error),
+            what_next=f"{TOKEN_REMEDY}, and {again}",
+            process=str(Process.DRIVER),
+        )
     if isinstance(error, RayDied):
         return _ray_died(error.dead, again)
     of_worker = isinstance(error, ray.exceptions.RayTaskError)

@@ -16,6 +16,7 @@ from ray._private.authentication import authentication_token_setup as tokens
 from rlinf_async.ray_runtime.cluster import starting
 from rlinf_async.ray_runtime.cluster.starting import (
     WAITS_S,
+    RayNotJoined,
     RayNotStarted,
     children,
     starting_ray,
@@ -209,3 +210,21 @@ def test_ray_says_it_by_the_function_that_is_replaced():
     from ray._private import worker
 
     assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages)
+
+
+@pytest.mark.parametrize(("mode", "raised"), [(None, RayNotJoined), ("token", ConnectionError)])
+def test_a_cluster_that_is_there_and_lets_nobody_in_is_told_from_one_that_knows_the_token(
+    monkeypatch, init, mode, raised
+):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    init.errors = [ConnectionError("Failed to connect to Ray cluster")]
+    with (
+        starting_ray(say=lambda text: None),
+        pytest.raises(ConnectionError, match="Failed to connect") as caught,
+    ):
+        ray.init()
+    assert type(caught.value) is raised
+    assert len(init.calls) == 1

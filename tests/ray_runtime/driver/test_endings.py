@@ -16,7 +16,7 @@ from rlinf_async.core.failures import DeadlineError, PeerError, Terminated
 from rlinf_async.observe.ending import RunFailed
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied
-from rlinf_async.ray_runtime.cluster.starting import RayNotStarted
+from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted
 from rlinf_async.ray_runtime.driver import endings as module
 from rlinf_async.ray_runtime.driver.endings import EndingInOrder, is_echo, ray_ending_of
 
@@ -139,6 +139,13 @@ def test_ray_that_does_not_start_says_how_often_it_was_tried_and_where_to_look()
     assert str(ray_ending_of(error)).startswith("Ray has not started in 3 tries (Exception: timed out); see")
     error.__cause__ = OSError(28, "No space left on device")
     assert "make room there" in str(ray_ending_of(error))
+
+
+def test_a_cluster_that_lets_nobody_in_is_told_with_the_variable_that_sends_a_token():
+    said = str(ray_ending_of(RayNotJoined("has let nobody in (ConnectionError: Failed to connect)")))
+    assert said.startswith(
+        "Ray has let nobody in (ConnectionError: Failed to connect); set RAY_AUTH_MODE=token"
+    )
 
 
 @pytest.mark.parametrize(
