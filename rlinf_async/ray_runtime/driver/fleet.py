@@ -103,11 +103,13 @@ class Fleet:
         self, name: str, method: Callable[Concatenate[Any, P], Any], *arguments: P.args, **keywords: P.kwargs
     ) -> list[Any]:
         """`call` and `wait`."""
-        return self.wait(self.call(name, method, *arguments, **keywords), _purpose(name, method.__name__))
+        return self.wait(
+            self.call(name, method, *arguments, **keywords), f"{method.__name__} on the {name} workers"
+        )
 
     def run_framework(self, name: str, method: str, *arguments: object) -> list[Any]:
         """`call_framework` and `wait`."""
-        return self.wait(self.call_framework(name, method, *arguments), _purpose(name, method))
+        return self.wait(self.call_framework(name, method, *arguments), f"{method} on the {name} workers")
 
     def run_on_living(
         self, name: str, method: Callable[Concatenate[Any, P], Any], *arguments: P.args, **keywords: P.kwargs
@@ -123,7 +125,7 @@ class Fleet:
             if rank not in absent
         }
         revives = any(loop.group == name for loop in self._loops.values())
-        self._wait(list(calls.values()), _purpose(name, method.__name__), lenient=revives)
+        self._wait(list(calls.values()), f"{method.__name__} on the {name} workers", lenient=revives)
         return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
 
     def watch(self, references: Sequence[Any], purpose: str) -> None:
@@ -315,10 +317,6 @@ class Fleet:
                 later, _ = ray.wait(echoes, num_returns=len(echoes), timeout=CAUSE_GRACE_S)
                 errors += [error for call in later if (error := _error_of(call)) is not None]
         raise first_cause(errors)
-
-
-def _purpose(group: str, method: str) -> str:
-    return f"{method} on the {group} workers"
 
 
 def death_of(call: object) -> BaseException | None:
