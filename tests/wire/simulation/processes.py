@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import heapq
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,7 +78,10 @@ NOTHING = os.stat(os.devnull).st_ino
 class NumberedTask(asyncio.Task):
     """A task whose place in a set does not depend on where it lies in memory."""
 
-    number = 0
+    def __init__(self, coro, *, number, **options):
+        # First: asyncio puts a task into its set of all tasks at once.
+        self.number = number
+        super().__init__(coro, **options)
 
     def __hash__(self):
         return self.number
@@ -95,31 +99,52 @@ class NumberedFuture(asyncio.Future):
 class ProcessLoop(VirtualLoop):
     """A virtual event loop whose tasks are of processes, and whose sockets are those of a network.
 
-    It never asks the system for anything: nothing comes from outside, and no other thread has work for it.
+    It never asks the system for anything: nothing comes from outside, and no other thread has work for it. So
+    a turn is what asyncio's is without that: what is due joins what is ready, and all that was ready then runs.
     """
 
     def __init__(self):
         super().__init__()
-        self._numbers, self.turns = count(), 0
-        self._clock.select = self._jump
+        self._numbers, self.turns, self._idle_turns = count(), 0, 0
+        self._timers = []
+        """A heap of the time, a number and the handle."""
 
-    def _jump(self, timeout):
-        clock, self.turns = self._clock, self.turns + 1
-        if timeout is None:
-            raise AssertionError("everybody waits, and nothing will happen any more")
-        clock.turns = 0 if timeout else clock.turns + 1
-        if clock.turns > IDLE_TURNS:
+    def _run_once(self):
+        ready, timers, clock = self._ready, self._timers, self._clock
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        self.turns += 1
+        self._idle_turns += 1
+        if not ready and not self._stopping:
+            if not timers:
+                raise AssertionError("everybody waits, and nothing will happen any more")
+            clock.now, self._idle_turns = max(clock.now, timers[0][0]), 0
+        if self._idle_turns > IDLE_TURNS:
             raise AssertionError("everybody is busy, and time does not move on")
-        clock.now += timeout
-        return ()
+        while timers and timers[0][0] <= clock.now:
+            _, _, handle = heapq.heappop(timers)
+            if not handle.cancelled():
+                ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
-    def call_soon_threadsafe(self, callback, *arguments, context=None):
-        return self.call_soon(callback, *arguments, context=context)
+    def call_at(self, when, callback, *arguments, context=None):
+        handle = asyncio.TimerHandle(when, callback, arguments, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def call_soon(self, callback, *arguments, context=None):
+        handle = asyncio.Handle(callback, arguments, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
 
     def create_task(self, coro, *, context=None, **options):
-        process = (context or contextvars.copy_context()).get(PROCESS)
-        task = NumberedTask(coro, loop=self, context=context, **options)
-        task.number = next(self._numbers)
+        process = PROCESS.get(None) if context is None else context.get(PROCESS)
+        task = NumberedTask(coro, number=next(self._numbers), loop=self, context=context, **options)
         if process is not None:
             process.tasks[task] = None
             task.add_done_callback(process.tasks.pop)
