@@ -161,6 +161,8 @@ class Actor:
             raise DIED(error_msg=f"{self._name} has died")
         await self._reach(caller)
         await asyncio.sleep(network.delay(life, caller))
+        if method == "next_weights":
+            await caller.be_stuck("before")
         if isinstance(error := task.exception(), DIED):
             raise FailedTask(f"{self._name}: {error}") from error
         if error is not None:

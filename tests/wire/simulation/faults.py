@@ -1,12 +1,24 @@
 """What befalls the processes and the network of a schedule, once a step was trained."""
 
 import asyncio
+import pickle
 from functools import partial
 
-OUTLIVED = ("death", "death", "part", "slow", "node", "power")
+from rlinf_async.wire.connection import LENGTH_FORMAT, Caller, Senders
+from tests.wire.simulation.network import Socket
+from tests.wire.simulation.processes import PROCESS
+
+OUTLIVED = (
+    *("death", "death", "part", "slow", "node", "power", "late", "late"),
+    *("idle", "stranger", "stuck", "stuck"),
+)
 """Faults that cost a run what they touch, and no more."""
-FATAL = ("cut", "half open", "channel", "coordinator", "learner")
+FATAL = ("cut", "cut", "half open", "channel", "coordinator", "learner")
 """Faults that may end it: in one error, and with nothing trained twice."""
+LAST_WORDS = (b"put", b"ask", b"settled", b"take", b"begin", b"abandon")
+"""Of messages, which a process may send late and die."""
+NEEDED = ("the request channel", "the coordinator")
+"""Those without whom a process can do nothing: a way to them is not made again."""
 PARTED_S = 25.0
 """Seconds without a link, at most, after which Ray does not yet take a node for lost."""
 
@@ -18,6 +30,8 @@ class Faults:
         self._kinds = [self._rng.choice(kinds) for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
         self.fatal = False
         """True once something has happened that may end the run."""
+        self.unheard = False
+        """True once something may be lost of which nobody is told: who waits for it waits until a deadline."""
         self._lost = False
 
     def begin(self):
@@ -40,9 +54,67 @@ class Faults:
             return False
         end = partial(self._cluster.end, process, abruptly=self._rng.random() < 0.3)
         if self._rng.random() < 0.6:
-            process.fuse, process.at_its_end = self._rng.randint(1, 30), end
+            process.at_its_end = end
+            if process.name.startswith("env") and self._rng.random() < 0.5:
+                process.last_word = self._rng.choice(LAST_WORDS)
+            else:
+                process.fuse = self._rng.randint(1, 30)
         else:
             end()
+
+    async def _late(self):
+        """A process dies, and what it has said last arrives when its death is known."""
+        process = self._one_of("env", "inference")
+        if process is None:
+            return False
+        process.late = True
+        process.at_its_end = partial(self._cluster.end, process)
+        if process.name.startswith("env"):
+            process.last_word = self._rng.choice(LAST_WORDS)
+        elif self._rng.random() < 0.3:
+            process.fuse = self._rng.randint(1, 10)
+        else:
+            process.last_word = b"answers"
+            # Whoever makes that answer again has not done so when it arrives.
+            for rank in self._run.groups["inference"]:
+                if rank._life not in (None, process):
+                    rank._life.stuck = "pass", 20 * self._rng.random()
+
+    async def _stuck(self):
+        """A rank holds weights open for as long as several versions take, or hears late of them."""
+        process = self._one_of("inference")
+        if process is None:
+            return False
+        process.stuck = self._rng.choice(("before", "within")), 60 * self._rng.random()
+
+    async def _idle(self):
+        """A way is cut while nothing is under way there, and nobody waits for anything: it is made again."""
+        ways = [
+            end
+            for process in self._cluster.processes
+            for end in process.ends
+            if end.idle and (isinstance(end.owner, Senders) or _asks_again(end.owner))
+        ]
+        if not ways:
+            return False
+        self._rng.choice(ways).cut()
+
+    async def _stranger(self):
+        """Somebody without the token connects to whoever listens, and says nothing, nonsense, or a message."""
+        listening = self._rng.choice(list(self._run.network.listeners.values()))
+        stranger = self._cluster.process("stranger", listening.process.node)
+        frame = pickle.dumps((Opened(),), protocol=5)
+        words = self._rng.choice((b"", bytes(64), LENGTH_FORMAT.pack(len(frame)) + frame, bytes(64) + frame))
+        stranger.start(self._intrude(listening, words))
+
+    async def _intrude(self, listening, words):
+        sock = Socket(self._run.network, listening.family)
+        try:
+            await sock.connect(listening.name)
+        except OSError:
+            return
+        await sock.end.attach(asyncio.Protocol())
+        sock.end.write(words)
 
     async def _slow(self):
         process = self._one_of("env", "inference", "learner", "requests", "coordinator")
@@ -105,13 +177,23 @@ class Faults:
         return self._rng.choice(ends) if ends else None
 
     async def _cut(self):
-        if (end := self._stream()) is None:
+        lonely = [
+            end
+            for actor in self._run.groups["env"]
+            for end in (actor._life.ends if actor._life is not None else ())
+            if end.idle and isinstance(end.owner, Caller) and not end.owner._waits
+        ]
+        end = self._rng.choice(lonely) if lonely and self._rng.random() < 0.7 else self._stream()
+        if end is None:
             return False
+        # Who has sent an answer does not hear that it has not arrived.
+        self.unheard |= any(isinstance(one.owner, Senders) for one in (end, end.peer))
         end.reset()
 
     async def _half_open(self):
         if (end := self._stream()) is None:
             return False
+        self.unheard = True
         end.vanish()
 
     async def _channel(self):
@@ -122,3 +204,19 @@ class Faults:
 
     async def _learner(self):
         self._cluster.end(self._one_of("learner"))
+
+
+def _asks_again(owner):
+    """Say whether this is the way of `Callers`, which make it again, and nobody waits for what comes there."""
+    return isinstance(owner, Caller) and owner._peer not in NEEDED and not owner._waits
+
+
+class Opened:
+    """Is noticed where it is unpickled."""
+
+    def __reduce__(self):
+        return _noticed, ()
+
+
+def _noticed():
+    raise AssertionError(f"{PROCESS.get().name} has opened what a stranger has sent")

@@ -54,6 +54,8 @@ class Network:
 
     def delay(self, one, other):
         """Seconds that a message takes from one process to another."""
+        if one.late:
+            return self.rng.random() * LONGEST_DELAY_S
         seconds = self.rng.random() * self.delay_s * one.slowness * other.slowness
         return min(LONGEST_DELAY_S, seconds * 50 if self.rng.random() < 0.01 else seconds)
 
@@ -205,7 +207,7 @@ class End(asyncio.Transport):
 
     def write(self, data):
         if not self.over and data:
-            self.process.burn()
+            self.process.burn(data)
             for piece in self._torn(bytes(data)):
                 self.peer.take(piece)
 
@@ -266,6 +268,26 @@ class End(asyncio.Transport):
         for end in (self, self.peer):
             end._incoming.clear()
             end.take(ConnectionResetError(errno.ECONNRESET, "reset"))
+
+    @property
+    def owner(self):
+        """Who has connected by the protocol, and is told of its end; None for one that has been accepted."""
+        told = getattr(self._protocol, "_on_loss", None)
+        return getattr(getattr(told, "func", told), "__self__", None)
+
+    @property
+    def idle(self):
+        """Nothing is under way, nor about to be."""
+        protocols = self._protocol, self.peer._protocol
+        known = all(protocol is not None and protocol._handshake.done for protocol in protocols)
+        unsent = known and any(protocol._unsent for protocol in protocols)
+        return known and not (unsent or self._incoming or self.peer._incoming)
+
+    def cut(self):
+        """The stream is cut, and both ends know at once."""
+        for end in (self, self.peer):
+            end._forget()
+            end.process.run(end._protocol.connection_lost, ConnectionResetError(errno.ECONNRESET, "reset"))
 
     def _torn(self, data):
         if len(data) > 1 and self._network.rng.random() < self._network.tears:

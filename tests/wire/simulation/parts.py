@@ -39,6 +39,7 @@ class Pace(Alive, Coordinator):
         self._run = run
 
     async def shards_lost(self, shards, generation):
+        self._run.lost.update(ticket for ticket in self._broker._outstanding if ticket.shard in shards)
         lost = await super().shards_lost(shards, generation)
         self._run.out.abandoned += lost
         return lost
@@ -125,8 +126,18 @@ class Recorder:
         pieces = rollout(
             plan, self.ticket, decisions=self.run.horizon, oldest=min(versions), newest=max(versions)
         )
-        data = torch.arange(self.run.picture_bytes // 4)
-        return [replace(piece, payload={"of": name_of(piece), "data": data}) for piece in pieces]
+        size = self.run.picture_bytes // 4
+        return [
+            replace(piece, payload={"of": name_of(piece), "data": data_of(piece, size)}) for piece in pieces
+        ]
+
+
+def data_of(piece, size):
+    """Numbers that no other piece has."""
+    number = 0
+    for part in name_of(piece):
+        number = 16 * number + part
+    return torch.arange(number, number + size)
 
 
 def name_of(piece):
@@ -140,6 +151,7 @@ class Thread:
         self._run, self._rank = run, rank
 
     async def call(self, function):
+        await PROCESS.get().be_stuck("pass")
         await self._run.nap("act", self._rank)
         return function()
 
@@ -153,6 +165,10 @@ class InferenceRank(Alive, InferenceWorker):
 
     async def rebuild(self):
         await self._run.nap("load", self._inference_rank)
+
+    async def load(self, *arguments):
+        await PROCESS.get().be_stuck("within")
+        return await super().load(*arguments)
 
     def answer(self, payloads, sizes, mode):
         for payload in payloads:
@@ -270,7 +286,8 @@ class Trained:
         out = self.run.out
         for piece in pieces:
             assert piece.payload["of"] == name_of(piece), "a piece has the data of another"
-            assert torch.equal(piece.payload["data"], torch.arange(self.run.picture_bytes // 4))
+            assert torch.equal(piece.payload["data"], data_of(piece, self.run.picture_bytes // 4))
+            assert piece.ticket not in self.run.lost, "a rollout counts that was lost with its env worker"
             assert (piece.rank, piece.ticket.batch) == (self.rank, self.batch)
             assert piece.oldest >= self.batch - self.run.bound, "an action is older than the bound"
             assert piece.newest <= self.batch, "an action was made by a policy that is not trained yet"

@@ -32,20 +32,35 @@ class Process:
     listening: dict = field(default_factory=dict)
     files: list = field(default_factory=list)
     """Memory files, as descriptor and inode."""
+    late: bool = False
+    """What it says takes as long as a message may take."""
     fuse: int = 0
     """Messages until `at_its_end` is called, if any."""
+    last_word: bytes = b""
+    """What a message has in it behind which `at_its_end` is called, if any."""
     at_its_end: object = None
+    stuck: tuple = ()
+    """Where, and for how many seconds, new weights are held up next, if at all."""
 
     def __post_init__(self):
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
-    def burn(self):
-        """A message is sent or heard."""
+    def burn(self, data=b""):
+        """A message is heard, or `data` sent."""
+        if self.last_word and self.last_word in data:
+            self.last_word = b""
+            asyncio.get_running_loop().call_soon(self.at_its_end)
         if self.fuse:
             self.fuse -= 1
             if not self.fuse:
                 asyncio.get_running_loop().call_soon(self.at_its_end)
+
+    async def be_stuck(self, where):
+        """Wait, if this process is held up there."""
+        if self.stuck and self.stuck[0] == where:
+            (_, seconds), self.stuck = self.stuck, ()
+            await asyncio.sleep(seconds)
 
     def run(self, function, *arguments):
         """Do something as this process, at once."""

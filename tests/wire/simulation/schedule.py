@@ -19,6 +19,7 @@ from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
 from rlinf_async.wire import connection, memory, payloads
+from rlinf_async.wire.strangers import Strangers
 from tests.making import drawn_plan, run_settings
 from tests.wire.simulation import parts
 from tests.wire.simulation.cluster import DIED, Actor, Cluster, FailedTask
@@ -29,6 +30,8 @@ from tests.wire.simulation.processes import PROCESS, ProcessLoop
 DEATHS = (DIED, ray.exceptions.ActorUnschedulableError)
 ENDINGS = (PeerError, DeadlineError, FailedTask, *DEATHS, ray.exceptions.ActorUnavailableError)
 """Errors by which a run may end whose wire is cut, or that loses what it cannot do without."""
+LAST_WORDS_S = 60.0
+"""After which what was said before the end of a run has arrived."""
 DEADLINE_S = 3000.0
 LIMIT_S = 40_000.0
 """Of virtual time: a run that has not ended by then waits for ever."""
@@ -64,7 +67,7 @@ class Schedule:
     def __init__(self, seed):
         self.seed, self.rng, self.out = seed, random.Random(seed), Outcome()
         draw = self.rng.choice
-        self.bound, self.dynamic = draw((0, 1, 1, 2)), self.rng.random() < 0.7
+        self.bound, self.dynamic = draw((0, 1, 1, 2, 2)), self.rng.random() < 0.7
         self.streaming = self.rng.random() < 0.5
         self.plan = drawn_plan(
             draw,
@@ -75,13 +78,17 @@ class Schedule:
             shards_per_worker=(1, 2),
             rollout_epochs=(1, 1, 2),
         )
-        self.first, self.batches, self.horizon = draw((0, 0, 5)), draw((2, 3)), draw((1, 2, 3))
+        self.first, self.horizon = draw((0, 0, 5)), draw((1, 2, 3))
+        self.batches = draw((2, 3)) if self.bound < 2 else draw((3, 4))
         self.nodes = [f"node {number}" for number in range(draw((1, 1, 2, 3)))]
         self.hides = draw((0, 0, 0.3))
         self.delay_s = draw((0.001, 0.05, 1.0))
         self.inline_bytes, self.picture_bytes = draw((64, 10_000)), draw((8, 200))
+        self._damages, self._damaged = draw((0, 0, 0.2)), set()
         self.weights, self.part_bytes = draw((4, 40)), draw((64, 2**24))
         self.questions, self._stepping = count(), []
+        self.lost = set()
+        """Tickets of rollouts that were lost with their env workers."""
         self._scales = {
             kind: [draw((0, 0.1, 0.1, 0.4, 3)) for _ in range(32)] for kind in ("env", "act", "load", "train")
         }
@@ -153,6 +160,8 @@ class Schedule:
         except ENDINGS as error:
             if not self.faults.fatal:
                 raise
+            if isinstance(error, DeadlineError) and not self.faults.unheard:
+                raise  # somebody should have heard of it
             self.out.ended_by = error
         except TimeoutError:
             raise AssertionError(f"somebody waits for ever: {LIMIT_S:g} s are over") from None
@@ -184,11 +193,13 @@ class Schedule:
 
         yield patch(connection, "ray", cluster)
         yield patch(connection, "socket", self.network)
+        yield patch(connection, "STRANGERS", Strangers())
         for module in (memory, weight_file):
             yield patch(module, "machine", lambda: PROCESS.get().machine)
         yield patch(memory.os, "memfd_create", memfd_create)
         yield patch(payloads, "INLINE_BYTES", self.inline_bytes)
         yield patch(weight_mirror, "PART_BYTES", self.part_bytes)
+        yield patch(weight_mirror, "packed_part", partial(self._packed_part, weight_mirror.packed_part))
         yield patch(weights, "ThreadPoolExecutor", parts.SendingThread)
         yield patch(rlinf_async.loops.env, "REQUEST_NUMBERS", count())
         yield patch(revivals, "ray", cluster)
@@ -198,6 +209,16 @@ class Schedule:
             revivals, "os", SimpleNamespace(kill=lambda number, _: cluster.end(cluster.by_number(number)))
         )
         yield patch(revivals, "record_failure", self.record)
+
+    def _packed_part(self, packed_part, place, before, index):
+        """A part of weights, which comes damaged now and then, and once at most."""
+        part, name = packed_part(place, before, index), (place, index)
+        if self.rng.random() < self._damages and name not in self._damaged:
+            self._damaged.add(name)
+            if isinstance(part.content, bytes):
+                return part._replace(content=part.content[:-1] + bytes([part.content[-1] ^ 1]))
+            return part._replace(content=part.content._replace(words=part.content.words ^ 1))
+        return part
 
     # -- the driver --
 
@@ -226,6 +247,7 @@ class Schedule:
                 for rank in range(plan.env_workers)
             ],
         }
+        channel, self._died_at_the_end = requests._object, False
         self._watched, self._ending = [], False
         self.revivals = Revivals(
             self,
@@ -258,6 +280,8 @@ class Schedule:
         await self._calls(requests.close_requests.remote())
         await self._calls(coordinator.close_weights.remote())
         await self._calls(*serving)
+        await asyncio.sleep(LAST_WORDS_S)
+        assert self._died_at_the_end or not (left := channel._broker._open_requests), f"{left} are in the book"
 
     def _keep(self, group, method, *arguments):
         """Begin the loops of a group, which are brought back when their processes die."""
@@ -272,6 +296,7 @@ class Schedule:
                 return await call
             except DEATHS as died:
                 if self._ending:
+                    self._died_at_the_end = True
                     return None
                 call = await self._drive_revival(self.revivals.begin(group, rank, died))
                 if call is None:
