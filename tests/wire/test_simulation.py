@@ -1,12 +1,18 @@
 """Whatever befalls processes, network and nodes: nobody waits for ever, and each piece is trained once."""
 
 import os
+import pickle
 import sys
+import tomllib
 from collections import Counter
 
 import pytest
 
+from tests.wire.simulation.faults import Opened
+from tests.wire.simulation.processes import Process
 from tests.wire.simulation.schedule import Schedule
+from tests.wire.simulation.wrong_lines import LINES
+from tests.wrong_lines import ROOT, changed
 
 SCHEDULES = int(os.environ.get("WIRE_SCHEDULES", "600"))
 """How many are tried; more with WIRE_SCHEDULES=4000."""
@@ -42,6 +48,10 @@ def test_the_schedules_are_as_hostile_as_they_say(outcomes):
         "slow",
         "node",
         "power",
+        "late",
+        "idle",
+        "stranger",
+        "stuck",
         "cut",
         "half open",
         "channel",
@@ -59,3 +69,14 @@ def test_a_seed_gives_the_same_schedule_again():
     for seed in range(20):
         one, other = Schedule(seed).play(), Schedule(seed).play()
         assert (one.seconds, one.turns, one.trained) == (other.seconds, other.turns, other.trained), seed
+
+
+def test_the_wrong_lines_beside_the_simulation_are_lines_of_the_package():
+    for line in tomllib.loads(LINES.read_text())["line"]:
+        changed((ROOT / line["file"]).read_text(), line["old"], line["new"], file=line["file"])
+
+
+def test_a_message_of_somebody_without_the_token_would_be_noticed_if_it_were_opened():
+    process = Process("env-0", "node 0", "node 0", 0)
+    with pytest.raises(AssertionError, match="env-0 has opened what a stranger has sent"):
+        process.run(pickle.loads, pickle.dumps((Opened(),)))

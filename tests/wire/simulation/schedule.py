@@ -281,7 +281,9 @@ class Schedule:
         await self._calls(coordinator.close_weights.remote())
         await self._calls(*serving)
         await asyncio.sleep(LAST_WORDS_S)
-        assert self._died_at_the_end or not (left := channel._broker._open_requests), f"{left} are in the book"
+        assert self._died_at_the_end or not (left := channel._broker._open_requests), (
+            f"{left} are in the book"
+        )
 
     def _keep(self, group, method, *arguments):
         """Begin the loops of a group, which are brought back when their processes die."""
