@@ -31,7 +31,7 @@ class Faults:
         self.fatal = False
         """True once something has happened that may end the run."""
         self.unheard = False
-        """True once something may be lost of which nobody is told: who waits for it waits until a deadline."""
+        """True once something may be lost of which nobody is told: who waits for it has a deadline only."""
         self._lost = False
 
     def begin(self):
@@ -100,7 +100,7 @@ class Faults:
         self._rng.choice(ways).cut()
 
     async def _stranger(self):
-        """Somebody without the token connects to whoever listens, and says nothing, nonsense, or a message."""
+        """Somebody without the token connects to whoever listens: says nothing, nonsense, or a message."""
         listening = self._rng.choice(list(self._run.network.listeners.values()))
         stranger = self._cluster.process("stranger", listening.process.node)
         frame = pickle.dumps((Opened(),), protocol=5)
@@ -207,7 +207,7 @@ class Faults:
 
 
 def _asks_again(owner):
-    """Say whether this is the way of `Callers`, which make it again, and nobody waits for what comes there."""
+    """Say whether this is the way of `Callers`, which make it again, and nobody waits for an answer."""
     return isinstance(owner, Caller) and owner._peer not in NEEDED and not owner._waits
 
 

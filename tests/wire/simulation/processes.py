@@ -115,7 +115,7 @@ class ProcessLoop(VirtualLoop):
     """A virtual event loop whose tasks are of processes, and whose sockets are those of a network.
 
     It never asks the system for anything: nothing comes from outside, and no other thread has work for it. So
-    a turn is what asyncio's is without that: what is due joins what is ready, and all that was ready then runs.
+    a turn is what asyncio's is without that: what is due joins what is ready, and what was ready then runs.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""`python -m tests.wire.simulation.wrong_lines [NUMBER...]`: how many schedules until each wrong line is noticed?
+"""`python -m tests.wire.simulation.wrong_lines [NUMBER...]`: how many schedules notice each wrong line?
 
 Each line of `wrong_lines.toml` is made alone, in a copy of the package, and seeds are played there until one
 fails, or `--most` have been.
