@@ -14,12 +14,12 @@ from rlinf_async.loops.run_settings import RunSettings
 
 BLOCK_KEY = "async"
 MISSING_VALUE = "???"
-"""The value of OmegaConf for a key that a config has left to others."""
+"""OmegaConf's value for a key that a config requires and does not set."""
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """A config without interpolations, and without the keys that it leaves to others by `???`."""
-    # OmegaConf does not raise for `???` here: `to_container` gives the string itself, which is then left out.
+    """Return a config as plain data, with interpolations resolved and without keys of the value `???`."""
+    # `to_container` does not raise for `???`: it returns the string, which `_present` leaves out.
     return _present(OmegaConf.to_container(cfg, resolve=True))
 
 
@@ -30,10 +30,10 @@ def _present(tree: Any) -> Any:
 
 
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
-    """Return the block as plain data, with blocks in the place of flags; empty where there is none.
+    """Return the block as plain data, each flag replaced by the block that it stands for; empty if absent.
 
     Raises:
-        ValueError: it is no block, has another name, or its content stands outside of it.
+        ValueError: `async` is not a block or is misspelt, or its keys stand outside of it.
     """
     if wrong := misplaced(cfg):
         raise ValueError(wrong)
@@ -47,7 +47,7 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
 
 
 def _nearest_mode(content: object) -> str:
-    """The mode that somebody may have meant who gave one value for the block."""
+    """The mode that the user may have meant by `async=CONTENT`."""
     # YAML reads the word `off` as False.
     if content is False:
         return "off"
@@ -55,25 +55,25 @@ def _nearest_mode(content: object) -> str:
 
 
 def _written(content: object) -> str:
-    """As YAML has it."""
+    """`content` as YAML writes it."""
     return str(content).lower() if isinstance(content, bool) else shortened(content)
 
 
 def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
-    """A copy of `cfg` with the block of that mode and nothing else in it."""
+    """Return a copy of `cfg` with a block that has only `mode`."""
     changed = copy.deepcopy(cfg)
-    # Hydra's configs are in struct mode, which refuses a block that was not there.
+    # Hydra's configs are in struct mode, which refuses new keys.
     with open_dict(changed):
         changed[BLOCK_KEY] = {"mode": mode}
     return changed
 
 
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
-    """The keys of the block that matter while level 2 is on, with every `auto` resolved."""
+    """Return the keys of the block that have an effect while level 2 is on, with every `auto` resolved."""
     rollout = {
         "shards": settings.plan.shards_per_worker,
         "max_batch_size": settings.max_batch_size,
-        # A run counts seconds, the key of the block milliseconds.
+        # `max_wait` is in seconds, the key in milliseconds.
         "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
     }
     return {"rollout": rollout, "advanced": {"balance": settings.asynchrony.advanced.balance}}

@@ -1,9 +1,10 @@
-"""The border at which the loops take what environments and policies give, of known types and shapes.
+"""Checks and copies the values that environments and policies return, before the loops use them.
 
-Every host has its environments and policies cross it, so that what trains on one trains on all. What
-environments have shown is copied, as they may go on writing into their arrays. Flags are bool and numbers are
-tensors, whatever arrays or lists they were. Shapes follow from the number of environments and the steps of a
-decision; what an observation consists of is learnt from the first one, and later ones are held to it.
+Every host passes the outputs of its environments and policies through this module, so that an environment or
+a policy that trains on one host trains on all. Observations are copied, as environments may reuse their
+arrays. Flags become bool tensors and numbers become tensors, from arrays or lists of any kind. Expected
+shapes follow from the number of environments and the steps of a decision. The first observation defines the
+fields of an observation; later ones must have the same.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ import torch
 from rlinf_async.hosts.observations import kept
 
 Tensors = dict[str, torch.Tensor]
-Place = Literal["reset", "step", "final"]
-"""The moment at which an observation was shown; the last is that of an episode which another has followed."""
+ObservationKind = Literal["reset", "step", "final"]
+"""The source of an observation: a reset, a step, or (final) the last step of an episode that was reset
+since."""
 
 SCORE_FIELDS = ("prev_logprobs", "prev_values")
-"""Fields of what a policy says of its actions, with an item for each environment."""
-# RLinf's `env_interact_step` reads these (0.3 and main): a further one would reach a run uncopied.
+"""Fields of a policy's result, beside its actions, with an item for each environment."""
+# RLinf's `env_interact_step` reads these (0.3 and main): if it read another, its value would not be copied.
 READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
-"""Keys of the information after a step that are read, besides final observations."""
+"""Keys of a step's `info` mapping that a run reads, besides final observations."""
 
 
 MAX_EXACT = 2**24
-"""The largest whole number up to which float32 holds all."""
+"""float32 represents every whole number up to this one."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """The properties of one field of an observation."""
+    """The type and the shape of one field of an observation."""
 
     kind: str
-    """`float`, `int`, `bool` or `complex` of arrays; the type of anything else."""
+    """`float`, `int`, `bool` or `complex` for arrays; for other values, the name of their type."""
     shape: tuple[int, ...] | None = None
     """The shape of an array, with the environments first."""
 
@@ -47,47 +49,47 @@ class Field:
 
 @dataclass(frozen=True)
 class Step:
-    """The results of B environments for a decision of C steps, in memory of their own."""
+    """The results of B environments for a decision of C steps, copied."""
 
     observation: dict[str, Any]
-    """The last of the decision."""
+    """The observation after the last step of the decision."""
     rewards: torch.Tensor
-    """[B, C], of the type that they had if it has fractions, else float32."""
+    """[B, C], in the environments' floating-point type, or in float32 if they returned another type."""
     terminations: torch.Tensor
     """[B, C] bool."""
     truncations: torch.Tensor
     """[B, C] bool."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The last of the decision. Copied is what is read of it: `final_observation`, `episode`, the same in
-    `final_info`, and interventions."""
+    """The `info` of the last step. Only the entries that a run reads are copied: `final_observation`,
+    `episode`, the same in `final_info`, and interventions."""
 
     @property
     def dones(self) -> torch.Tensor:
-        """[B, C] bool: the episode has come to its end, or was cut off."""
+        """[B, C] bool: the episode terminated or was truncated."""
         return self.terminations | self.truncations
 
-    # The one definition of an episode's end inside a decision: its first termination or truncation. What an
-    # environment does in later steps of the decision belongs to no episode that is trained or evaluated.
+    # The one definition of an episode's end inside a decision: its first termination or truncation. Later
+    # steps of the decision belong to no episode that is trained or evaluated.
 
     @property
     def ended(self) -> torch.Tensor:
-        """[B] bool: an episode has ended in a step of this decision."""
+        """[B] bool: an episode ended in a step of this decision."""
         return self.dones.any(dim=1)
 
     @property
     def cut(self) -> torch.Tensor:
-        """[B] bool: the first end in this decision is a truncation, and no termination at the same step."""
+        """[B] bool: the first end in this decision is a truncation without a termination at the same step."""
         return (self._first_end & ~self.terminations).any(dim=1)
 
     @property
     def reward(self) -> torch.Tensor:
-        """[B] float32, the sum of the rewards up to, and with, the first end in this decision."""
-        # `where`: after an end a reward may be of any kind, and 0 times infinity is not 0.
+        """[B] float32, the sum of the rewards up to and including the first end in this decision."""
+        # `where`, not a product: a reward after the end may be infinite, and 0 times infinity is not 0.
         return torch.where(self._over, 0.0, self.rewards.float()).sum(dim=1)
 
     @property
     def _over(self) -> torch.Tensor:
-        """[B, C] bool: an earlier step of this decision has ended the episode."""
+        """[B, C] bool: the episode ended in an earlier step of this decision."""
         return (self.dones.long().cumsum(dim=1) - self.dones.long()) > 0
 
     @property
@@ -95,7 +97,7 @@ class Step:
         return self.dones & ~self._over
 
     def shown(self) -> dict[str, Any]:
-        """All that has to be finite."""
+        """The values that must be finite, by names for messages."""
         statistics = (self.info.get("final_info") or self.info).get("episode")
         return shown(self.observation, self.rewards, self.info.get("final_observation"), statistics)
 
@@ -106,52 +108,52 @@ def shown(
     final: Any = None,
     statistics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All of an output that has to be finite, by names for messages."""
+    """Return the values of an environment's output that must be finite, by names for messages."""
     numbers = {"rewards": rewards, **observation, "final_observation": final}
     if rewards is not None:
-        # Advantages are scaled by a deviation: a reward of 1e38 is finite, and nothing that is made of it.
+        # Advantages are divided by a standard deviation: a reward of 1e38 is finite, but its square is not.
         squares = torch.where(torch.isfinite(rewards), rewards.float().square(), 0.0)
         numbers["squares of rewards in float32"] = squares
     return numbers | ({"statistics of episodes": statistics} if statistics else {})
 
 
 class Contract:
-    """The outputs that the `size` environments of a shard have to give, as their first rollout has shown
-    them.
+    """Checks the outputs of the `size` environments of a shard, against the fields seen in their first
+    rollout.
 
-    Every method raises a ValueError that names them, the field, what they gave and what was expected.
+    Every method raises a ValueError that names the environments, the field, its value and the expected one.
     """
 
     def __init__(self, shard: int, size: int, *, fields: Collection[str] = ()) -> None:
-        """`fields`: of observations that policies are shown, if they are not shown all."""
+        """`fields`: the fields of observations that policies receive; empty for all."""
         self._shard, self._size = shard, size
         self._field_names = frozenset(fields)
         self._name = ""
-        self._first_fields: dict[Place, dict[str, Field]] = {}
+        self._first_fields: dict[ObservationKind, dict[str, Field]] = {}
         self._proven = False
 
     def of(self, env: object) -> Contract:
-        """The same, for messages about these environments."""
+        """Return this contract, with the class name of `env` in its messages from now on."""
         self._name = type(env).__name__
         return self
 
     @property
     def owner(self) -> str:
-        """The environments, in messages."""
+        """The name of the environments in messages."""
         name = f" ({self._name})" if self._name else ""
         return f"the environments of shard {self._shard}{name}"
 
     def prove(self) -> None:
-        """A rollout is complete: others that take the place of these environments are held to it, too."""
+        """Keep the fields seen so far, as a rollout is complete: rebuilt environments must have the same."""
         self._proven = True
 
     def forget(self) -> None:
-        """Others take the place of these environments: they may show something else if these never worked."""
+        """Expect rebuilt environments, which may have other fields if no rollout was ever completed."""
         if not self._proven:
             self._first_fields = {}
 
     def reset(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The observation and the information of a reset."""
+        """Return the observation and the `info` of a reset."""
         if not isinstance(value, tuple | list) or len(value) != 2:
             raise ValueError(
                 self._refusal(f"a {_sort(value)} by reset", "a pair of an observation and information")
@@ -174,9 +176,9 @@ class Contract:
             info=self._info(last(infos)),
         )
 
-    def observation(self, value: Any, place: Place = "reset") -> dict[str, Any]:
-        """A copy of what was shown, with numbers as tensors."""
-        name = "final observation" if place == "final" else "observation"
+    def observation(self, value: Any, kind: ObservationKind = "reset") -> dict[str, Any]:
+        """Return a copy of an observation, with arrays as tensors."""
+        name = "final observation" if kind == "final" else "observation"
         if not isinstance(value, Mapping):
             raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
         read = {field: value[field] for field in value if not self._field_names or field in self._field_names}
@@ -193,11 +195,11 @@ class Contract:
             if each.shape is not None and each.shape[0] != self._size:
                 expectation = f"an item for each of their {self._size} environments"
                 raise ValueError(self._refusal(f"the {name} {path!r} as {each}", expectation))
-        self._compare(name, fields, place)
+        self._compare(name, fields, kind)
         return own
 
     def numbers(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of `value` as a tensor of numbers of this shape; of float32, if it has no fractions."""
+        """Return a copy of `value` as a tensor of this shape; in float32 if `value` is not floating-point."""
         tensor = self._shaped(name, value, shape)
         if tensor.is_floating_point():
             return tensor
@@ -209,7 +211,7 @@ class Contract:
         return tensor.float()
 
     def flags(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of `value` as a tensor of bool of this shape."""
+        """Return a copy of `value` as a bool tensor of this shape."""
         tensor = self._shaped(name, value, shape)
         # NaN as bool is True: it would end an episode.
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
@@ -224,7 +226,7 @@ class Contract:
         return tensor
 
     def _array(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of numbers on the CPU; `shape` is what is expected."""
+        """Return a copy of an array of numbers on the CPU; `shape` is the expected one, for messages."""
         tensor = value
         if not isinstance(value, torch.Tensor):
             # Kinds of numpy: b bool, i and u whole numbers, f fractions. Others are refused below.
@@ -232,12 +234,12 @@ class Contract:
             tensor = kept(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
-        # Without `copy` a tensor on the CPU would come back itself, in memory that the environments write to.
+        # `copy`: without it `to` returns a CPU tensor itself, and the environments may overwrite its memory.
         copy_on_cpu: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
         return copy_on_cpu
 
     def _info(self, value: Any, keys: Collection[str] = READ_KEYS) -> dict[str, Any]:
-        """Return information with copies of the entries `keys`, and of final observations."""
+        """Return `info` with copies of the entries `keys` and of final observations."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -274,8 +276,8 @@ class Contract:
             raise ValueError(self._refusal(f"{name} {list(statistic.shape)}", expectation))
         return statistic
 
-    def _compare(self, name: str, fields: Mapping[str, Field], place: Place) -> None:
-        """Hold fields to what they were first, wherever they were shown, and to be there where they were."""
+    def _compare(self, name: str, fields: Mapping[str, Field], kind: ObservationKind) -> None:
+        """Check that fields have their first type and shape, and that the same fields are there."""
         # Fields of resets and of steps are compared with each other: a policy sees both in one batch.
         first_fields = {path: each for fields in self._first_fields.values() for path, each in fields.items()}
         for path in fields.keys() & first_fields.keys():
@@ -286,9 +288,9 @@ class Contract:
                     )
                 )
         # A final observation may lack fields, as in stock RLinf: `prepare_observations` has None for them.
-        if place == "final":
+        if kind == "final":
             return
-        first = self._first_fields.setdefault(place, dict(fields))
+        first = self._first_fields.setdefault(kind, dict(fields))
         for path in first.keys() - fields.keys():
             raise ValueError(self._refusal(f"the {name} without {path!r}", f"{first[path]} as at first"))
         for path in fields.keys() - first.keys():
@@ -299,10 +301,10 @@ class Contract:
 
 
 def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
-    """Check that environments reset themselves, and go on beyond their ends, as their `section` says.
+    """Check that environments have the values of `auto_reset` and `ignore_terminations` in their `section`.
 
     Raises:
-        ValueError: they do not; the section stands at `key`.
+        ValueError: they have others; `key` is the section's place in the config.
     """
     for name in ("auto_reset", "ignore_terminations"):
         does, wants = bool(getattr(env, name, section[name])), bool(section[name])
@@ -314,8 +316,8 @@ def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
 
 
 def last(values: object) -> Any:
-    """Return the value after the last step: environments may show all steps of a decision, or the last
-    one.
+    """Return the value of the last step: environments may return a list with every step of a decision, or
+    only the last one.
     """
     if isinstance(values, list | tuple):
         return values[-1] if values else None
@@ -323,7 +325,7 @@ def last(values: object) -> Any:
 
 
 def _nameless(tree: Mapping[Any, Any]) -> Iterator[Any]:
-    """Names of fields that are no texts, at any depth."""
+    """Names of fields, at any depth, that are not strings."""
     for name, value in tree.items():
         if not isinstance(name, str):
             yield name
@@ -354,7 +356,7 @@ def _numeric(tensor: torch.Tensor) -> str:
 
 
 def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
-    """A list of numbers or of arrays, as one array; of objects where they do not fit together."""
+    """A list of numbers or of arrays as one array; an array of objects if their shapes differ."""
     plain = [value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for value in values]
     try:
         # numpy raises for rows of different lengths; the array of None is then refused by its type.
@@ -372,12 +374,12 @@ def decided(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return the checked result of `predict_action_batch` for `size` environments.
 
     Returns:
-        Actions [B, C, action_dim] of the C steps of a decision; and what the policy says of them, with
+        Actions [B, C, action_dim] of the C steps of a decision; and the policy's result for them, with
         `prev_logprobs` [B, ...], `prev_values` [B, ...] or None, and `forward_inputs` {name: [B, ...]} where
-        it gives them.
+        the policy returns them.
 
     Raises:
-        ValueError: the policy has returned something else.
+        ValueError: the policy returned something else.
     """
     if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], Mapping):
         raise ValueError("predict_action_batch has to return actions and a mapping of what it says of them")

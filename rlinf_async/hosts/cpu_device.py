@@ -6,7 +6,7 @@ import torch
 
 
 class CpuDevice:
-    """Names of `torch.cuda` with the meaning that they have on a CPU: one device, no memory to watch."""
+    """Functions of `torch.cuda` for a CPU: one device, and no device memory."""
 
     def is_available(self) -> bool:
         return True
@@ -18,7 +18,7 @@ class CpuDevice:
         """Do nothing: there is one device."""
 
     def synchronize(self, device: object = None) -> None:
-        """Work on a CPU is done when its call returns."""
+        """Do nothing: work on a CPU is complete when its call returns."""
 
     def empty_cache(self) -> None:
         """Do nothing: no memory is cached."""
@@ -27,20 +27,20 @@ class CpuDevice:
         """Do nothing: there are no device handles to collect."""
 
     def reset_peak_memory_stats(self, device: object = None) -> None:
-        """Device memory is not counted."""
+        """Do nothing: there is no device memory."""
 
     def memory_allocated(self, device: object = None) -> int:
-        """Bytes of device memory: none."""
+        """Return 0 bytes: there is no device memory."""
         return 0
 
     memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
     def get_rng_state(self, device: object = None) -> torch.Tensor:
-        """The state of torch's generator."""
+        """Return the state of torch's generator."""
         return torch.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
-        """Go on from that `state` of torch's generator."""
+        """Set the state of torch's generator."""
         torch.set_rng_state(state)
 
     def manual_seed_all(self, seed: int) -> None:

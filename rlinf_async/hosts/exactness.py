@@ -1,6 +1,6 @@
-"""Tells for each level if it computes what the loop with all levels off would, and if not, why.
+"""Says of each level whether a run with it computes the same as the synchronous loop, and if not, why.
 
-Also: the reason for which inference may not score for the learner, as it would compute something else.
+Also gives the reason why inference may not score samples for the learner: its numbers would differ.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from rlinf_async.hosts.footprints import precision_of
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
-# The entry points of `rlinf_async.models` in pyproject.toml, but for `tiny_pi0`: it draws one denoise step
-# for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP`).
+# All entry points of `rlinf_async.models` in pyproject.toml except `tiny_pi0`, which draws one denoise step
+# for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP_MODELS`).
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
-"""Entry points of this package: each draws for every sample by itself."""
+"""Models of this package that draw random numbers for every sample separately."""
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:
@@ -36,15 +36,15 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
 def rollout_exactness(asynchrony: AsyncConfig, *, model: str, shares: str | None) -> str:
     """Return the verdict on level 2, with a policy called `model`.
 
-    `shares` says what the samples of one forward pass of that policy share besides its weights; empty for
-    nothing, None where it was not examined.
+    `shares` names random numbers that the policy draws once for all samples of a forward pass; empty if there
+    are none, None if the policy was not examined.
     """
     if not asynchrony.rollout.enabled:
         return "off"
     if shares is None:
         return (
-            f"{NOT_EXAMINED} (nobody has looked at what chance {model} draws for all samples of one forward "
-            "pass at once; where it draws for each by itself, trajectories are the same in distribution)"
+            f"{NOT_EXAMINED} ({model} may draw random numbers once for all samples of a pass; where it "
+            "draws for each sample separately, trajectories are the same in distribution)"
         )
     more = f"; {shares}" if shares else ""
     return (
@@ -54,9 +54,7 @@ def rollout_exactness(asynchrony: AsyncConfig, *, model: str, shares: str | None
 
 
 def own_chance(model: object) -> str | None:
-    """Return `shares` for a policy of `rlinf_async.models`: "" for this package's, None (not known) for
-    others.
-    """
+    """Return `shares` for a policy of `rlinf_async.models`: "" for those of this package, None for others."""
     return "" if model in OWN_MODELS else None
 
 
@@ -69,8 +67,8 @@ def streamer_exactness(
     """Return the verdict on level 3.
 
     Args:
-        deferred: the reason for which the learner waits for the whole batch, where it does.
-        more: further reasons why a host computes something else on a part of a batch.
+        deferred: the reason why the learner waits for the whole batch, if it does.
+        more: further reasons why the result on a part of a batch differs on this host.
     """
     if not settings.asynchrony.streamer.enabled:
         return "off"
@@ -93,11 +91,12 @@ def streamer_exactness(
 def why_learner_scores(
     asynchrony: AsyncConfig, *, learner: object, inference: object, share: bool = False
 ) -> str:
-    """Return the reason for which the learner scores all by itself; none where inference may help.
+    """Return the reason why the learner scores every batch alone; empty if inference may help.
 
     Args:
-        learner: the precision in which the learner computes, and `inference` that of inference ranks.
-        share: True if both are on the same accelerators, where inference has no time of its own.
+        learner: the learner's precision.
+        inference: the precision of inference ranks.
+        share: True if both use the same accelerators, so that inference is not idle while the learner scores.
     """
     if share:
         return "inference is on its accelerators"

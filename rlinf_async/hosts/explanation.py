@@ -27,7 +27,7 @@ SHARED_SCORING = (
     "shows that both compute alike"
 )
 
-SYNCHRONOUS = "off: the synchronous schedule, in workers of this package"
+SYNCHRONOUS_NOTE = "off: the synchronous schedule, in workers of this package"
 
 Row = tuple[str, str]
 
@@ -51,11 +51,11 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
 
 
 def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
-    """Return the division of work, the way of the weights, the effect of deaths and who listens, as plain
-    data.
+    """Return the sizes of a run, its weight publication, the effect of a process's death and the listening
+    processes, as plain data.
 
     Args:
-        why: the reason for the number of shards, in a sentence.
+        why: the reason for the number of shards, as a sentence.
     """
     return {
         **_size_facts(settings, why=why),
@@ -68,7 +68,7 @@ def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
 
 
 def scorer(settings: RunSettings) -> str | None:
-    """Return who makes the pass that anchors a batch, None where it is not made."""
+    """Return a sentence on the processes that recompute a batch's log-probabilities; None if none does."""
     if not settings.asynchrony.recomputes:
         return None
     if settings.scored_by_inference:
@@ -112,7 +112,7 @@ def _size_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
 
 
 def deaths(settings: RunSettings) -> str:
-    """Return the effect of the death of an env worker or an inference rank on a run of several processes."""
+    """Return the effect of the death of an env worker or an inference rank, as the end of a sentence."""
     survive, restartable = settings.asynchrony.survive, settings.restartable
     window_s = settings.asynchrony.advanced.window_s
     if not survive.process_restarts:
@@ -123,15 +123,15 @@ def deaths(settings: RunSettings) -> str:
 
 
 def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int, key: str) -> str:
-    """Why there are as many shards as there are.
+    """Return the reason for the number of shards, as a sentence.
 
     Args:
         train: the `env` section of the training environments.
-        stages: what the framework's config asks for at `key`, where level 2 does not.
+        stages: the number of shards in the framework's config, at `key`, which applies unless level 2 sets
+            one.
     """
     simulator = str(train["env_type"])
-    # In the order in which `simulators.divide` and `core.sharding.choose_shards` decide: the first
-    # that holds is the reason.
+    # The same order of conditions as in `simulators.divide` and `core.sharding.choose_shards`.
     if hold_one_environment(train):
         return f"{simulator} simulates one environment at a time on the CPU: each is a shard"
     if not rollout.enabled:
@@ -146,7 +146,7 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
         return f"auto: {key} is kept"
     if how == "unknown":
         return (
-            f"auto: {simulator} is not split, as nobody has looked at it; async.rollout.shards=2 splits it, "
+            f"auto: {simulator} is not split, as it is not examined here; async.rollout.shards=2 splits it, "
             "which costs time where it batches its environments on an accelerator"
         )
     if how == "apart":
@@ -155,7 +155,7 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
 
 
 def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
-    """Yield remarks on settings that no level tells of itself."""
+    """Yield remarks on settings that the rows of the levels do not mention."""
     asynchrony = settings.asynchrony
     if asynchrony.deterministic:
         yield (
@@ -179,22 +179,22 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
 
 
 def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
-    """The levels that are on, for a reader; `none` says what runs if there are none."""
+    """Yield rows with the levels that are on; `none` is the sentence for a run without any."""
     on = [name for name, is_on in facts["levels"].items() if is_on]
-    yield "levels", ", ".join(on) or (SYNCHRONOUS if any(facts["skip"].values()) else none)
+    yield "levels", ", ".join(on) or (SYNCHRONOUS_NOTE if any(facts["skip"].values()) else none)
     for name in on:
         yield f"  {name}", facts["exactness"][name]
     yield from dead_work.rows(facts)
 
 
 def change_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """The settings that give way to the levels, for a reader."""
+    """Yield rows with the settings that the levels change."""
     for change in facts["changes"]:
         yield "changed", str(Change(**change))
 
 
 def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield rows for a reader: the bound on the age of samples, and the correction for it."""
+    """Yield rows with the bound on staleness and the off-policy correction."""
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
     if facts["proximal"]:
@@ -214,7 +214,7 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """The sizes that `run_facts` says, for a reader."""
+    """Yield rows with the sizes from `run_facts`."""
     ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
     yield "ranks", ", ".join(f"{name} {count}" for name, count in ranks.items())
     yield (
@@ -242,7 +242,7 @@ def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
-    """The places where processes listen, for a reader."""
+    """Yield rows with the addresses on which processes listen."""
     by_process: dict[str, list[str]] = {}
     for place in facts["listens"]:
         by_process.setdefault(place["who"], []).append(place["what"])
@@ -260,11 +260,11 @@ def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def show_rows(rows: Iterable[Row], notes: Iterable[str], console: Console) -> None:
-    """Print them as one table."""
+    """Print rows and notes as one table."""
     table = Table(show_header=False, title="What this config does", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in (*rows, *(("note", note) for note in notes)):
-        # Values have brackets, which rich would take for markup and not print.
+        # Values contain brackets, which rich would take for markup and not print.
         table.add_row(name, escape(text))
     console.print(table)

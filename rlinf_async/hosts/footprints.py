@@ -1,4 +1,4 @@
-"""The memory of accelerators, as `explain` says it: as plain data, and for a reader.
+"""The accelerator memory that a run needs, for `explain`: as plain data and as rows of its table.
 
 The number of parameters of a policy is read from its checkpoint, without loading it.
 """
@@ -19,7 +19,7 @@ from rlinf_async.loops.run_settings import RunSettings
 BILLION = 10**9
 GIGABYTE = 10**9
 PUBLISHED_VERSIONS = 2
-"""Versions of the trained weights that are kept for inference: the newest, and the next."""
+"""Versions of the trained weights that are kept for inference: the newest and the next one."""
 PRECISION_NAMES = {
     "32": "fp32",
     "32-true": "fp32",
@@ -30,21 +30,21 @@ PRECISION_NAMES = {
     "bf16-mixed": "bf16",
     "bfloat16": "bf16",
 }
-"""The frameworks' other words for precisions."""
+"""The frameworks' other names of precisions."""
 BYTES_OF_PRECISION = {"fp32": 4, "fp16": 2, "bf16": 2}
 MAX_HEADER_BYTES = 100_000_000
-"""Most bytes of a safetensors file's header, by the library's own limit."""
+"""The largest header of a safetensors file that the library accepts."""
 NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts and simulators come on top"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """The number of parameters of a model, and the source of that number."""
+    """The number of parameters of a model, and where that number comes from."""
 
     parameters: int
     source: str
     stored: int | None = None
-    """Bytes per parameter in its checkpoint, where that was read."""
+    """Bytes per parameter in the checkpoint; None if no checkpoint was read."""
     frozen: int = 0
     """Parameters that are known not to be trained."""
 
@@ -53,12 +53,12 @@ UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are pe
 
 
 def precision_of(name: object) -> str:
-    """Return `fp32`, `fp16` or `bf16` for any of its names; a name that is none of them as it is."""
+    """Return `fp32`, `fp16` or `bf16` for any of their names; other names are returned unchanged."""
     return PRECISION_NAMES.get(str(name), str(name))
 
 
 def bytes_of(precision: object, *, default: int) -> int:
-    """Return the bytes of a number in a precision, by any of its names; `default` for what is none."""
+    """Return the bytes per number of a precision, by any of its names; `default` for an unknown one."""
     return BYTES_OF_PRECISION.get(precision_of(precision), default)
 
 
@@ -78,19 +78,20 @@ def facts(
     leaves: Mapping[str, bool],
     lora: bool = False,
 ) -> dict[str, Any]:
-    """Return the bytes by part on every kind of accelerator that has a policy, and what one of them has.
+    """Return the bytes of every part on each kind of accelerator with a policy, and an accelerator's
+    capacity.
 
     Args:
-        model: `UNKNOWN_SIZE` where nobody can tell it.
+        model: `UNKNOWN_SIZE` if the number of parameters is not known.
         inference: bytes of an inference rank.
-        places: the number of accelerators by their numbers of learner ranks and of inference ranks.
-        gpu_memory: gigabytes of one accelerator, where it is not one of this machine's.
-        leaves: for `learner` and `inference`, True if it leaves its accelerator while the other works.
-        lora: True if adapters come on top.
+        places: {(learner ranks, inference ranks): number of accelerators with so many of each}.
+        gpu_memory: gigabytes of one accelerator; None for one of this machine.
+        leaves: for `learner` and `inference`, True if it moves off the accelerator while the other works.
+        lora: True if adapters are trained; their bytes are not counted.
     """
     has_size = model.source != UNKNOWN_SIZE.source
     copies = settings.remembered_versions(learner.trained if has_size else 0)
-    # As it is sent: in the receiver's type, unless the learner's is narrower.
+    # Weights are sent in the receiver's type, unless the learner's is narrower.
     bytes_each = min(inference // model.parameters, learner.stored)
     capacity = gpu_memory * GIGABYTE if gpu_memory is not None else _own_capacity()
     away = {f"{role}_leaves": leaves[role] for role in ("learner", "inference")}
@@ -123,13 +124,13 @@ def facts(
 
 
 def _own_capacity() -> float | None:
-    import torch  # which takes a second, and which explaining a run on CPUs does without
+    import torch  # takes a second, and is not needed to explain a run on CPUs
 
     return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what `facts` says as rows of `explain`'s table."""
+    """Return the result of `facts` as rows of `explain`'s table."""
     has_size = memory["parameters"] is not None
     count = f"{_billions(memory['parameters'])} parameters: {memory['parameters_from']}" if has_size else None
     lines = [("memory", count or memory["parameters_from"])]
@@ -167,13 +168,13 @@ def _billions(count: int) -> str:
 
 
 def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | None:
-    """By the headers of the safetensors files in `folder`; None where there are none.
+    """Return the size of the model in `folder`, from the headers of its safetensors files; None without any.
 
     Args:
-        frozen: what the names of parameters that are not trained have in them.
+        frozen: a part of the names of all parameters that are not trained.
     """
     headers = [_header(file) for file in sorted(folder.glob("*.safetensors"))]
-    # `__metadata__` is the one entry of a safetensors header that is no tensor.
+    # `__metadata__` is the only entry of a safetensors header that is not a tensor.
     tensors = {name: entry for header in headers for name, entry in header.items() if name != "__metadata__"}
     if not tensors:
         return None
@@ -189,12 +190,12 @@ def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | N
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The names, shapes and places of the tensors in a safetensors file.
+    """The names, shapes and offsets of the tensors in a safetensors file.
 
-    It begins with a length of eight bytes, and JSON of that length.
+    The file begins with a length in eight bytes, and JSON of that length.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the file does not begin so.
     """
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

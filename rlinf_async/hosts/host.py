@@ -26,20 +26,20 @@ PREPARATIONS_GROUP = "rlinf_async.preparations"
 SIMULATOR_KEYS = ("env_type", "simulator_type")
 """RLinf's and verl-vla's keys for a simulator."""
 RayCluster = Literal["none", "own", "existing"]
-"""The cluster of a run: none at all; one on this machine, which the run may start by itself (own); or
-one that runs already (existing), as it has several nodes or the config names its address."""
+"""The Ray cluster of a run: none; one on this machine, which the run may start (own); or a running one
+(existing), as the run has several nodes or the config gives the cluster's address."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssumedCluster:
-    """A cluster for which a config is explained without being there."""
+    """A cluster that `explain` assumes, though it is not there."""
 
     nodes: int | None = None
-    """Number of nodes; None for the number in the config."""
+    """Number of nodes; None: the number in the config."""
     gpus: int | None = None
     """Accelerators of each node; None: as many as this machine has."""
     gpu_memory: float | None = None
-    """Gigabytes of each accelerator; None: as this machine's."""
+    """Gigabytes of each accelerator; None: as many as this machine's have."""
 
 
 THIS_MACHINE = AssumedCluster()
@@ -48,20 +48,20 @@ THIS_MACHINE = AssumedCluster()
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """By which keys runs of a config are told apart, and what has to be known to compare them."""
+    """The keys that differ between runs of one config, and the facts that comparing those runs needs."""
 
     run_dir: str
-    """The key of the directory that a run writes into."""
+    """The key of the run directory."""
     steps: tuple[str, int]
-    """The key that says after how many steps a run ends, and how many these are."""
+    """The key of the number of steps of a run, and its value."""
     seeds: Mapping[str, int]
-    """Keys that hold a seed, and what the config gives them; the first is that of the run."""
+    """Keys that hold a seed, and their values in the config; the first is the run's own."""
     overrides: tuple[str, ...] = ()
-    """Overrides of every run besides those of its user."""
+    """Overrides that every run gets, besides the user's."""
     off: str
-    """The runner that runs while all levels are off, in a sentence."""
+    """A sentence on the runner that is used while all levels are off."""
     stock: StockRuns | None = None
-    """The reader of the framework's own runs; None where runs with all levels off are this package's, too."""
+    """Facts about the framework's own runs; None if this package also runs with all levels off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,96 +69,99 @@ class StockRuns:
     """Facts that runs of a framework's own runner do not record by themselves."""
 
     env_steps: int
-    """Environment steps that a step trains for the first time."""
+    """Fresh environment steps that each step trains."""
     stages: int
-    """Pipeline stages of an env worker, which it steps one after the other."""
+    """Pipeline stages of an env worker, stepped one after the other."""
 
 
 class Host(Protocol):
-    """A framework whose runs this package makes asynchronous; an entry point of `rlinf_async.hosts`.
+    """A framework that this package extends to run asynchronously; an entry point of `rlinf_async.hosts`.
 
-    A host is a subclass. Making one costs nothing: what needs the framework is imported by the call that
-    needs it.
+    A host is a subclass. Creating one is cheap: each method imports the modules of the framework that it
+    needs.
     """
 
     @property
     def available(self) -> bool:
-        """True if the framework can be imported in this environment; finding out imports nothing of it."""
+        """True if the framework can be imported in this environment; the framework is not imported to find
+        out.
+        """
 
     @property
     def installed(self) -> bool:
         """True if the plugin is installed in this process."""
 
     def install(self) -> None:
-        """Put the plugin into this process; twice is once."""
+        """Install the plugin in this process; a second call does nothing."""
 
     def remove(self) -> None:
-        """Leave the framework as it was."""
+        """Restore the framework as it was before `install`."""
 
     def serves(self, cfg: DictConfig) -> bool:
         """Return True if `cfg` is a config of this framework."""
 
     def recognised(self, cfg: DictConfig) -> str:
-        """Return what a config is that is near this framework and that it does not serve, and where to go
-        with it; empty if it is nothing known."""
+        """Return a sentence on a config that resembles this framework's and is not served: its kind, and the
+        program to use instead; empty if the config is not recognised.
+        """
         return ""
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         """Return the Ray cluster that a run of `cfg` needs."""
 
     def prepare(self, cfg: DictConfig) -> None:
-        """Check a config before its run starts, and do what has to be there before.
+        """Check a config before its run starts, and make the preparations that the run needs.
 
         Raises:
-            ValueError: it cannot run, with the remedy.
+            ValueError: the config cannot run; the message has the remedy.
         """
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
-        """Run a config that is prepared. `dashboard`: serve Ray's, if the run starts Ray."""
+        """Run a prepared config. `dashboard`: start Ray's dashboard, if the run starts Ray."""
 
     def run_dir(self, cfg: DictConfig) -> Path:
-        """Return the directory into which a run of `cfg` writes its records."""
+        """Return the run directory of `cfg`."""
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         """Return the plan of a run of `cfg` on `cluster`, as plain data that `show` prints and `--json`
         writes.
 
         Raises:
-            ValueError: the config cannot run, with the remedy; or it names its cluster itself.
+            ValueError: the config cannot run, with the remedy; or it describes its cluster itself.
         """
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        """Print what `explain` says for a reader."""
+        """Print the result of `explain`."""
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        """`cfg` as its run on `cluster` would write it down, with every `auto` resolved, as plain data.
+        """Return `cfg` as its run on `cluster` would record it, with every `auto` resolved, as plain data.
 
         Raises:
-            ValueError: as of `explain`.
+            ValueError: as in `explain`.
         """
 
     def workload(self, cfg: DictConfig) -> Workload:
-        """Return the facts that all runs of a config share, whichever levels are on.
+        """Return the facts that all runs of a config share, independent of their levels.
 
         Raises:
             ValueError: the run trains nothing that could be compared, or the config lacks a key.
         """
 
     def checks(self) -> Sequence[Check]:
-        """Check that the framework is here, can be extended, and lets the plugin in."""
+        """Return the checks of `doctor`: the framework is installed, and the plugin can extend it."""
 
     def versions(self) -> dict[str, str]:
-        """Versions of what a result depends on, by name.
+        """Return the versions of the packages on which a result depends, by name.
 
         Raises:
-            ValueError: the framework is not here, or is one that cannot be extended.
+            ValueError: the framework is not installed, or this version of it cannot be extended.
         """
 
 
 class PackagedHost(Host):
-    """A host that has its answers in modules beside its own: `explain` and `workload`.
+    """A host that delegates `explain` and `workload` to the modules `explain.py` and `workload.py` beside it.
 
-    They are imported by the call that needs them.
+    Each module is imported by the call that needs it.
     """
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -173,29 +176,29 @@ class PackagedHost(Host):
         return workload
 
     def _own_module(self, name: str) -> ModuleType:
-        # In the package of the subclass, where `explain.py` and `workload.py` stand beside its host.
+        # The modules are in the package of the subclass.
         return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
 
 def load(name: str) -> Host:
-    """The host of that name.
+    """Return the host with that name.
 
     Raises:
-        ValueError: no package provides it, or more than one.
+    ValueError: no package provides it, or more than one does.
     """
     host: Host = load_class(HOSTS_GROUP, name)()
     return host
 
 
 def every() -> list[Host]:
-    """All hosts, by their names."""
+    """Return all hosts, sorted by name."""
     return [load(name) for name in sorted(entry_points(group=HOSTS_GROUP).names)]
 
 
 def recognised_file(path: Path) -> str:
-    """Return what a host says of a file that it does not serve and that cannot be composed; empty if none.
+    """Return a host's advice (`recognised`) on a config file that cannot be composed; empty if there is none.
 
-    It is read by itself: what it is made of may be of a package that is not here.
+    The file is read without its `defaults`, which may belong to a package that is not installed.
     """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -203,7 +206,7 @@ def recognised_file(path: Path) -> str:
     try:
         cfg = OmegaConf.create(yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES)))
     except (OSError, OmegaConfBaseException, yaml.YAMLError):
-        return ""  # the error of composing it says what is wrong
+        return ""  # composing the file raises an error with the reason
     if not isinstance(cfg, DictConfig):
         return ""
     return next((advice for host in every() if (advice := host.recognised(cfg))), "")
@@ -213,12 +216,12 @@ def host_of(cfg: DictConfig) -> Host:
     """Return the host of a config.
 
     Raises:
-        ValueError: it is the config of none of the hosts.
+        ValueError: no host serves it.
     """
     for host in every():
         if host.serves(cfg):
             return host
-    # Only when no host serves it: `recognised` tells of configs that are near a framework, and of no others.
+    # Only if no host serves the config: `recognised` knows configs that resemble a framework's.
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
@@ -227,10 +230,10 @@ def host_of(cfg: DictConfig) -> Host:
 
 
 def make_ready(cfg: DictConfig) -> None:
-    """Call the preparations that `cfg` asks for, each with `cfg`, which it may fill in.
+    """Call the preparations that `cfg` needs, each with `cfg`; a preparation may add values to it.
 
-    One is asked for if its name is a block of the config or that of the training environments' simulator, and
-    its module is imported only then.
+    A preparation is needed if the config has a block of its name, or if it bears the name of the training
+    environments' simulator. Its module is imported only then.
     """
     from omegaconf import OmegaConf
 

@@ -1,7 +1,7 @@
-"""Observations of environments: copied when they arrive, and joined for a policy as one batch.
+"""Observations of environments: copied on arrival, and joined into one batch for a policy.
 
-Fields have an item for each environment: tensors, lists, tuples, or mappings of these. Any other value (a
-number, a text, a tensor without dimensions) is the same for all environments of a batch.
+A field that is a tensor, a list, a tuple, or a mapping of these has an item for each environment. Any other
+value (a number, a string, a tensor without dimensions) must be the same for all environments of a batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def kept(value: Any) -> Any:
-    """A copy, as environments may go on writing where they have shown something.
+    """Return a copy of an observation, as environments may reuse its memory.
 
-    Arrays of numbers become tensors, which policies know; those of texts or objects become lists.
+    Arrays of numbers become tensors; arrays of strings or objects become lists.
     """
     match value:
         case torch.Tensor():
@@ -39,19 +39,19 @@ def kept(value: Any) -> Any:
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """A copy of an array as a tensor, if it holds numbers."""
-    # Kinds of numpy that torch has: bool, whole numbers, fractions, complex numbers.
+    """Return a copy of an array: a tensor if it holds numbers, else a list."""
+    # numpy's kinds that torch has: bool, int, unsigned int, float, complex.
     if array.dtype.kind not in "biufc":
         return kept(array.tolist())
-    # torch has no long double: what is wider than 8 bytes, or 16 of a complex number, is narrowed.
+    # torch has no long double: floats wider than 8 bytes (complex: 16) are narrowed.
     if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
-    # `from_numpy` refuses a foreign byte order and negative strides, and shares memory: a copy in C order.
+    # A copy in C order: `from_numpy` refuses a foreign byte order and negative strides, and shares memory.
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
 def items(value: Any, numbers: Sequence[int]) -> Any:
-    """The items at `numbers` of an observation's fields; what is the same for all environments stays."""
+    """Return the items at `numbers` of every field; values that all environments share are kept."""
     match value:
         case torch.Tensor() if value.dim():
             return value[list(numbers)]
@@ -67,7 +67,7 @@ def items(value: Any, numbers: Sequence[int]) -> Any:
 
 
 def storages(value: Any) -> set[int]:
-    """Return the addresses of the memory of an observation's tensors."""
+    """Return the addresses of the storages of an observation's tensors."""
     match value:
         case torch.Tensor():
             return {value.untyped_storage().data_ptr()}
@@ -79,17 +79,20 @@ def storages(value: Any) -> set[int]:
 
 
 def merge(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Observations of several shards as one batch, in order; a field that is None for all stays None.
+    """Join the observations of several shards into one batch, in order; a field that is None for all stays
+    None.
 
     Raises:
-        ValueError: a field that only some have or that differs in kind, or one for the whole batch that
+        ValueError: only some shards have a field, or its kind differs, or a value for the whole batch
             differs.
     """
     return _merge_fields(observations, "")
 
 
 def alike(observations: Sequence[Any]) -> list[list[int]]:
-    """The numbers of those that can be one batch, in order: they have the same fields of the same kinds."""
+    """Return groups of indices: the observations of a group can be one batch, as their fields are of the same
+    kinds.
+    """
     groups: dict[Hashable, list[int]] = {}
     for number, observation in enumerate(observations):
         groups.setdefault(_kind(observation), []).append(number)
@@ -97,8 +100,8 @@ def alike(observations: Sequence[Any]) -> list[list[int]]:
 
 
 def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
-    """Return the results of `answer` for each observation; observations that are `alike` are asked about
-    together.
+    """Return the result for each observation; `answer` is called once for each group of `alike`
+    observations.
     """
     answers = {
         number: one
@@ -109,9 +112,11 @@ def each_alike(observations: Sequence[Any], answer: Callable[[list[int]], Sequen
 
 
 def observations_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a request that have to be alike: observations, and final ones of ended episodes."""
+    """Return the parts of a request that `alike` compares: its observations, and final ones of ended
+    episodes.
+    """
     observation, final = payload["obs"], payload.get("final_obs")
-    # A request without a final observation stays alike to those that have one with the same fields.
+    # A request without a final observation can join others if their final observations have the same fields.
     return {"obs": observation, "final_obs": observation if final is None else final}
 
 
@@ -159,7 +164,7 @@ def _join_field(name: str, values: list[Any]) -> Any:
 
 
 def _sort(value: Any) -> type:
-    """In which way values are joined."""
+    """Return the type that decides how `_join_field` joins values."""
     return next(
         (sort for sort in (torch.Tensor, np.ndarray, list, tuple, Mapping) if isinstance(value, sort)),
         type(value),
@@ -167,15 +172,15 @@ def _sort(value: Any) -> type:
 
 
 def _kind(value: Any) -> Hashable:
-    """Equal for what can be joined: types and shapes of fields, and the values of anything else."""
+    """Return a key that is equal for values that can be joined: types and shapes, else the value."""
     match value:
         case torch.Tensor() if value.dim():
-            # torch.cat would widen one type to another without a word, and fails for another device.
+            # torch.cat silently widens one type to another, and fails for another device.
             return torch.Tensor, value.dtype, value.device, tuple(value.shape[1:])
         case np.ndarray() if value.ndim:
             return np.ndarray, value.dtype.str, value.shape[1:]
         case torch.Tensor() | np.ndarray():
-            # One value for the whole batch: it has to be the same in all shards.
+            # One value for the whole batch, which must be the same in all shards.
             return type(value), str(value.dtype), value.item()
         case list() | tuple():
             return type(value)
@@ -184,7 +189,7 @@ def _kind(value: Any) -> Hashable:
         case None | str() | bytes() | bool() | int() | float() | np.generic():
             return type(value), value
         case _:
-            # An unknown object need not compare: it is alike to itself alone.
+            # An object of an unknown type may not support comparison: it is alike only to itself.
             return id(value)
 
 

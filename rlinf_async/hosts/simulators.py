@@ -1,6 +1,6 @@
-"""The simulators of an `env` section: how they divide into shards, and the seeds of those that are rebuilt.
+"""The simulators of an `env` section: their division into shards, and the seeds of rebuilt ones.
 
-The facts that follow from the sizes of a run are here, too, whatever a framework calls them.
+Also: checks of the sizes of a run that are the same for all frameworks.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
-"""ManiSkill's names, in `init_params.sim_backend`, for physics on the CPU."""
+"""ManiSkill's values of `init_params.sim_backend` for physics on the CPU."""
 
 
 def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
-    """Return the seed of environments that were rebuilt `times` times in this life of their process.
+    """Return the seed of environments that were rebuilt `times` times since their process started.
 
-    The step is a prime that no number of processes divides, as simulators add their own numbers to a seed.
+    Seeds differ by multiples of a large prime, as simulators add their own small numbers to a seed.
     """
-    # A life has room for 1000 rebuilds: with more, its seeds would meet those of the next life.
+    # Each generation of a process has 1000 seeds: with more rebuilds they would repeat the next generation's.
     return seed + 7919 * (times + 1000 * generation)
 
 
 def splitting(train: Mapping[str, Any]) -> Splitting:
-    """Return how the simulators of an `env` section can be split; `unknown` of one that no table names.
+    """Return how the simulators of an `env` section can be split; `unknown` for a simulator in no table.
 
-    The key `processes` of our own Meta-World tells where its simulators are. Environments that a package
-    declares are built in the process of their env worker.
+    This package's Meta-World, recognised by its key `processes`, and environments that a package declares
+    are built in the process of their env worker.
     """
     simulator = str(train["env_type"])
     if simulator in VECTORISED_SIMULATORS:
@@ -70,8 +70,7 @@ def simulators_apart(train: Mapping[str, Any]) -> bool:
 
 
 def hold_one_environment(train: Mapping[str, Any]) -> bool:
-    """Return True if a simulator of an `env` section holds one environment, so that each is a shard of its
-    own.
+    """Return True if each simulator of an `env` section holds one environment, so that each is its own shard.
 
     ManiSkill batches environments on a GPU only; on the CPU it refuses a second one in a simulator.
     """
@@ -80,14 +79,14 @@ def hold_one_environment(train: Mapping[str, Any]) -> bool:
 
 
 def shards_of_one(train: Mapping[str, Any], *, environments: int, shards: int | None) -> int:
-    """Shards of an env worker whose simulators hold one environment: as many as it has environments.
+    """Return the shards of an env worker with one environment per simulator: one per environment.
 
     Args:
-        environments: of an env worker.
+        environments: the number of environments of an env worker.
         shards: `async.rollout.shards`, or None for auto.
 
     Raises:
-        ValueError: a setting that puts several environments into a simulator, with one that does not.
+        ValueError: a setting puts several environments into a simulator; the message has one that does not.
     """
     why = f"{train['env_type']} simulates one environment at a time on the CPU"
     group = int(train.get("group_size") or 1)
@@ -109,11 +108,11 @@ def divide(
     stages: int,
     evaluates: Callable[[int], bool],
 ) -> ShardPlan:
-    """Return the plan of a run, which divides each env worker of the plan `one_each` into shards.
+    """Return the plan of a run: that of `one_each` (one shard per env worker), with its env workers divided.
 
     Args:
         train: The `env` section of the training environments.
-        stages: Shards of an env worker that the framework's config asks for where level 2 does not.
+        stages: Shards of an env worker by the framework's config, which apply unless level 2 sets a number.
         evaluates: Returns True if the evaluation environments, if any, divide into this number of shards.
 
     Raises:
@@ -123,8 +122,8 @@ def divide(
     if hold_one_environment(train):
         shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=shards_asked)
     elif not rollout.enabled:
-        # A shard belongs to one inference rank. Every rank is given something to do, but for the price of a
-        # split that costs more than a rank that idles.
+        # A shard belongs to one inference rank, so there is a shard for every rank, unless the split slows
+        # the simulators down, which costs more than an idle rank.
         least = 1 if one_batch(train) else math.ceil(one_each.inference_ranks / one_each.env_workers)
         shards = max(stages, least)
     else:
@@ -140,7 +139,7 @@ def divide(
 
 
 class Evaluation:
-    """The environments that a run is evaluated in, split into as many shards as those for training."""
+    """The evaluation environments of a run, split into as many shards as the training environments."""
 
     def __init__(self, section: Mapping[str, Any] | None) -> None:
         """`section` is `env.eval`; None for a run that is not evaluated."""
@@ -157,7 +156,9 @@ class Evaluation:
         return self.total // plan.shards
 
     def size_reasons(self, settings: RunSettings) -> Iterator[Reason]:
-        """Why the environments cannot be split as `settings` say, with the nearest number that can."""
+        """Yield the reasons why `settings` cannot split the environments, with the nearest number that
+        works.
+        """
         shards, total, most = settings.plan.shards, self.total, settings.max_batch_size
         if total and hold_one_environment(self._section) and total != shards:
             yield Reason(
@@ -181,8 +182,9 @@ class Evaluation:
 
 
 def max_batch_size(rollout: RolloutConfig, plan: ShardPlan, evaluation: Evaluation) -> int:
-    """Environments in one forward pass at most: by `auto` an inference rank's share of them, but at least
-    the largest request.
+    """Return the largest number of environments in one forward pass.
+
+    With `auto`: an inference rank's share of all environments, but at least the largest request.
     """
     if rollout.max_batch_size != "auto":
         return int(rollout.max_batch_size)
@@ -204,8 +206,8 @@ def request_reasons(settings: RunSettings) -> Iterator[Reason]:
 class Rebuilds:
     """Counts the rebuilds of the environments of each stage of an env worker.
 
-    Environments for training get another seed each time, or their first initial states would come again and
-    again; those for evaluation keep theirs, as every evaluation is of the same episodes. Each stage is
+    Training environments get another seed each time, as they would repeat their first initial states
+    otherwise; evaluation environments keep theirs, as every evaluation is of the same episodes. Each stage is
     counted in its own thread.
     """
 
@@ -214,34 +216,33 @@ class Rebuilds:
         self._renewing = Lock()
 
     def count(self, mode: str, stage: int) -> None:
-        """Count one rebuild of the environments of `stage`, which is about to begin."""
+        """Count one rebuild of the environments of `stage`, just before it begins."""
         self._counts[mode, stage] += 1
 
     def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
-        """The section to build those of `stage` from, with the seed that is theirs now."""
+        """Return the section for building the environments of `stage`, with their current seed."""
         if mode != "train" or section.get("seed") is None:
             return section
-        # A copy: the next rebuild counts from the seed of the config again.
+        # A copy, as the next rebuild starts from the config's seed again.
         section = copy.deepcopy(section)
         section.seed = reseeded(section.seed, self._counts[mode, stage])
         return section
 
     @contextmanager
     def renewing(self, stage: int, step: int, *, in_processes: bool) -> Iterator[None]:
-        """Enter the block in which the training environments of `stage` are rebuilt at the checkpoint
-        after `step`.
+        """Set the seed for rebuilding the training environments of `stage` at the checkpoint after `step`.
 
-        Their seed follows from `step`, however often they have been built before. Stages whose simulators are
-        not `in_processes`, in processes of their own, take turns.
+        The seed follows from `step` alone, not from earlier rebuilds. Unless simulators are
+        `in_processes` of their own, stages rebuild one after the other.
         """
         with nullcontext() if in_processes else self._renewing:
-            # The rebuild in this block counts one more, so that the seed is that of `step`.
+            # The rebuild inside the block adds one.
             self._counts["train", stage] = step - 1
             yield
 
 
 def start_again(train: DictConfig, *, generation: int) -> None:
-    """Give the section for training another seed in a process that takes the place of one that has died."""
+    """Give the training section another seed if this process replaces one that died."""
     if generation and train.get("seed") is not None:
-        # In place: rebuilds in this life add to it (`Rebuilds.seeded`).
+        # In place, as rebuilds add to this seed (`Rebuilds.seeded`).
         train.seed = reseeded(train.seed, 0, generation=generation)

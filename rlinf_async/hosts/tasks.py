@@ -1,4 +1,4 @@
-"""Tells which environments may collect for any place in a batch, as `async.advanced.balance=tasks` has it."""
+"""Decides which environments may collect for any position in a batch (`async.advanced.balance=tasks`)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from rlinf_async.entry_points import names_of
 from rlinf_async.hosts.judge.reasons import Reason
 
 TAKE_ON_GROUP = "rlinf_async.take_on"
-"""Entry points by the names of environments: the method `take_on(seed_offset, rollout)` of their class, see
-docs/extending.md. The name alone is read before Ray starts, so that no simulator is imported."""
+"""The group of entry points, by environment name, for the method `take_on(seed_offset, rollout)` of the
+environment's class; see docs/extending.md. Before Ray starts only the names are read, so that no simulator is
+imported."""
 
 TAKE_ON_METHOD = "take_on"
 
 DRAWN_ANEW = frozenset({"calvin", "libero", "metaworld"})
-"""RLinf's environments that draw the tasks and initial states of every rollout anew, all from the same ones:
-a rollout of any of them may stand at any place, and nobody has to tell it which."""
+"""RLinf's environments that draw the tasks and initial states of every rollout at random from one common set:
+a rollout of any of them fits any position in the batch, without `take_on`."""
 
 EXACT_OVERRIDE = "async.advanced.balance=exact"
 
 
 def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
-    """Return `asynchrony` with `balance: auto` decided for the environments of the section `env`.
+    """Return `asynchrony` with `balance: auto` resolved for the environments of the section `env`.
 
-    Free simulators take on the next tasks where environments can be told theirs, or draw them anew, and no
-    shard waits for another.
+    It becomes `tasks` if level 2 is on and the environments can be told their tasks or draw them at
+    random.
     """
     if asynchrony.advanced.balance != "auto":
         return asynchrony
@@ -41,8 +42,8 @@ def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
 def task_reasons(
     env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
 ) -> Iterator[Reason]:
-    """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks, if they
-    are asked to.
+    """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks, if the
+    config has them do so.
     """
     if not asynchrony.takes_tasks:
         return
@@ -58,7 +59,7 @@ def task_reasons(
 
 
 def _why_not(env: Mapping[str, Any]) -> str:
-    # First: beside an `env_class`, `env_type` only says how RLinf prepares actions.
+    # First: with an `env_class`, `env_type` only decides how RLinf prepares actions.
     if name := env.get("env_class"):
         is_told = name in names_of(TAKE_ON_GROUP)
         return "" if is_told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"

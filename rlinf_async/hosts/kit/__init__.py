@@ -1,1 +1,1 @@
-"""The common part of the hosts, which knows no framework."""
+"""The parts that all hosts share, independent of any framework."""

@@ -1,4 +1,4 @@
-"""Answers to the requests of a batch, from what a policy says of all of their environments."""
+"""Splits a policy's result for a batch into the answers to its requests."""
 
 from __future__ import annotations
 
@@ -17,43 +17,48 @@ Answer = dict[str, Any]
 
 
 class Answering:
-    """The part of an inference rank that makes an answer for each request of a batch."""
+    """The part of an inference rank that turns a batch of requests into one answer for each."""
 
     _version_held: int
-    """The version of the policy; a host sets it with its weights."""
+    """The policy version of the weights; a host sets it when it loads weights."""
 
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """Actions for `size` environments, and what the policy says of them, on the CPU. A host gives them.
+        """Return actions for `size` environments and the policy's result for them, on the CPU. Hosts
+        implement this.
 
-        For training it says `prev_logprobs`, `forward_inputs` and, with a critic, `prev_values`.
+        For training the result has `prev_logprobs`, `forward_inputs` and, with a critic, `prev_values`.
         """
         raise NotImplementedError
 
     first_look: FirstLook | None = None
-    """Examines the policy once, on the rank that a host has do it."""
+    """Examines the policy once; None on ranks that do not."""
 
     def by_chance(
         self, observations: list[Mapping[str, Any]], size: int, mode: str, chance: int
     ) -> Mapping[str, Any]:
-        """Return a decision whose draws follow from `chance`. A host whose requests bring theirs says how."""
+        """Return a decision with random numbers seeded by `chance`. Hosts with noise in their requests
+        override this.
+        """
         with drawing_by(chance):
             return whole_decision(*self.decide(observations, size, mode))
 
     def watched_module(self) -> nn.Module | None:
-        """Return the policy as a module whose buffers acting must leave alone, if it is one. A host does."""
+        """Return the policy, if it is a module, to check that acting leaves its buffers unchanged. Hosts
+        override this.
+        """
         return None
 
     def has_critic(self) -> bool:
-        """Return False if values need not be asked for, as there are none. A host may know."""
+        """Return False if the policy has no values. Hosts may override this."""
         return True
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
-        """One answer per request: `actions` and the `version`; for training also `prev_logprobs`,
+        """Return one answer per request: `actions` and the `version`; for training also `prev_logprobs`,
         `prev_values`, `bootstrap_values`, `forward_inputs`, and the `echoes` among the inputs.
 
-        Only what has the same fields is seen by the policy as one batch.
+        The policy sees requests as one batch only if their observations have the same fields.
         """
         return each_alike(
             [observations_of(payload) for payload in payloads],
@@ -77,31 +82,32 @@ class Answering:
         return answers
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        """The values [B, 1] of the final observations of B environments; None where there is no critic."""
+        """Return the values [B, 1] of the final observations of B environments; None without a critic."""
         if not self.has_critic():
             return None
-        # As RLinf's `get_bootstrap_values` (0.3, main): in the mode `train`, and the first column of values.
+        # As in RLinf's `get_bootstrap_values` (0.3, main): in mode `train`, the first column of the values.
         values = self.decide(observations, size, "train")[1].get("prev_values")
         return None if values is None else values.reshape(size, -1)[:, :1].cpu()
 
 
 def split(fields: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """The fields of every answer; None in each where the policy has none.
+    """Return the fields of each request's answer; a field that is None stays None in each.
 
     Args:
-        fields: [B, ...], of the environments of all requests, in order.
+        fields: [B, ...], for the environments of all requests, in order.
         sizes: environments in each request.
     """
     return [slice_samples(fields, *ends) for ends in pairwise([0, *accumulate(sizes)])]
 
 
 def add_inputs(answers: Sequence[Answer], inputs: Tree, observations: Sequence[Mapping[str, Any]]) -> None:
-    """Give every answer its share of what the policy wants to be scored with, as `forward_inputs`.
+    """Give every answer its share of the policy's inputs for scoring actions, as `forward_inputs`.
 
-    Pictures that a shard has shown itself need not travel back: they are named in `echoes`.
+    Images that the shard sent in its request are not sent back: `echoes` names them.
 
     Args:
-        inputs: [B, ...] of all requests, whose `observations` are in the same order as the answers.
+        inputs: [B, ...], for all requests.
+        observations: of each request, in the order of the answers.
     """
     sizes = [len(answer["actions"]) for answer in answers]
     for answer, own, observation in zip(answers, split(inputs, sizes), observations, strict=True):
@@ -113,13 +119,13 @@ def add_bootstrap_values(
     payloads: Sequence[Mapping[str, Any]],
     values_of: Callable[[list[Any], int], torch.Tensor | None],
 ) -> None:
-    """Value final observations, for the shards whose episodes have just ended, and for no others.
+    """Add the values of final observations, for the shards that sent some as their episodes have just ended.
 
     Args:
         values_of: called with the final observations of some requests and the number of their environments;
-            one value for each, or None where the policy has none.
+            returns one value for each environment, or None without a critic.
     """
-    # The key is there in every answer of a training request: recorders read it by its name.
+    # Recorders read this key in every answer to a training request.
     for answer in answers:
         answer["bootstrap_values"] = None
     finals = [
@@ -136,10 +142,10 @@ def add_bootstrap_values(
 
 
 def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, dict[str, str]]:
-    """Leave out the `inputs` of a policy that are the very pictures of an observation.
+    """Leave out the `inputs` of a policy that equal images of an observation.
 
     Returns:
-        What is left; and, for each name that is not, the name of its picture.
+        The other inputs; and the name of the equal image for each input that was left out.
     """
     pictures = {name: pixels for name, pixels in observation.items() if _is_picture(pixels)}
     echoes = {
@@ -147,17 +153,19 @@ def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, 
         for name, value in inputs.items()
         if _is_picture(value)
         for picture, pixels in pictures.items()
-        # By content: the inputs of a policy may be a copy. Pictures that it has cropped or cast are no echo.
+        # By content, as the policy may have copied an image. Cropped or cast images are no echo.
         if torch.equal(value, pixels)  # type: ignore[arg-type]
     }
     return {name: value for name, value in inputs.items() if name not in echoes}, echoes
 
 
 def with_echoes(inputs: Tree, echoes: Mapping[str, str], observation: Mapping[str, Any]) -> Tree:
-    """Put copies of the pictures that `without_echoes` left out of `inputs` back, from `observation`."""
+    """Put back the images that `without_echoes` left out of `inputs`, as copies from `observation`."""
     return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
 
 
 def _is_picture(value: object) -> bool:
-    """Bytes on the CPU. Others are small, or differ from what was shown by their place or type."""
+    """Return True for bytes on the CPU. Other tensors are small, or differ from the observation in device or
+    type.
+    """
     return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.device.type == "cpu"

@@ -1,6 +1,6 @@
-"""Building a policy without memory for its weights, to see whether it can be built, and how large it is.
+"""Builds a policy without memory for its weights, to check that it can be built and to count its parameters.
 
-Importing this takes the time of torch, and building the time of whatever the policy is made of.
+Importing this module imports torch, and building a policy imports the libraries that it uses.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from omegaconf import OmegaConf
 from torch.overrides import TorchFunctionMode
 
 DRAWING_SUFFIXES = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
-"""The last parts of the names of torch's functions that fill a tensor with random numbers."""
+"""Endings of the names of torch's functions that fill a tensor with random numbers."""
 
 
 class NothingDrawn(TorchFunctionMode):
-    """Leaves out the drawing of first weights, which takes long, and without data loads torch's compiler."""
+    """Skips the initialisation of weights, which is slow, and on the meta device loads torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
-        # Methods of tensors have it first; functions of `torch.nn.init` may be given it by the name `tensor`.
+        # Methods get the tensor as first argument; `torch.nn.init` functions may get it as keyword `tensor`.
         tensor = args[0] if args else options.get("tensor")
         if isinstance(tensor, torch.Tensor) and func.__name__.endswith(DRAWING_SUFFIXES):
             return tensor
@@ -29,9 +29,9 @@ class NothingDrawn(TorchFunctionMode):
 
 
 def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:
-    """Return the number of parameters of the policy that `build` makes of `section`; they hold no data.
+    """Return the number of parameters of the policy that `build` makes from `section`, on the meta device.
 
-    A `small` policy is made for real: arithmetic on parameters without data loads torch's compiler.
+    A `small` policy is built on the CPU: arithmetic on meta tensors loads torch's compiler.
     """
     with NothingDrawn(), torch.device("cpu" if small else "meta"):
         policy = build(OmegaConf.create(dict(section)), torch.float32)

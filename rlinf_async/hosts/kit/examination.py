@@ -1,7 +1,7 @@
-"""A look at what a policy is: a function of an observation and the weights, which acting leaves alone.
+"""Examines whether a policy is a function of one observation and its weights, and acting changes no buffers.
 
-Every host takes policies for functions of one observation and of the weights: requests are answered in any
-order and company, on any rank, and what the learner does not train it publishes over.
+Every host relies on that: requests are answered in any order, in any batch and on any rank, and each
+publication overwrites the buffers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from torch import nn
 from rlinf_async.core.tensors import Tree
 
 Decide = Callable[[list[Mapping[str, Any]], int, str, int], Mapping[str, Any]]
-"""Decisions for the observations of so many environments, in a mode, with chance that a number says:
-`actions`, and for training `prev_values` if there are some, [B, ...] each."""
+"""Called with observations, their number of environments, a mode and a seed; returns a decision: `actions`,
+and for training `prev_values` if the policy has values, [B, ...] each."""
 
 COMPARED = ("actions", "prev_values")
 ROUNDING, ROUNDING_OF_HALF = 1e-3, 5e-2
-"""Differences, relative to 1 and the number, that kernels for other batch sizes may make."""
+"""Tolerances, absolute and relative, for the rounding of kernels at other batch sizes."""
 NO_MEMORY = "policies have no memory here (docs/extending.md, a model)"
 
 
 class Buffers:
-    """The buffers of a policy that are published, as they were when its weights had been written."""
+    """The published buffers of a policy, with their content after its weights were loaded."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._written = self._present(copy=True)
 
     def note(self) -> None:
-        """The weights of a version have been written."""
+        """Remember the buffers, as the weights of a version have been loaded."""
         self._written = self._present(copy=True)
 
     def check(self) -> None:
-        """Check that acting has left the buffers as they were written.
+        """Check that acting has not changed the buffers.
 
         Raises:
-            RuntimeError: it has not: what it has made of them is about to be lost.
+            RuntimeError: it has; the next version would overwrite the changes.
         """
         present = self._present()
         changed = [name for name, each in self._written.items() if not _same(each, present.get(name))]
@@ -56,14 +56,14 @@ class Buffers:
             )
 
     def _present(self, *, copy: bool = False) -> dict[str, torch.Tensor]:
-        # Those in the state dict are published; others are caches, which no version touches.
+        # Buffers in the state dict are published; others are caches, which no version overwrites.
         published = self._module.state_dict().keys()
         named = {name: buffer for name, buffer in self._module.named_buffers() if name in published}
         return {name: buffer.detach().clone() if copy else buffer for name, buffer in named.items()}
 
 
 class FirstLook:
-    """Examines the policy of a rank with the first observations that it is to act on in training."""
+    """Examines the policy of a rank on the first observations of training."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say: Callable[[str], object] | None = say
@@ -71,25 +71,25 @@ class FirstLook:
     def __call__(
         self, decide: Decide, observations: list[Mapping[str, Any]], size: int, *, module: nn.Module | None
     ) -> None:
-        """Say what `examine` yields; once."""
+        """Pass the findings of `examine` to `say`, at the first call only."""
         say, self._say = self._say, None
         if say is not None:
             for remark in examine(decide, observations, size, module=module):
                 say(remark)
 
 
-# Lists, and no generators: an error of the policy that is a StopIteration must come out as it is.
+# A list, not a generator: inside a generator a policy's StopIteration would become a RuntimeError.
 def examine(
     decide: Decide, observations: list[Mapping[str, Any]], size: int, *, module: nn.Module | None
 ) -> list[str]:
-    """Return a sentence for each way in which a policy answers `observations` otherwise than a policy would.
+    """Return a sentence for each way that a policy breaks the rule of this module on `observations`.
 
     Args:
         observations: those of some requests, of `size` environments in all.
-        module: the policy, if it is one, whose buffers are not to change.
+        module: the policy, if it is a module, to check its buffers.
 
     Raises:
-        RuntimeError: acting has changed buffers that are published.
+        RuntimeError: acting has changed published buffers.
     """
     buffers = None if module is None else Buffers(module)
     tolerance = ROUNDING_OF_HALF if module is not None and _is_half(module) else ROUNDING
@@ -100,7 +100,7 @@ def examine(
     if fields:
         return [
             f"the policy gives other {' and '.join(fields)} when it is asked again, from one state of the "
-            f"random generators: it keeps a memory, or draws by a generator of its own; {NO_MEMORY}"
+            f"random generators: it keeps a memory, or draws from a generator of its own; {NO_MEMORY}"
         ]
     names = _other_in_company(decide, observations, size, tolerance) if size > 1 else []
     if buffers is not None:
@@ -109,15 +109,17 @@ def examine(
         return []
     return [
         f"the policy gives other {' and '.join(names)} for an observation alone than in a batch of {size}: "
-        "something in it looks at the whole batch (BatchNorm in training mode, statistics of the batch), so "
-        "that what it does depends on who shares the forward pass"
+        "a part of it depends on the whole batch (BatchNorm in training mode, statistics of the batch), so "
+        "that its actions depend on the other observations in the forward pass"
     ]
 
 
 def _other_in_company(
     decide: Decide, observations: list[Mapping[str, Any]], size: int, tolerance: float
 ) -> list[str]:
-    """Answer single observations; the fields that are no matter of chance and not as in the batch."""
+    """Return the fields, among those without random draws, that differ for an observation alone and in a
+    batch.
+    """
     for mode in ("train", "eval"):
         whole, other = [decide(_fresh(observations), size, mode, chance) for chance in (1, 2)]
         certain = [name for name in COMPARED if _has(whole, other, name) and _close(whole, other, name, 0.0)]
@@ -126,7 +128,8 @@ def _other_in_company(
             alone = decide(_fresh([_row(observations, row)]), 1, mode, 1)
             expected = {name: whole[name][row : row + 1] for name in certain}
             single.append(set(_different_names(expected, alone, tolerance)))
-        # In both: one may be a choice between two tokens that rounding has turned.
+        # Fields that differ in both rows: in one row, rounding may have changed the choice between two
+        # tokens.
         if names := sorted(set.intersection(*single)):
             return names
     return []
@@ -157,7 +160,7 @@ def _is_half(module: nn.Module) -> bool:
 
 
 def _row(observations: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:
-    """Return the observation of one environment, counted over all requests."""
+    """Return the observation of environment number `row`, counted over all requests."""
     for observation in observations:
         size = _size_of(observation)
         if row < size:
@@ -167,7 +170,7 @@ def _row(observations: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:
 
 
 def _fresh(observations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return copies, as a policy may write into what it is given."""
+    """Return copies, as a policy may write into its inputs."""
     return [copy.deepcopy(dict(observation)) for observation in observations]
 
 
@@ -198,8 +201,10 @@ def _sliced(tree: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 @contextmanager
 def drawing_by(chance: int) -> Iterator[None]:
-    """A block in which torch's, numpy's and Python's generators draw by `chance`; then they go on where they
-    were. Others in this process must draw nothing meanwhile.
+    """Seed torch's, numpy's and Python's generators by `chance` inside the block, and restore their states
+    after it.
+
+    Other threads of this process must draw no random numbers meanwhile.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     of_numpy, of_python = np.random.get_state(), random.getstate()
@@ -215,7 +220,7 @@ def drawing_by(chance: int) -> Iterator[None]:
 
 
 def whole_decision(actions: torch.Tensor, result: Mapping[str, Any]) -> Tree:
-    """Return what `examine` compares of a decision, in memory of its own."""
+    """Return copies of the fields of a decision that `examine` compares."""
     values = result.get("prev_values")
     return {
         "actions": actions.detach().clone(),

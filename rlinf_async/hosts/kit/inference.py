@@ -1,4 +1,4 @@
-"""An inference rank whose policy says of its actions what this package's and RLinf's policies do."""
+"""An inference rank for policies with the interface of this package's and RLinf's policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlinf_async.ray_runtime.publication.weight_file import Tensors
 
 
 class PolicyWorker(Answering, InferenceWorker):
-    """An inference rank in a process of its own; a host gives the decisions of its policy."""
+    """An inference rank in its own process; hosts implement `decide`."""
 
     _buffers: Buffers | None = None
 
@@ -39,14 +39,14 @@ class PolicyWorker(Answering, InferenceWorker):
         self._buffers = None if module is None else Buffers(module)
 
     def sample_apart(self, seed: int, asynchrony: AsyncConfig) -> None:
-        """Seed what this rank samples from now on.
+        """Seed the random generators with which this rank samples actions.
 
-        Ranks sample apart, and a run with the same seed and the same batches samples the same; what takes
-        the place of a process that has died does not sample what that one did.
+        Each rank has its own seed. A run with the same seed and the same batches samples the same; a
+        replacement of a process that died has another seed.
         """
-        # `seed` itself has drawn the first weights, which are the same on every rank.
+        # `seed` itself was used for the initial weights, which are the same on every rank.
         own = reseeded(seed + 1 + self._inference_rank, 0, generation=self.generation)
         seed_everything(own)
-        # From then on every version is sampled by a seed of its own, whatever was sampled before it.
+        # Each policy version is then sampled with its own seed, independent of earlier samples.
         if asynchrony.deterministic:
             self.sampling_seed = own

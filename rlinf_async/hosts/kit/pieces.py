@@ -1,4 +1,6 @@
-"""Rollouts as pieces, which end with the last decision of their episodes, and pieces as one rollout again."""
+"""Cuts rollouts into pieces that end with the last decision of their episodes, and joins pieces to a
+rollout.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.run_settings import RunSettings
 
 BEYOND_FIELD = "bootstrap_inputs"
-"""The inputs of the last observation, [1, B, ...]; all other fields have T or T + 1 rows."""
+"""The field with the inputs of the last observation, [1, B, ...]; all others have T or T + 1 rows."""
 REWARDS_FIELD = "rewards"
 
 
@@ -31,9 +33,9 @@ def cut_into_pieces(
 
     Args:
         rollout: [T, B, ...] or [T + 1, B, ...].
-        beyond: the inputs of the last observation, [1, B, ...], where they are asked for.
-        versions: of the policy in each decision.
-        played: those that each decision was of; None for all B.
+        beyond: the inputs of the last observation, [1, B, ...], if values are recomputed.
+        versions: the policy version of each decision.
+        played: the environments of each decision; None for all B.
         steps_per_decision: environment steps of one environment.
     """
     plan, horizon = settings.plan, settings.horizon
@@ -42,7 +44,7 @@ def cut_into_pieces(
     payloads, skipped = [], []
     for start, stop in plan.piece_ends:
         decisions = int(mask[:, start:stop].any(dim=1).sum())
-        # In memory of their own: a piece must not keep the others.
+        # Copied: a piece must not keep the memory of the other pieces alive.
         payload = _rows_but(len(played) - decisions, slice_samples(rollout, start, stop, dim=1))
         if beyond is not None:
             payload[BEYOND_FIELD] = map_tensors(
@@ -64,17 +66,16 @@ def cut_into_pieces(
 
 
 def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
-    """Return the fields of pieces side by side, [T, B, ...] or [T + 1, B, ...] of a rollout of `horizon`
-    decisions.
+    """Join the fields of pieces to those of a rollout of `horizon` decisions, [T, B, ...] or [T + 1, B, ...].
 
-    The rows after the last decision of a piece are that decision again, without a reward: all of its episodes
-    have ended there, and what is trained of them is masked.
+    The last decision of a shorter piece is repeated, without a reward, up to the horizon: all of its episodes
+        have ended, and the loss masks these rows.
     """
     return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
 
 
 def to_the_horizon(payload: Tree, horizon: int) -> Tree:
-    """Return the fields of a piece with as many rows as those of one whose episodes do not end."""
+    """Return the fields of a piece, lengthened to `horizon` decisions."""
     missing = horizon - len(leaf(payload, "prev_logprobs"))
     if not missing:
         return payload
@@ -86,7 +87,7 @@ def to_the_horizon(payload: Tree, horizon: int) -> Tree:
 
 
 def _rows_but(surplus: int, tree: Tree) -> Tree:
-    """All rows but the last `surplus`, in memory of their own; one row, which is of no decision, stays."""
+    """Return copies of all rows but the last `surplus`; a field always keeps its first row."""
     return map_tensors(
         lambda tensor: tensor[: max(1, len(tensor) - surplus)].contiguous(),
         tree,
@@ -94,7 +95,7 @@ def _rows_but(surplus: int, tree: Tree) -> Tree:
 
 
 def _mask(played: Sequence[Playing | None], size: int) -> torch.Tensor:
-    """Whose the decisions were, [T, size] bool."""
+    """Return the environments of each decision as a mask, [T, size] bool."""
     mask = torch.ones(len(played), size, dtype=torch.bool)
     for row, playing in zip(mask, played, strict=True):
         if playing is not None:

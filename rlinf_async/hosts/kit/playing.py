@@ -1,4 +1,4 @@
-"""Environments of a shard whose episodes go on, while others' have ended and nothing counts of them."""
+"""The environments of a shard that play on while the episodes of others have ended."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from rlinf_async.hosts.observations import items
 
 @dataclass(frozen=True, kw_only=True)
 class Playing:
-    """The environments that play on after an output; the others have ended, and wait for a reset."""
+    """The environments that play on after an output; the episodes of the others have ended, and they wait for
+    a reset.
+    """
 
     numbers: tuple[int, ...]
-    """In ascending order, counted in the shard."""
+    """Indices in the shard, in ascending order."""
     others_stand: bool = False
-    """True if the others are not stepped."""
+    """True if the other environments are not stepped."""
 
     @classmethod
     def after(cls, over: torch.Tensor, *, others_stand: bool = False) -> Playing | None:
-        """Those that are not `over`, [B] bool; None where all play on."""
+        """Return the environments that are not `over`, [B] bool; None if all play on."""
         if not over.any():
             return None
         return cls(numbers=tuple((~over).nonzero().flatten().tolist()), others_stand=others_stand)
 
     def of(self, shown: Any) -> Any:
-        """The items of those that play, of an observation with an item for each environment."""
+        """Return the items of the playing environments, from an observation of all environments."""
         return items(shown, self.numbers)
 
     def among(self, before: Tree, own: Tree) -> Tree:
-        """`own` [n, ...] of those that play, with what the others had `before`: [B, ...]."""
+        """Return [B, ...]: the rows `own` [n, ...] of the playing environments, and rows of `before` for the
+        others.
+        """
         return with_rows(before, own, torch.tensor(self.numbers, dtype=torch.long))
 
 
 def as_they_ended(
     now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor], *, over: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return statistics [B, ...] of episodes, as `before` of environments that were `over`, [B] bool."""
+    """Return statistics [B, ...] of episodes: from `before` for environments that were `over` [B] bool, else
+    from `now`.
+    """
     result = dict(now)
     for name in now.keys() & before.keys():
         rows = over.reshape(-1, *[1] * (now[name].dim() - 1))

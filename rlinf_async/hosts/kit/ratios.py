@@ -1,4 +1,6 @@
-"""Ratios of probabilities: their level, what they are of, and the weights that are made of them."""
+"""Probability ratios: the level at which they are formed, the scored denoise steps, and importance
+weights.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,20 @@ from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.types import RatioLevel
 
 DENOISE_STEPS = "denoise_inds"
-"""The last part of the name of the forward input with the denoise steps that are scored, [B, K]: in
-RLinf's models that match flows, one step K times over, or all K in their order where log-probabilities
-are joint."""
+"""Ending of the name of the forward input with the scored denoise steps, [B, K]: in RLinf's flow-matching
+models one step repeated K times, or all K in order if log-probabilities are joint."""
 
 
 def scored_in(forward_inputs: Any) -> Scored:
-    """Return what is scored of samples with these inputs, [B, ...] each; the whole action where no input
-    tells.
+    """Return the scored part of samples with these inputs, [B, ...] each; the whole action if no input says
+    it.
 
-    A chain of one step is taken for one that is scored by itself.
+    A chain of one denoise step counts as a single step, not as joint.
     """
     step_tensors = [value for name, value in forward_inputs.items() if str(name).endswith(DENOISE_STEPS)]
     if not step_tensors or not isinstance(step_tensors[0], torch.Tensor):
         return WHOLE
-    # [..., K], of samples or of a rollout. The first sample stands for all: K, and whether one step or the
+    # [..., K], of samples or of a rollout. The first sample represents all: K, and whether one step or the
     # chain is scored, are settings of the model.
     steps = step_tensors[0].flatten(0, -2)[0].tolist()
     return Scored(steps=len(steps), joint=len(set(steps)) > 1)
@@ -36,7 +37,8 @@ def at_ratio_level(logprobs: torch.Tensor, level: RatioLevel, action_dim: int) -
     """Sum log-probabilities (or entropies) of N decisions to the level at which ratios are formed.
 
     Args:
-        logprobs: [N, ...], chunks x dimensions of one action in any layout; or one for a whole decision.
+        logprobs: [N, ...], chunks x dimensions of one action in any layout; or one value for a whole
+            decision.
 
     Returns:
         [N, chunks, action_dim] for tokens, [N, chunks] for actions, [N] for chunks.
@@ -58,9 +60,9 @@ def at_ratio_level(logprobs: torch.Tensor, level: RatioLevel, action_dim: int) -
 def weighed(
     weighting: Weighting, forward_inputs: Any, proximal: torch.Tensor, behaviour: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the weight of each ratio, and what is measured of it, by metric: the host averages.
+    """Return the importance weight of each ratio, and metrics of the weights, which the host averages.
 
-    `forward_inputs` are those of the samples, which say what is scored.
+    `forward_inputs` are the samples' inputs; `scored_in` reads the scored part from them.
     """
     rule: Any = {
         "correction": weighting.correction,

@@ -23,11 +23,11 @@ class Played(Protocol):
 
     @property
     def playing(self) -> Playing | None:
-        """Those of whom the next decision is; None for all."""
+        """The environments of the next decision; None for all."""
 
 
 class Decided(Played, Protocol):
-    """An output of B environments after a decision, or at the start of a rollout."""
+    """An output as `Played`, with rewards and ends of episodes."""
 
     @property
     def rewards(self) -> torch.Tensor:
@@ -40,31 +40,33 @@ class Decided(Played, Protocol):
 
 DecidedOutput = TypeVar("DecidedOutput", bound=Decided)
 ANSWER_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
-"""Fields of an answer that have to be finite."""
+"""Fields of an answer that must be finite."""
 REPEATED_FIELDS = ("actions", "prev_logprobs", "prev_values")
-"""Fields of an answer, beside inputs, that environments keep which play no more."""
+"""Fields of an answer, besides inputs, that are repeated for environments after the end of their episodes."""
 
 
 class Recorder(Generic[Output]):
     """Records one rollout of the environments of a shard; fills `loops.ports.Recorder`.
 
-    Answers are those of `Answering`, to the environments that were playing. A host notes what came of the
-    decisions of all B, and gives all of it, of [T, B, ...], in `rollout`. An environment that plays no more
-    has the last answer of its episode again: rows that nobody trains on, and that anybody can compute with.
-    The inputs of the last observation, `bootstrap_inputs` [1, B, ...], come to it where values are
-    recomputed. A piece ends with the last decision of its episodes (`kit.pieces`).
+    Answers are those of `Answering`, for the playing environments. A host notes the results of the decisions
+    of all B environments, and returns them as [T, B, ...] from `rollout`. After the end of an environment's
+    episode its last answer is repeated: the loss masks these rows, but their numbers are valid. If values are
+    recomputed, the inputs of the last observation are added as `bootstrap_inputs` [1, B, ...]. A piece ends
+    with the last decision of its episodes (`kit.pieces`).
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
-        """`every_end`: whether each output brings episodes of its own; else the last one has them all."""
+        """`every_end`: True if each output has the statistics of its ended episodes; else the last has
+        all.
+        """
         self._ticket, self._settings = ticket, settings
         self._every_end, self._episodes = every_end, episodes
         self._own_episodes: Episodes = []
         self._versions: list[int] = []
         self._last: Tree = {}
-        """The last answers of all environments."""
+        """The last answer of each environment."""
         self._played: list[Playing | None] = []
-        """Whose the decisions were."""
+        """The environments of each decision."""
 
     def append(self, output: Output, answer: Mapping[str, Any]) -> None:
         whole = self._see(output, answer)
@@ -74,7 +76,7 @@ class Recorder(Generic[Output]):
 
     def build(self, output: Output, answer: Mapping[str, Any] | None) -> list[Piece]:
         whole = self._see(output, answer, last=True)
-        # Only here: a rollout that fails before leaves no episodes, and is made again.
+        # Only here: a rollout that failed earlier is repeated, and must leave no episodes.
         self._episodes.extend(self._own_episodes)
         beyond = one_row(whole["forward_inputs"]) if self._settings.asynchrony.recomputes else None
         return cut_into_pieces(
@@ -90,10 +92,10 @@ class Recorder(Generic[Output]):
     def _see(
         self, output: Output, answer: Mapping[str, Any] | None, *, last: bool = False
     ) -> Mapping[str, Any]:
-        """Note the results of the decision before, and the value of the state that it has led to.
+        """Note the results of the previous decision, and the value of the state after it.
 
         Returns:
-            The answer to all environments.
+            The answer for all environments.
         """
         whole = self._of_all(output, answer)
         if answer is not None:
@@ -105,7 +107,7 @@ class Recorder(Generic[Output]):
         return whole
 
     def _of_all(self, output: Output, answer: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The answer to all environments, with the inputs by which the policy is to be scored."""
+        """Return the answer for all environments, with the policy's inputs for scoring actions."""
         if answer is None:
             return {**self._last, "bootstrap_values": None, "version": self._versions[-1]}
         playing, shown = output.playing, self.observation_of(output)
@@ -114,45 +116,42 @@ class Recorder(Generic[Output]):
         own: Tree = {name: answer.get(name) for name in REPEATED_FIELDS}
         own["forward_inputs"] = dict(with_echoes(answer["forward_inputs"], answer["echoes"], shown))
         self._last = own if playing is None else playing.among(self._last, own)
-        # Values of final observations are of episodes that others follow: then all environments play.
+        # Environments that send final observations reset themselves: then all of them play.
         values = answer.get("bootstrap_values") if playing is None else None
         return {**self._last, "bootstrap_values": values, "version": int(answer["version"])}
 
     def steps_per_decision(self) -> int:
-        """Return the environment steps of a decision. A host may count them."""
+        """Return the environment steps of a decision. Hosts may override this."""
         return self._settings.steps_per_decision
 
     def observation_of(self, output: Output) -> dict[str, Any]:
-        """Return the observation that the policy has answered. A host gives it."""
+        """Return the observation in an output. Hosts implement this."""
         raise NotImplementedError
 
     def episodes_of(self, output: Output) -> dict[str, torch.Tensor]:
-        """Return the statistics of episodes that have come with an output. A host gives them."""
+        """Return the statistics of episodes in an output. Hosts implement this."""
         raise NotImplementedError
 
     def see(self, output: Output, answer: Mapping[str, Any]) -> None:
-        """Note what an output shows, and the values that the policy gives it. A host does."""
+        """Note an output and the policy's values for it. Hosts implement this."""
         raise NotImplementedError
 
     def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
-        """Note a decision, and the inputs by which it is to be scored. A host does."""
+        """Note a decision and the policy's inputs for scoring it. Hosts implement this."""
         raise NotImplementedError
 
     def rollout(self) -> Tree:
-        """Return all that was noted of T decisions, [T, B, ...] or [T + 1, B, ...]. A host gives it."""
+        """Return the fields noted in T decisions, [T, B, ...] or [T + 1, B, ...]. Hosts implement this."""
         raise NotImplementedError
 
 
 class SampleRecorder(Recorder[DecidedOutput]):
     """Records T decisions of B environments in the fields that `kit.scoring` reads.
 
-    forward_inputs    {name: [T, B, ...]}, what the policy scores its actions by
-    bootstrap_inputs  {name: [1, B, ...]}, of the last observation; where values are recomputed
-    prev_logprobs     [T, B, ...], of the policy that acted
-    prev_values       [T + 1, B], where the policy has some
-    rewards           [T, B]
-    ended             [T + 1, B]: before the decision
-    versions          [T, B] int64
+    forward_inputs {name: [T, B, ...]}, the policy's inputs for scoring its actions bootstrap_inputs {name:
+    [1, B, ...]}, of the last observation, if values are recomputed prev_logprobs [T, B, ...], of the policy
+    that acted prev_values [T + 1, B], if the policy has values rewards [T, B] ended [T + 1, B], before the
+    decision versions [T, B] int64
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
@@ -164,11 +163,11 @@ class SampleRecorder(Recorder[DecidedOutput]):
         self._ended: list[torch.Tensor] = []
 
     def rewards_of(self, output: DecidedOutput, answer: Mapping[str, Any]) -> torch.Tensor:
-        """Return the rewards [B] of the decision before `output`. A host may add to them."""
+        """Return the rewards [B] of the decision before `output`. Hosts may override this."""
         return output.rewards
 
     def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
-        """Return the log-probabilities of a decision, [B, ...]. A host may shape them."""
+        """Return the log-probabilities of a decision, [B, ...]. Hosts may override this to shape them."""
         logprobs: torch.Tensor = answer["prev_logprobs"]
         return logprobs
 
@@ -188,7 +187,7 @@ class SampleRecorder(Recorder[DecidedOutput]):
         fields: Tree = {
             "forward_inputs": concatenate([one_row(inputs) for inputs in self._scored_by]),
             "prev_logprobs": torch.stack(self._logprobs),
-            # The first output is that of the start, before which nothing was decided.
+            # The first output is that of the start, before any decision.
             "rewards": torch.stack(self._rewards[1:]),
             "ended": ended,
             "versions": torch.tensor(self._versions)[:, None].expand(-1, ended.shape[1]),
@@ -202,5 +201,5 @@ def one_each(values: torch.Tensor) -> torch.Tensor:
 
 
 def one_row(tree: Tree) -> Tree:
-    """Return tensors of [B, ...] as those of one moment, [1, B, ...]."""
+    """Return tensors [B, ...] as one row, [1, B, ...]."""
     return map_tensors(lambda tensor: tensor.unsqueeze(0), tree)

@@ -9,9 +9,9 @@ import torch
 from rlinf_async.core.tensors import Tensors
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
-"""Fields of a rollout from which these metrics are made."""
+"""Fields of a rollout that these metrics need."""
 Reduce = Callable[[dict[str, float]], dict[str, float]]
-"""Makes of the values of this learner rank those of all of them; every rank gives the same names."""
+"""Reduces the values of this learner rank over all ranks; every rank must pass the same names."""
 
 
 def _alone(values: dict[str, float]) -> dict[str, float]:
@@ -21,7 +21,8 @@ def _alone(values: dict[str, float]) -> dict[str, float]:
 def of_rollouts(
     rollouts: Sequence[Tensors], *, summed: Reduce = _alone, largest: Reduce = _alone
 ) -> dict[str, float]:
-    """Means, and extremes of advantages and returns, over the valid decisions of a batch and of all ranks.
+    """Return means, and extremes of advantages and returns, over the valid decisions of a batch and all
+    ranks.
 
     Args:
         rollouts: `rewards`, `advantages`, `returns` and the mask `valid`, [T, B] each.
@@ -32,8 +33,8 @@ def of_rollouts(
     for name in ("rewards", "advantages", "returns"):
         values = torch.cat([rollout[name].flatten().float() for rollout in rollouts])[valid]
         sums[name] = float(values.double().sum())
-        # A rank without values would leave its extremes out and take no part in the reduction, for which the
-        # others wait: every rollout has a valid first decision.
+        # A rank without valid values would pass no extremes, and the reduction of the other ranks would hang;
+        # it cannot happen, as every rollout has a valid first decision.
         if name != "rewards" and len(values):
             # Minima as maxima of negatives: one reduction serves both.
             most |= {f"{name}_max": float(values.max()), f"{name}_min": -float(values.min())}

@@ -1,4 +1,4 @@
-"""Environments of one shard as the env loop sees them; a host says how they reset, step and are built."""
+"""The environments of one shard, as the env loop uses them; a host implements reset, step and build."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rlinf_async.observe.meters import BusyMeter
 
 Output = TypeVar("Output")
 Shown = tuple[Output, Mapping[str, Any]]
-"""An output of environments, and the numbers in it that have to be finite, by name."""
+"""An output of environments, and the values in it that must be finite, by name."""
 
 
 class Shard(Generic[Output]):
-    """The common part of a shard for training and one for evaluation; fills `loops.ports.ShardEnv`.
+    """The common part of training and evaluation shards; implements `loops.ports.ShardEnv`.
 
-    What a host gives is called in the thread of the environments.
+    Methods that hosts implement are called in the environments' thread.
     """
 
     others_stand: bool = False
-    """True if environments that are over are not stepped. A host may see to that, by `stand`."""
+    """True if environments are not stepped after the end of their episodes, which the host arranges in
+    `stand`."""
 
     def __init__(
         self,
@@ -40,8 +41,8 @@ class Shard(Generic[Output]):
         """Be a shard of `size` environments, with `horizon` decisions in a rollout.
 
         Args:
-            fields: those of observations that policies are shown; none: all.
-            skips_ended: whether nothing is decided for environments whose episodes have ended.
+            fields: the fields of observations that policies receive; empty for all.
+            skips_ended: True if no actions are inferred for environments after the end of their episodes.
         """
         self._simulators = simulators
         self._skips_ended = skips_ended
@@ -52,30 +53,30 @@ class Shard(Generic[Output]):
         self._last: Output | None = None
 
     def begin(self) -> Shown[Output]:
-        """Reset, or carry on where the last rollout ended. A host does."""
+        """Reset, or continue where the last rollout ended. Hosts implement this."""
         raise NotImplementedError
 
     def act(self, actions: Any) -> Shown[Output]:
-        """Return the outputs of a decision; `actions` are its own. A host does.
+        """Return the output of a decision; the method may write into `actions`. Hosts implement this.
 
-        Environments that are over get the last actions of their episodes again.
+        After the end of its episode an environment gets its last actions again.
         """
         raise NotImplementedError
 
     def shown(self, output: Output) -> dict[str, Any]:
-        """Return the payload of a request of all environments. A host does."""
+        """Return the payload of a request with all environments. Hosts implement this."""
         raise NotImplementedError
 
     def stand(self, playing: Playing | None) -> None:
-        """The next `act` is one of those that are `playing` (None: of all). A host may leave the others
-        alone.
+        """Prepare for an `act` of the `playing` environments (None: all). Hosts may then not step the
+        others.
         """
 
     def play_on(self, over: torch.Tensor) -> Playing | None:
-        """Note after an output which environments [B] bool are over: whatever follows counts nothing.
+        """Note which environments are `over`, [B] bool, after an output: their later steps do not count.
 
         Returns:
-            Those that play on; None for all.
+            The environments that play on; None for all.
         """
         self._playing = None
         if self._skips_ended:
@@ -83,19 +84,19 @@ class Shard(Generic[Output]):
         return self._playing
 
     def playing_at(self, output: Output) -> Playing | None:
-        """Return the environments that play on after an output: by default after the last one."""
+        """Return the environments that play on after `output`. This default knows the last output only."""
         return self._playing
 
     def end(self) -> None:
-        """Prepare the next initial states. A host does."""
+        """Prepare the next initial states. Hosts implement this."""
         raise NotImplementedError
 
     def rebuild(self) -> None:
-        """Close the environments, and have others in their place. A host does."""
+        """Close the environments and build new ones. Hosts implement this."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Other environments are there, of which nothing is known."""
+        """Drop the last output, as the environments were rebuilt."""
         self._last = None
 
     def waiting(self, output: Output) -> int:
@@ -123,17 +124,17 @@ class Shard(Generic[Output]):
         return self.act(actions)
 
     def _of_all(self, actions: torch.Tensor) -> torch.Tensor:
-        """The actions of all environments, in memory of their own."""
+        """Return the actions for all environments, copied."""
         if self._playing is not None:
             assert self._actions is not None, "all environments play at first"
             whole = self._playing.among({"actions": self._actions}, {"actions": actions})
             actions = whole["actions"]  # type: ignore[assignment]
         self._actions = actions if self._skips_ended else None
-        # Copied: what the policy has answered may be shared, and environments may write into what they get.
+        # Copied: the answer may share memory, and environments may write into their actions.
         return actions.clone()
 
     async def finish(self) -> None:
-        # Before `end`: the rollout is complete, whatever preparing the next one does.
+        # Before `end`, which may fail: the rollout is complete.
         self.contract.prove()
         await self._simulators.finish(self.end)
 
@@ -141,37 +142,39 @@ class Shard(Generic[Output]):
         await self._build(self.rebuild)
 
     async def _build(self, build: Callable[[], object]) -> None:
-        # Other environments may show other fields, if those before never completed a rollout.
+        # Rebuilt environments may have other fields, if no rollout was ever completed.
         self.contract.forget()
         await self._simulators.build(build)
         self.forget()
 
     def _with_faults(self, shown: Shown[Output]) -> tuple[Output, list[str]]:
-        """The output, and sentences about numbers that are not finite."""
+        """Return the output, and sentences about values that are not finite."""
         return shown[0], not_finite(self._simulators.advanced, shown[1])
 
     def _finite(self, output: Output, bad: list[str]) -> Output:
-        """The output, unless something `bad` has been shown."""
+        """Return the output, unless the sentences `bad` about it end the rollout."""
         check_shown(self._simulators.advanced, bad)
         return output
 
 
 class TrainShard(Shard[Output]):
-    """Training environments; fills `ray_runtime.processes.shard_worker.TrainShardEnv`."""
+    """Training environments; implements `ray_runtime.processes.shard_worker.TrainShardEnv`."""
 
     def __init__(self, simulators: SimulatorThread, *, busy: BusyMeter, number: int, **options: Any) -> None:
-        """`number`: of the stage in its env worker, under which `busy` counts it; `options` as of a shard."""
+        """`number`: the stage's number in its env worker, for `busy`; `options`: those of `Shard`."""
         super().__init__(simulators, **options)
         self._busy, self._number = busy, number
         self._taken_on: tuple[int, int] | None = None
         self._stands_at: tuple[int, int] | None = None
 
     def rebuild_at(self, step: int) -> None:
-        """As `rebuild`, at the checkpoint after `step`. A host does."""
+        """Rebuild the environments at the checkpoint after `step`. Hosts implement this."""
         raise NotImplementedError
 
     async def settle(self) -> None:
-        """Wait for what environments do beside their thread after a reset or a step. A host may."""
+        """Wait for work outside the environments' thread, after a reset or a step. Hosts may override
+        this.
+        """
 
     async def start(self) -> Output:
         with self._busy.busy(self._number):
@@ -196,7 +199,7 @@ class TrainShard(Shard[Output]):
 
 
 class EvalShard(Shard[Output]):
-    """Evaluation environments; every episode counts once, when it ends."""
+    """Evaluation environments; each episode is counted once, when it ends."""
 
     def __init__(self, simulators: SimulatorThread, **options: Any) -> None:
         super().__init__(simulators, **options)
@@ -208,6 +211,6 @@ class EvalShard(Shard[Output]):
         self._complete = len(self.episodes)
 
     def forget(self) -> None:
-        """The episodes of the rollout that has failed are forgotten: it is run again."""
+        """Drop the episodes of a failed rollout, which will be repeated."""
         super().forget()
         del self.episodes[self._complete :]

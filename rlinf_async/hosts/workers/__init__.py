@@ -1,8 +1,8 @@
-"""Env workers and inference ranks for a host on Ray whose framework has none for policies that act.
+"""Env workers and inference ranks for hosts on Ray with a framework that has none for embodied policies.
 
-The local host has their shards, without Ray. They import no framework: what a process of them needs is the
+The local host uses their shards, without Ray. These modules import no framework: a process needs only the
 package of its environments or of its policy.
 """
 
 WORKERS_GROUP = "rlinf_async.verl_workers"
-"""The group of the entry points that name them."""
+"""The group of the entry points for these classes."""

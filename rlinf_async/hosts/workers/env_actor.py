@@ -1,4 +1,4 @@
-"""The process of an env worker; it imports no framework, which would cost it seconds."""
+"""The process of an env worker; it imports no framework, which would take seconds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class EnvActor(ShardWorker):
         horizons: Mapping[str, int],
         rank: int,
     ) -> None:
-        """Be env worker `rank`; nothing is built yet.
+        """Set up env worker `rank`; `initialise` builds its environments.
 
         Args:
             sections: `env.train`, and `env.eval` in a run that evaluates, as plain data.
-            horizons: decisions in a rollout of each.
+            horizons: decisions in a rollout of each section.
         """
         self._settings, self._horizons, self._rank = settings, dict(horizons), rank
         self._sections = {mode: OmegaConf.create(dict(section)) for mode, section in sections.items()}
@@ -50,13 +50,13 @@ class EnvActor(ShardWorker):
         """Build the environments.
 
         Raises:
-            ValueError: a class that does not do what its section says.
+            ValueError: the environments differ from their section (`check_resets`).
         """
         start_again(self._sections["train"], generation=self.generation)
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
             in_processes = simulators_apart(section)
-            # In a thread: building may take minutes, in which the event loop has to answer.
+            # In a thread: building may take minutes, and the event loop must answer meanwhile.
             self._envs[mode] = await asyncio.to_thread(
                 self.in_threads, mode, build, in_processes=in_processes
             )
@@ -93,8 +93,9 @@ class EnvActor(ShardWorker):
         return int(self._sections[mode].total_num_envs) // self._settings.plan.shards
 
     def _rebuild(self, mode: str, stage: int, step: int | None) -> Any:
-        """Other environments in the place of those of a stage; those for training may be at the checkpoint
-        after `step`."""
+        """Replace the environments of a stage; with a `step`, training environments at the checkpoint after
+        it.
+        """
         with ExitStack() as stack:
             if step is not None:
                 in_processes = simulators_apart(self._sections["train"])
@@ -109,7 +110,7 @@ class EnvActor(ShardWorker):
         env = load_class(ENVS_GROUP, section.env_class)(
             cfg=self._rebuilds.seeded(mode, stage, section),
             num_envs=self._size(mode),
-            # The number of the shard in the run, whatever worker it is on: seeds differ by it.
+            # The number of the shard in the whole run, so that seeds differ.
             seed_offset=plan.shards_of_worker(self._rank).start + stage,
             total_num_processes=plan.shards,
             worker_info=None,

@@ -1,4 +1,4 @@
-"""The process of an inference rank; it imports no framework, which would cost it seconds."""
+"""The process of an inference rank; it imports no framework, which would take seconds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
 RESULT_FIELDS = ("prev_logprobs", "prev_values", "forward_inputs")
-"""The fields that are read of a policy's result for its actions."""
+"""The fields of a policy's result, besides actions, that a run reads."""
 
 
 class InferenceActor(PolicyWorker):
-    """One inference rank: answers with actions and with what `ShardRecorder` keeps of them."""
+    """One inference rank: answers with actions and the fields that `ShardRecorder` records."""
 
     def __init__(
         self, section: Mapping[str, Any], ckpt_path: str | None, settings: WorkerSettings, rank: int
     ) -> None:
-        """Be inference rank `rank` with the policy of `section` (`vla.model`), which is not built yet."""
+        """Set up inference rank `rank`; `initialise` builds the policy of `section` (`vla.model`)."""
         self._section, self._ckpt_path = dict(section), ckpt_path
         self._settings = settings
         self._policy: Any = None
@@ -35,8 +35,7 @@ class InferenceActor(PolicyWorker):
         self.start_inference(
             rank=rank,
             deadline_s=settings.asynchrony.advanced.deadline_s,
-            # Ray shows a rank its own accelerator alone, as number 0; CUDA has a current device for each
-            # thread.
+            # A rank sees only its own accelerator, as number 0; CUDA's current device is set per thread.
             initializer=torch.cuda.set_device if on_gpu else None,
             initargs=(0,) if on_gpu else (),
         )
@@ -44,7 +43,7 @@ class InferenceActor(PolicyWorker):
     async def initialise(self) -> None:
         """Build the policy."""
         name = str(self._section["model_type"])
-        # In a thread: building may take minutes, in which the event loop has to answer.
+        # In a thread: building may take minutes, and the event loop must answer meanwhile.
         await asyncio.to_thread(self.build_policy, self._build, name)
 
     def policy_module(self) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""The policy that inference ranks act with and learner ranks train, and the adapters that it may be given."""
+"""Builds the policy of inference ranks and learner ranks, with adapters if the run trains some."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.workers.settings import Adapters
 
 VALUE_HEAD = "value_head"
-"""The module of a policy that estimates values; adapters leave it alone, and it is trained whole."""
+"""The module of a policy that estimates values; it gets no adapters, and all of its weights are trained."""
 PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Values of `vla.model.precision`; without one the builder decides."""
+"""Values of `vla.model.precision`; without one the policy's builder chooses."""
 
 
 def build_policy(
     section: Mapping[str, Any], *, ckpt_path: str | None, seed: int, adapters: Adapters | None = None
 ) -> torch.nn.Module:
-    """Build the policy of a `vla.model` section, with fresh weights drawn by `seed` or those of a state dict.
+    """Build the policy of a `vla.model` section, with weights initialised by `seed` or read from a state
+    dict.
 
     Raises:
         ValueError: no package provides `model_type`, or the state dict is another policy's.
@@ -44,10 +45,10 @@ def make_policy(
     seed: int,
     adapters: Adapters | None = None,
 ) -> torch.nn.Module:
-    """Build the same in the type `dtype`: the learner and every inference rank begin with it. `adapters` are
-    added to the weights that it starts from.
+    """Build the same policy in the type `dtype`, then add `adapters`; the learner and every inference rank
+    start from it.
 
-    Weights that no checkpoint gives and that are not trained are never sent: all draw them alike.
+    Frozen weights are never sent: without a checkpoint, every process initialises them alike.
     """
     torch.manual_seed(seed)
     policy: torch.nn.Module = load_class(MODELS_GROUP, section["model_type"])(
@@ -55,7 +56,7 @@ def make_policy(
     )
     if ckpt_path:
         load_weights(policy, Path(ckpt_path))
-    # After the weights: adapters rename the layers that they wrap, and a state dict would not fit any more.
+    # After loading weights: adapters rename the layers that they wrap, so that a state dict would not fit.
     if adapters is not None:
         add_adapters(policy, adapters)
     return policy
@@ -65,25 +66,26 @@ def load_weights(policy: torch.nn.Module, path: Path) -> None:
     """Write the state dict in the file `path` into `policy`.
 
     Raises:
-        ValueError: there is no such file, or it does not fit.
+        ValueError: there is no such file, or its state dict does not fit.
     """
     if not path.is_file():
         raise ValueError(f"vla.ckpt_path={str(path)!r} is no file; give one with a state dict, or null")
     try:
-        # weights_only: a pickle can run code of whoever has made the file.
+        # weights_only: unpickling could run code from the file.
         policy.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except RuntimeError as error:
         raise ValueError(f"vla.ckpt_path={str(path)!r} does not fit vla.model: {error}") from error
 
 
 def add_adapters(policy: torch.nn.Module, adapters: Adapters) -> None:
-    """Give `policy` adapters, which change nothing until they are trained, and train nothing else of it but
-    its value head.
+    """Add adapters to `policy`, and freeze its other parameters except those of the value head.
+
+    The policy's outputs are unchanged until the adapters are trained.
 
     Raises:
         ValueError: none of its layers is a target.
     """
-    # A run without adapters does without this package.
+    # Imported here, as runs without adapters do not need peft.
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -98,18 +100,18 @@ def add_adapters(policy: torch.nn.Module, adapters: Adapters) -> None:
     inject_adapter_in_model(config, policy)
     for module in policy.modules():
         if isinstance(module, BaseTunerLayer):
-            # FSDP2 is told of its units by the names of classes, and peft's are those of the layers within.
+            # FSDP2's units are chosen by class name, and peft's classes have the names of the layers inside.
             module.__class__ = type(f"Adapted{type(module).__name__}", (type(module),), {})
     frozen_type = next((p.dtype for p in policy.parameters() if not p.requires_grad), torch.float32)
     for name, parameter in policy.named_parameters():
         if VALUE_HEAD in name.split("."):
             parameter.requires_grad_(True)
         elif parameter.requires_grad:
-            parameter.data = parameter.data.to(frozen_type)  # FSDP2 shards what has one type
+            parameter.data = parameter.data.to(frozen_type)  # FSDP2 needs one type per unit
 
 
 def _is_exempt(name: str, excluded: str | Sequence[str] | None) -> bool:
-    """Return True if a module is in a value head, or excluded: by a pattern, or by the end of its name."""
+    """Return True if a module is in a value head, or excluded by a pattern or by the end of its name."""
     if VALUE_HEAD in name.split("."):
         return True
     if isinstance(excluded, str):

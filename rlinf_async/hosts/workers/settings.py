@@ -1,4 +1,4 @@
-"""Settings of env workers and inference ranks, beyond the numbers that every host shares."""
+"""Settings of env workers and inference ranks, besides those that all hosts share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rlinf_async.loops.run_settings import RunSettings
 
 ALL_LAYERS = "all-linear"
-"""The word of peft for every linear layer."""
+"""peft's name for all linear layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Adapters of `rank` on the layers `targets`, in the words of peft, except on those `excluded`."""
+    """Adapters of `rank` on the layers `targets` (in peft's terms), except on those `excluded`."""
 
     rank: int
     alpha: int
@@ -23,12 +23,12 @@ class Adapters:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings(RunSettings):
-    """Settings of a run whose environments and policies are stepped by `hosts.workers`."""
+    """Settings of a run with the env workers and inference ranks of `hosts.workers`."""
 
     action_dim: int
     """Dimensions of one action."""
     gamma: float
     adapters: Adapters | None = None
-    """The adapters that are trained in the place of the policy's weights; None: all of it is trained."""
+    """The adapters that are trained instead of the policy's weights; None: all weights are trained."""
     auto_reset: bool
-    """True if an episode goes on in the next rollout: `env.train.auto_reset`."""
+    """`env.train.auto_reset`: True if episodes continue in the next rollout."""

@@ -29,31 +29,31 @@ class ShardOutput:
     observation: Observation
     """The next observation of the policy; after a reset, the first of the new episode."""
     final_observation: Observation | None = None
-    """The last of the episodes that have been reset just now, for all environments; None if none was."""
+    """The last observation of episodes that were just reset, for all environments; None if none was reset."""
     rewards: torch.Tensor
-    """[B], summed over the steps of the decision up to an end in it; zeros at the start."""
+    """[B], summed over the steps of the decision up to the episode's end; zeros at the start."""
     ended: torch.Tensor
-    """[B] bool: the episode has ended in this decision or, where nothing resets it, in an earlier one."""
+    """[B] bool: the episode ended in this decision or, without auto_reset, in an earlier one."""
     truncated: torch.Tensor
-    """[B] bool: the episode has ended by a cut, and had not come to its end. Where it is reset, it is
-    continued by the value of its final observation."""
+    """[B] bool: the episode was truncated before it terminated. With auto_reset, the value of its final
+    observation is bootstrapped."""
     episodes: dict[str, torch.Tensor] = field(default_factory=dict)
     """Statistics of the episodes, by name."""
     playing: Playing | None = None
-    """Those of whom the next decision is; None for all."""
+    """The environments of the next decision; None for all."""
 
 
 Rebuild = Callable[[int | None], Any]
-"""Closes the environments of a stage, and gives others, at the checkpoint after that step, if there is one;
-called in the thread of the shard."""
+"""Closes the environments of a stage and returns new ones, at the checkpoint after the step if it is not
+None; called in the shard's thread."""
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """Environments that step together in a thread of their own, and how they were built."""
+    """Environments that are stepped together in their own thread, and the section they were built from."""
 
     env: Any
-    """The environments that are there now."""
+    """The present environments."""
     section: Mapping[str, Any]
     """The `env` section of the config that `env` was built from."""
     size: int
@@ -83,7 +83,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     """Training environments of one stage."""
 
     def __init__(self, stage: Stage, *, busy: BusyMeter, number: int, skips_ended: bool = False) -> None:
-        """`number`: of the stage in its env worker, under which `busy` counts it."""
+        """`number`: the stage's number in its env worker, for `busy`."""
         super().__init__(
             stage.simulators,
             busy=busy,
@@ -100,7 +100,9 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         return output.playing
 
     def shown(self, output: ShardOutput) -> dict[str, Any]:
-        """Return the payload for inference; the last observation of ended episodes is there for its value."""
+        """Return the payload for inference; final observations of ended episodes are sent for their
+        values.
+        """
         return {"obs": output.observation, "final_obs": output.final_observation}
 
     def begin(self) -> Shown[ShardOutput]:
@@ -109,7 +111,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         else:
             self._stage.env.is_start = True
             if self._taken_on is not None:
-                # docs/extending.md promises this place: in the shard's thread, before the reset.
+                # docs/extending.md promises this moment: in the shard's thread, before the reset.
                 self._stage.env.take_on(*self._taken_on)
             observation = _reset(self, self._stage)
         self._last = started(observation, self.size)
@@ -120,8 +122,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         assert self._last is not None, "a shard is stepped before it is started"
         ended, truncated = step.ended, step.cut
         if not self._auto_reset:
-            # An environment that nothing resets may say only once that its episode has ended. A cut after
-            # the end is none.
+            # Without auto_reset an environment may report the end of its episode only once. A truncation
+            # after the end does not count.
             truncated = self._last.truncated | (truncated & ~self._last.ended)
             ended = self._last.ended | ended
         episodes = self._episodes(step)
@@ -148,9 +150,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         self._stage.env = self._stage.rebuild(step)
 
     def _episodes(self, step: Step) -> dict[str, torch.Tensor]:
-        """Return the statistics of ended episodes, where environments reset themselves; else of all
-        episodes.
-        """
+        """Return the statistics of ended episodes with auto_reset, else of all episodes."""
         if self._auto_reset:
             final = step.info.get("final_info") or {}
             return _chosen(final.get("episode"), step.ended) if step.ended.any() else {}
@@ -185,7 +185,7 @@ class EvalShard(kit.EvalShard[Observation]):
 
     def act(self, actions: torch.Tensor) -> Shown[Observation]:
         step = _decide(self, self._stage, actions)
-        # An environment that nothing resets may say so at every step: its episode counts once.
+        # Without auto_reset an environment may report the end at every step; its episode counts once.
         new = step.ended if self._auto_reset else step.ended & ~self._ended
         self._ended = self._ended | step.ended
         if new.any():
@@ -215,15 +215,16 @@ def started(observation: Observation, size: int) -> ShardOutput:
 
 
 def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Statistics [B] of the environments `where` (None: of all)."""
+    """Return the statistics [B] of the environments `where` (None: all)."""
     tensors = dict(statistics or {})
     return tensors if where is None else {name: value[where] for name, value in tensors.items()}
 
 
 class ShardRecorder(SampleRecorder[ShardOutput]):
-    """Records a rollout whose `prev_logprobs` are [T, B, chunks, action_dim].
+    """Records a rollout with `prev_logprobs` of shape [T, B, chunks, action_dim].
 
-    Where episodes are reset, one that was cut off is continued by the value of its end, in the `rewards`.
+    With auto_reset, the reward of a truncated episode's last decision includes the value of its final
+    observation.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ def test_chance_and_rounding_are_nothing_to_remark(cls):
 def test_a_policy_that_answers_otherwise_the_second_time_is_remarked(cls):
     (remark,) = remarks(cls())
     assert "other actions" in remark
-    assert "keeps a memory, or draws by a generator of its own" in remark
+    assert "keeps a memory, or draws from a generator of its own" in remark
     assert ("prev_values" in remark) == (cls is Remembers)
 
 

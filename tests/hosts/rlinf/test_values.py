@@ -70,7 +70,7 @@ def test_a_simulator_that_no_table_names_is_one_shard_and_a_note(types):
             assert "nobody has looked" not in why
         else:
             assert (shards, splitting(cfg["env"]["train"])) == (1, "unknown"), kind
-            assert f"{kind} is not split, as nobody has looked at it" in why
+            assert f"{kind} is not split, as it is not examined here" in why
             assert fit(cfg).asynchrony.advanced.balance == "exact", kind
 
 
