@@ -1,6 +1,6 @@
-"""A host without a framework: the reference for the others, and the first example.
+"""A host without a framework: the reference for the other hosts, and the first example.
 
-The names below are imported when they are asked for: who only reads a config waits for no torch.
+The names below are imported on first use, so that reading a config does not import torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Environments and policies as packages declare them, as this host's own: what trains elsewhere trains here.
+"""Adapts environments and policies that packages declare, so that they run on the local host as on the
+others.
 
 Environments have the interface of `rlinf_async.envs`, policies that of `rlinf_async.models`; see
-docs/extending.md. What a policy wants to be scored by, its `forward_inputs`, takes the place of states.
+docs/extending.md. A policy's `forward_inputs` take the place of states.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
 SEEDED_TAG = torch.Tag.nondeterministic_seeded
-"""The tag of torch's operations that draw."""
+"""torch's tag for operations that draw random numbers."""
 ATEN_OPERATIONS = torch.ops.aten
 LIKE_OPERATIONS = {
     ATEN_OPERATIONS.rand_like: ATEN_OPERATIONS.uniform_,
     ATEN_OPERATIONS.randn_like: ATEN_OPERATIONS.normal_,
 }
-"""Draws that take no generator in every version of torch, and operations that fill an empty tensor alike."""
+"""Random operations that take no generator in some versions of torch, and in-place operations that do."""
 
 
 def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
-    """Shards of the class that `env.env_class` names.
+    """Return a factory for shards of the class that `env.env_class` names.
 
     Raises:
-        ValueError: it names none, nobody provides it, its import changes what the whole process shares, or
-            the environments are to take on tasks, which they cannot.
+        ValueError: no class is named, no package provides it, its import changes process-wide settings, or
+            the config has the environments take on tasks and they cannot.
     """
     name, process = name_in(cfg, "env", "env_class"), WholeProcess()
     make = load_class(ENVS_GROUP, name)
@@ -65,11 +66,11 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     builds: Counter[int] = Counter()
 
     def build(first: int, size: int) -> Any:
-        # Built again with the same seed, they would begin with the episodes that the run has trained.
+        # Rebuilt with the same seed, environments would repeat the episodes that the run has trained.
         seed = reseeded(section["seed"], builds[first])
         builds[first] += 1
         shard_section = OmegaConf.create({**section, "seed": seed})
-        # All shards are of one size: `first` is a multiple of it.
+        # All shards have the same size, and `first` is a multiple of it.
         shard = first // size
         env = make(shard_section, size, shard, settings.plan.shards, None)
         if getattr(env, "auto_reset", False):
@@ -86,19 +87,19 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
 
 
 def policy_of(cfg: DictConfig) -> PolicyFactory:
-    """The policy that `model.model_type` names.
+    """Return a factory for the policy that `model.model_type` names.
 
     Raises:
-        ValueError: it names none, or nobody provides it.
+        ValueError: no policy is named, or no package provides it.
     """
     name = name_in(cfg, "model", "model_type")
     build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
-    # The sizes that a factory gets mean nothing to a policy that sees observations.
+    # A declared policy ignores the sizes that a factory gets, as it sees whole observations.
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
 
 class DeclaredPolicy(ActorCritic):
-    """A policy of a package, which samples by itself; log-probabilities are summed over the decision."""
+    """A package's policy, which samples its own actions; log-probabilities are summed over the decision."""
 
     def __init__(self, policy: torch.nn.Module) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class DeclaredPolicy(ActorCritic):
 
     @property
     def critic(self) -> torch.nn.Module:
-        """The value head, where RLinf's models have theirs; a policy without one learns with one rate."""
+        """The policy's `value_head`, as in RLinf's models; a policy without one has one learning rate."""
         head: torch.nn.Module = getattr(self.policy, "value_head", torch.nn.Module())
         return head
 
@@ -114,9 +115,9 @@ class DeclaredPolicy(ActorCritic):
         return observation
 
     def act(self, states: Any, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tree]:
-        """Actions [B, chunk, action_dim], log-probabilities [B], values [B], and what they are scored by."""
-        # A seed of the whole batch's noise: scaled, so that fractions count, and not negative, as generators
-        # want it.
+        """Return actions [B, chunk, action_dim], log-probabilities [B], values [B], and forward inputs."""
+        # The seed follows from the whole batch's noise: scaled, so that fractions count, and not negative, as
+        # generators require.
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
         actions, result = decided(decision, len(noise))
@@ -138,17 +139,17 @@ class DeclaredPolicy(ActorCritic):
 
 
 def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:
-    """[B], or zeros where the policy has no critic."""
+    """Return values [B]; zeros for a policy without a critic."""
     return torch.zeros_like(logprobs) if values is None else values.float().flatten()
 
 
 class OwnChance(TorchDispatchMode):
-    """A block in which this thread draws by a seed of its own, whatever operations draw in it.
+    """A context: inside it, all random operations of this thread draw from generators with its own seed.
 
-    torch's default generators are of the whole process: seeding them for a moment would have environments,
-    which run in other threads meanwhile, draw the same numbers again and again. In this block each operation
-    that draws is given a generator for its device instead, which gives what the default one would after
-    `torch.manual_seed(seed)`. A few fused operations for CUDA take none, and draw from the default one.
+    torch's default generators belong to the whole process: seeding them here would make environments, which
+    run in other threads meanwhile, draw the same numbers again and again. In this block each random operation
+    gets a generator for its device instead, which gives the same numbers as the default one would after
+    `torch.manual_seed(seed)`. A few fused CUDA operations take no generator, and draw from the default one.
     """
 
     def __init__(self, seed: int) -> None:
@@ -190,7 +191,7 @@ class OwnChance(TorchDispatchMode):
 
 
 def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
-    """Return the device on which an operation draws: the one that it asks for, or that of its tensors."""
+    """Return the device on which an operation draws: its argument `device`, or that of its first tensor."""
     if kwargs.get("device") is not None:
         return torch.device(kwargs["device"])
     tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
@@ -201,7 +202,7 @@ def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
 def _dropout(
     values: torch.Tensor, probability: float, train: bool | None, *, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`native_dropout` by a generator: the values that are kept, scaled, and which they are."""
+    """`native_dropout` with a generator: returns the scaled values and the mask of those kept."""
     if train is False:
         return values, torch.ones_like(values, dtype=torch.bool)
     mask = torch.empty_like(values, dtype=torch.bool).bernoulli_(1 - probability, generator=generator)

@@ -1,4 +1,4 @@
-"""Environments of numbers for policies of this host, and the tiny ones that tests and first readers use."""
+"""Environments with vector states for this host's policies, and a tiny example of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import torch
 
 
 class StateEnvs:
-    """Environments that show a row of numbers each, and take one action in a decision, as environments of
-    `rlinf_async.envs`.
+    """Environments with a vector state and one action per decision, with the interface of `rlinf_async.envs`.
 
-    A class says how they `begin` and `decide`. An episode that has ended stands still: `ended` is True until
-    the next one begins, and rewards after it count nothing. Nothing cuts episodes off: the value of their
-    last states counts for the rest. Optional methods are `abort(reason)`, which ends the processes of
-    environments that hang, from another thread, and says whether there were any; and
+    Subclasses implement `begin` and `decide`. After its end an episode stands still: `ended` stays True until
+    the next one begins, and later rewards do not count. Episodes are not truncated: at the horizon the value
+    of their last state is bootstrapped. Optional methods are `abort(reason)`, called from another thread,
+    which ends the processes of hanging environments and returns True if there were any; and
     `take_on(seed_offset, rollout)`.
     """
 
@@ -24,16 +23,17 @@ class StateEnvs:
     action_dim: int
 
     def begin(self) -> np.ndarray:
-        """Start the next episode of all; their states [envs, state_dim], float32."""
+        """Start the next episode in all environments; return states [envs, state_dim], float32."""
         raise NotImplementedError
 
     def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take one decision, actions [envs, action_dim]; states, rewards and `ended`, of [envs, ...]."""
+        """Take actions [envs, action_dim]; return states, rewards and `ended`, [envs, ...] each."""
         raise NotImplementedError
 
     def skip(self, episodes: int) -> None:
-        """Leave out the next episodes: environments that are rebuilt would begin with the first ones. By
-        default every environment draws its episodes anew."""
+        """Skip the next episodes: rebuilt environments would begin with the first ones again. The default
+        does nothing, for environments that draw their episodes at random.
+        """
 
     def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"states": self.begin()}, {}
@@ -47,19 +47,18 @@ class StateEnvs:
         return {"states": states}, rewards[:, None], ended[:, None], np.zeros((len(ended), 1), dtype=bool), {}
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: there is nothing to close."""
 
 
 EnvFactory = Callable[[int, int], Any]
-"""Builds environments `first` to `first + size` of the run, with the interface of `rlinf_async.envs`; called
-in the thread of their shard."""
+"""Called with `first` and `size`, in the shard's thread: builds environments `first` to `first + size` of the
+run, with the interface of `rlinf_async.envs`."""
 
 
 class PointReach(StateEnvs):
-    """Points that are to be moved to the origin of a plane; a reward of one, once, for arriving.
+    """Points that the policy moves to the origin of a plane; the reward is one, once, on arrival.
 
-    The k-th episode of an environment is the same whatever shard it is in, and the same for all members
-    of a group.
+    The k-th episode of an environment is independent of its shard, and the same for all members of a group.
     """
 
     state_dim = 2
@@ -99,7 +98,7 @@ class PointReach(StateEnvs):
         self._episode += episodes
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
-        """The next reset begins this rollout of the points that `seed_offset` numbers."""
+        """Have the next reset begin rollout `rollout` of the shard with number `seed_offset`."""
         self._groups, self._episode = self._groups_of(seed_offset * self._size), rollout
 
     def _groups_of(self, first: int) -> list[int]:
@@ -107,5 +106,5 @@ class PointReach(StateEnvs):
 
 
 def point_reach(*, group_size: int = 1, seed: int = 0) -> EnvFactory:
-    """Shards of PointReach."""
+    """Return a factory for shards of PointReach."""
     return lambda first, size: PointReach(size, first=first, group_size=group_size, seed=seed)

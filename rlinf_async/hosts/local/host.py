@@ -1,6 +1,6 @@
-"""The host without a framework: a run in this process, of the environments that its config names.
+"""The host without a framework: runs a config's environments and policy in this process.
 
-What needs torch is imported by the call that needs it.
+Modules that need torch are imported by the call that needs them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LocalHost(Host):
         train(cfg, self.run_dir(cfg), versions=self.versions())
 
     def run_dir(self, cfg: DictConfig) -> Path:
-        """As it is from here: environments of a run in this process may change its directory."""
+        """Return an absolute path, as environments in this process may change the working directory."""
         return Path(cfg.run_dir).absolute()
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from rlinf_async.observe.meters import BusyMeter
 
 State = dict[str, torch.Tensor]
 ANSWER_FIELDS = ("actions", "prev_logprobs", "prev_values", "forward_inputs")
-"""Results of a policy for a batch, in its order; some policies leave out the last."""
+"""Names of the results of `ActorCritic.act`, in its order; some policies omit the last."""
 
 
 class InferenceRank(Answering):
-    """Fills `loops.ports.Policy` and `LoadablePolicy`.
+    """One inference rank; implements `loops.ports.Policy` and `LoadablePolicy`.
 
-    Forward passes and changes of weights run on the rank's one thread, one after the other: an answer
-    is made by the weights of exactly the version that it carries.
+    Forward passes and loads of weights run one after the other in the rank's single thread, so that an answer
+    is made by exactly the version that it carries.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class InferenceRank(Answering):
         process: WholeProcess | None = None,
         say: Callable[[str], object] | None = None,
     ) -> None:
-        """`say` is told what is odd about the policy, if this rank is to look."""
+        """`say` gets remarks on the policy if this rank is to examine it (`FirstLook`); None otherwise."""
         self._rank = rank
         self._busy = busy
-        # A copy: the learner changes its own while this one acts.
+        # A copy, as the learner changes its own model while this one acts.
         self._model = copy.deepcopy(model).eval()
-        # Environments stand still while they wait for an answer; a learner has more to do anyway.
+        # Urgent: environments stand still while they wait for an answer; the learner has other work.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._buffers = Buffers(self._model)
         if say is not None:
@@ -61,7 +61,7 @@ class InferenceRank(Answering):
         self._policy = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
-        """One answer per request, in order, or, where scores are asked for, a mapping."""
+        """Return one answer per request, in order; for requests of mode `score`, mappings with scores."""
         payloads = [pending.request.payload for pending in batch]
         work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
@@ -69,11 +69,11 @@ class InferenceRank(Answering):
             return answers
 
     async def load(self, version: int, data: State) -> None:
-        """Act with the weights `data` from the next forward pass on."""
+        """Use the weights `data` from the next forward pass on."""
         await self._policy.call(partial(self._load, data, version))
 
     def close(self) -> None:
-        """Wait for the forward pass that may still be running, if it ever ends."""
+        """Wait, up to a deadline, for a forward pass that is still running."""
         self._thread.leave(CLOSE_TIMEOUT_S)
 
     def _load(self, state: State, version: int) -> None:
@@ -94,7 +94,7 @@ class InferenceRank(Answering):
     def by_chance(
         self, observations: list[Mapping[str, Any]], size: int, mode: str, chance: int
     ) -> Mapping[str, Any]:
-        # All chance is in the noise of a request, of which a copy is drawn anew.
+        # All randomness is in the noise of a request: draw it again in copies of the observations.
         draw = torch.Generator().manual_seed(chance)
         seen: list[Mapping[str, Any]] = [
             {**each, "noise": torch.randn(each["noise"].shape, generator=draw)} for each in observations
@@ -106,23 +106,23 @@ class InferenceRank(Answering):
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         states = self._model.states_of(merge([each["seen"] for each in observations]))
         noise = torch.cat([each["noise"] for each in observations]).to(self._queue.device)
-        # Fields of observations are for the policy to move.
+        # A declared policy moves the fields of observations to its device itself.
         seen = states.to(self._queue.device) if isinstance(states, torch.Tensor) else states
         with self._queue.watched():
             outputs = self._model.act(seen, noise)
-        own_storages = storages(states)  # the rest is copied: the policy may write its next answer there
+        own_storages = storages(states)  # other tensors are copied: the policy may reuse their memory
         result = map_tensors(
             lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in own_storages),
             dict(zip(ANSWER_FIELDS, outputs, strict=False)),
         )
         actions = leaf(result, "actions")
         result.setdefault("forward_inputs", {"states": states, "actions": actions})
-        # An action for each step: policies of numbers take one in a decision.
+        # [B, steps, action_dim]: policies for states decide one step at a time.
         return actions.reshape(size, -1, actions.shape[-1]), result
 
     @torch.no_grad()
     def _scores(self, payloads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Log-probabilities and values of each request's samples, [B, ...]."""
+        """Return log-probabilities and values of each request's samples, [B, ...]."""
         with self._queue.block():
             answers = []
             for payload in payloads:

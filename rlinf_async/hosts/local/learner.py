@@ -64,7 +64,7 @@ SAMPLE_FIELDS = (
     "share",
     "counted",
 )
-"""Fields of a sample, apart from its value, of which a rollout has one more."""
+"""Fields of a sample, except its value: a rollout has one value more than decisions."""
 
 
 def local_learner(
@@ -74,7 +74,7 @@ def local_learner(
     watch: Watch = unwatched,
     spans: SpanLog = UNRECORDED,
 ) -> StreamingLearner:
-    """The learner of a run in one process."""
+    """Return the learner of a run in one process."""
     return StreamingLearner(
         LocalTraining(settings=settings, model=model, watch=watch, spans=spans),
         settings.run,
@@ -84,11 +84,11 @@ def local_learner(
 
 
 class LocalTraining:
-    """Trains `model`; fills `loops.streaming_learner.Training`.
+    """Trains `model`; implements `loops.streaming_learner.Training`.
 
-    The loss of an optimizer step is a sum over its samples divided by their number. That number is known
-    only when the step is complete, so gradients of sums are accumulated and divided then: how samples
-    are cut into micro-batches, and when they arrive, changes rounding and nothing else.
+    The loss of an optimizer step is a sum over its samples divided by their number, which is known only when
+    the step is complete. So gradients of sums are accumulated, and divided at the end: the division into
+    micro-batches and the order of arrival change only the rounding.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LocalTraining:
         self._passes: LivePasses | None = None
         if settings.run.left_out and not couples_rows(self.model):
             size = settings.run.micro_batch_size
-            # One rank makes as many passes as itself.
+            # `most=int`: there is no other rank with more passes.
             self._passes = LivePasses(settings.run.left_out, size=size, streams=True, most=int)
 
     @property
@@ -131,9 +131,9 @@ class LocalTraining:
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         payloads = [dict(piece.payload) for piece in pieces]
-        # Environments need not tell the same of every rollout, so that these are not joined.
-        told: list[Any] = [flat(payload.pop(EPISODES_FIELD, {})) for payload in payloads]
-        self._episodes += told
+        # Not joined, as environments may return different statistics in each rollout.
+        statistics: list[Any] = [flat(payload.pop(EPISODES_FIELD, {})) for payload in payloads]
+        self._episodes += statistics
         fields = side_by_side(payloads, self._settings.horizon)
         self._note_episodes(fields)
         rollout = self._queue.put(fields)
@@ -146,9 +146,9 @@ class LocalTraining:
         }
 
     def _note_episodes(self, fields: Tree) -> None:
-        """Returns, and successes: ends that are no cuts. What is rewarded after the end counts nothing."""
+        """Note returns, and successes: ends that are no truncations. Rewards after the end do not count."""
         ended, rewards, cut = (leaf(fields, name) for name in ("ended", "rewards", "truncated"))
-        del fields["truncated"]  # nothing after this asks whether an end was a cut
+        del fields["truncated"]  # not needed below
         success = ended & ~cut
         self._metrics["env/success_once"] += map(float, success.any(dim=0))
         self._metrics["env/return"] += map(float, (rewards * valid_steps(ended)).sum(dim=0))
@@ -167,10 +167,10 @@ class LocalTraining:
                 scores = score_rollout(rollout, self.model)
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
-        # T + 1 rows: of the last observation the value alone counts, which bootstraps the cut.
+        # T + 1 rows: only the value of the last observation is used, to bootstrap.
         logprobs, values = leaf(own, "logprobs")[:-1], leaf(own, "values")
         if LIVE_FIELD in rollout:
-            # What has no gradient was not scored, and keeps what was stored.
+            # Decisions without a gradient were not scored, and keep their stored numbers.
             live = leaf(rollout, LIVE_FIELD)
             logprobs = torch.where(_over_parts(live, logprobs), logprobs, leaf(rollout, "prev_logprobs"))
             values = torch.where(torch.cat([live, live[-1:]]), values, leaf(rollout, "prev_values"))
@@ -198,18 +198,19 @@ class LocalTraining:
                     self._step()
 
     def _train_live(self, samples: Tree, *, steps: bool) -> None:
-        """Accumulate gradients of the samples that have one, at the latest when the optimizer steps."""
+        """Accumulate gradients of the live samples, at the latest when the optimizer steps."""
         if self._passes is None:
             self._accumulate(samples)  # type: ignore[arg-type]
             return
         advantages = leaf(samples, "advantages")
         self._passes.add(samples, self._passes.live(leaf(samples, "valid"), advantages))
         for _, packed, _ in self._passes.due(is_last=steps):
-            # Where no sample is live, one that is not: its gradients are 0, and the optimizer steps by them.
+            # If no sample is live, the pass has one without a gradient, so that the optimizer steps with
+            # zeros.
             self._accumulate(packed)  # type: ignore[arg-type]
 
     def train_whole(self, rollout: Tree) -> None:
-        """Do nothing: all training is that of micro-batches."""
+        """Do nothing: micro-batches do all training."""
 
     def note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[f"train/{name}"].append(float(value))
@@ -218,11 +219,11 @@ class LocalTraining:
         return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
-        # What environments tell of episodes first: returns and successes are those of the rewards and ends.
+        # First, so that `means` replaces the environments' own numbers of the same name.
         episodes = {f"env/{name}": value for name, value in mean_of_episodes(self._episodes).items()}
         means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
         for report in self._reports:
-            # Reported when samples were cut, before the batch was complete and its mean known.
+            # The report was made when samples were cut, before the mean of the whole batch was known.
             report["advantages"] = normalized(report["advantages"])
         rollouts = {f"rollout/{name}": value for name, value in self._of_rollouts().items()}
         if self._settings.algorithm == "grpo":
@@ -240,7 +241,7 @@ class LocalTraining:
             pair = (leaf(rollout, PROXIMAL_FIELD).flatten(0, 1).cpu(), leaf(samples, "prev_logprobs").cpu())
         staleness, live = leaf(rollout, "staleness"), rollout.get(LIVE_FIELD)
         if isinstance(live, torch.Tensor) and live.any():
-            staleness = torch.where(live, staleness, -1)  # an age that is not looked for
+            staleness = torch.where(live, staleness, -1)  # -1 leaves a sample out
         return samples, staleness.flatten().cpu(), pair
 
     def score(self, inputs: Tree) -> Pair:
@@ -306,7 +307,7 @@ class LocalTraining:
         )
 
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
-        """`log pi_prox`, around which the ratio is clipped."""
+        """Return `log pi_prox`, the center of the clipped ratio."""
         weighting = self._settings.asynchrony.weighting
         if weighting is None or not weighting.interpolates:
             return samples[PROXIMAL_FIELD]
@@ -317,8 +318,8 @@ class LocalTraining:
         parameters = list(self.model.parameters())
         for parameter in parameters:
             if parameter.grad is not None:
-                # Before the norm is clipped, as that of a sum would be clipped at another place; 1 at least,
-                # as a step without a valid sample would divide 0 by 0.
+                # Divide before the norm is clipped, as the limit is for the mean; by 1 at least, as a step
+                # without a valid sample would divide 0 by 0.
                 parameter.grad.div_(max(1.0, self._count))
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip_grad)
         if not self._skipped_steps.step(float(norm)):
@@ -335,7 +336,7 @@ def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim
     actor = [parameter for parameter in model.parameters() if id(parameter) not in critic_ids]
     groups = [{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}]
     optimizer = torch.optim.Adam(groups, eps=1e-5)
-    # RLinf lets its optimizer take an empty step when it is built, which Adam's bias correction counts.
+    # As RLinf: its optimizer takes an empty step at construction, which counts in Adam's bias correction.
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -344,12 +345,12 @@ def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim
 
 
 def _over_parts(values: torch.Tensor, ratios: torch.Tensor) -> torch.Tensor:
-    """`values` of decisions [N] against `ratios` [N] of them, or [N, parts] of their parts."""
+    """Reshape `values` [N] of decisions to broadcast against `ratios` [N] or [N, parts]."""
     return values.view(*values.shape, *[1] * (ratios.dim() - values.dim()))
 
 
 def _of_decisions(parts: torch.Tensor) -> torch.Tensor:
-    """The mean over the parts of each decision, [N]."""
+    """Return the mean over the parts of each decision, [N]."""
     return parts.reshape(len(parts), -1).mean(dim=1)
 
 
@@ -359,7 +360,7 @@ def _mean(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def as_inference(model: ActorCritic) -> Iterator[None]:
-    """Do without dropout and the like, as inference does: a score is of the policy, not of a draw of it."""
+    """Put the model into eval mode inside the block: scores must not depend on dropout."""
     model.eval()
     try:
         yield
@@ -369,15 +370,15 @@ def as_inference(model: ActorCritic) -> Iterator[None]:
 
 @torch.no_grad()
 def score_rollout(rollout: Tree, model: ActorCritic) -> Tree:
-    """Return `logprobs` and `values` of T + 1 observations, by the policy that is trained; those of samples
-    that are not live are 0.
+    """Return `logprobs` and `values` of T + 1 observations by the present policy; 0 for samples that are not
+    live.
     """
     inputs: list[Any] = [rollout[name] for name in ("forward_inputs", "bootstrap_inputs")]
     samples, rows = flat(concatenate(inputs)), None
     size, width = size_of(samples), leaf(rollout, "prev_logprobs").shape[1]
     if LIVE_FIELD in rollout:
         rows = scored_rows(leaf(rollout, LIVE_FIELD), values=True)
-        # A pass has a sample at least.
+        # A pass needs at least one sample.
         samples = rows_of(samples, rows if len(rows) else rows.new_zeros(1))
     with as_inference(model):
         logprobs, values = model.score(samples)
@@ -388,7 +389,7 @@ def score_rollout(rollout: Tree, model: ActorCritic) -> Tree:
 
 
 def live_decisions(rollout: Tensors, settings: LocalSettings) -> torch.Tensor:
-    """Return which decisions have a gradient, [T, B] bool."""
+    """Return [T, B] bool: the decision has a gradient."""
     valid = valid_steps(rollout["ended"])
     if settings.algorithm != "grpo":
         return valid
@@ -396,10 +397,12 @@ def live_decisions(rollout: Tensors, settings: LocalSettings) -> torch.Tensor:
 
 
 def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:
-    """Add `advantages` (not yet normalised over the batch), `returns`, and how samples are weighed.
+    """Add `advantages` (not yet normalised over the batch), `returns`, and the weights of samples in the
+    loss.
 
-    The loss of an optimizer step is the sum of `share` times the loss of each sample, over the sum of
-    `counted`; both are 0 where a sample is not valid, except that RLinf counts all samples.
+    The loss of an optimizer step is the sum over samples of `share` times loss, divided by the sum of
+    `counted`. Both are 0 for invalid samples, except that `weighting: episode` counts all samples, as RLinf
+    does.
     """
     valid = valid_steps(rollout["ended"])
     advantages, returns = _advantages(rollout, valid, settings)
@@ -417,7 +420,7 @@ def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:
 
 
 def silent_groups(rollout: Tensors, settings: LocalSettings) -> int:
-    """Return the number of groups whose members scored the same; 0 where none are compared."""
+    """Return the number of GRPO groups whose members have equal scores; 0 for PPO."""
     if settings.algorithm != "grpo":
         return 0
     return int(without_signal(_scores(rollout), settings.group_size).sum())

@@ -1,4 +1,4 @@
-"""The learner loop, on a thread and an event loop of its own."""
+"""The learner loop, in its own thread and event loop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 class LearnerThread:
-    """Runs `learn_batch` in a thread, where its forward and backward passes keep no other loop waiting.
+    """Runs `learn_batch` in a thread, so that its forward and backward passes do not block other loops.
 
-    A cancelled `train` waits until the thread has left it: the pass under way ends, and the wait for pieces
-    is ended by an error.
+    A cancelled `train` waits until the thread has left `learn_batch`: the present pass ends, and an error
+        ends the wait for pieces.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class LearnerThread:
     async def train(
         self, batch: int, pieces: PiecePort, fail: Callable[[BaseException], None]
     ) -> dict[str, float]:
-        """Train global batch `batch` and return its metrics; `fail` raises an error in every wait for
+        """Train global batch `batch` and return its metrics; `fail` raises its argument in every wait for
         `pieces`.
         """
         loop = asyncio.get_running_loop()
         learning = loop.run_in_executor(self._thread, self._learn, batch, PiecesFromLoop(pieces, loop))
         try:
-            # A thread cannot be cancelled: shielded, its future is left to be waited for below.
+            # A thread cannot be cancelled: its future is shielded, and is waited for below.
             metrics = await asyncio.shield(learning)
         finally:
             if not learning.done():
                 fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
                 if learning.done():
-                    learning.exception()  # which only echoes what has ended the run
+                    learning.exception()  # only a consequence of the error that ended the run
         return metrics
 
     def to_score(self, payload: Any) -> ToScore:
@@ -64,7 +64,7 @@ class LearnerThread:
         return self._learner.to_score(payload)
 
     def close(self) -> None:
-        """Wait for the batch that may still be trained, if it ever ends."""
+        """Wait, up to a deadline, for a batch that is still being trained."""
         self._thread.leave(CLOSE_TIMEOUT_S)
 
     def _learn(self, batch: int, pieces: PiecesFromLoop) -> dict[str, float]:
@@ -80,7 +80,7 @@ class LearnerThread:
 
 
 class BufferPieces:
-    """The buffer as the only learner rank sees it; fills `loops.ports.PiecePort`."""
+    """The buffer's pieces for the only learner rank; implements `loops.ports.PiecePort`."""
 
     def __init__(self, trajectories: TrajectoryBroker) -> None:
         self._trajectories = trajectories
@@ -90,7 +90,7 @@ class BufferPieces:
 
 
 class PiecesFromLoop:
-    """Pieces that arrive in another event loop; fills `loops.ports.PiecePort`."""
+    """Pieces that arrive in another event loop; implements `loops.ports.PiecePort`."""
 
     def __init__(self, pieces: PiecePort, loop: asyncio.AbstractEventLoop) -> None:
         self._pieces = pieces
@@ -98,5 +98,5 @@ class PiecesFromLoop:
 
     async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
         taking = self._pieces.take(batch, whole=whole)
-        # The broker's conditions belong to the loop of the run, and cannot be waited for in this one.
+        # The broker's conditions belong to the run's event loop, so this loop cannot wait on them.
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(taking, self._loop))

@@ -1,4 +1,4 @@
-"""The policy that is trained: its interface, its device, and a Gaussian MLP with a critic."""
+"""The interface of this host's policies, their work queue on a device, and a Gaussian MLP with a critic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlinf_async.core.tensors import Tree, map_tensors
 
 
 class ActorCritic(nn.Module):
-    """A policy with a critic, on the device of its parameters; all tensors are there."""
+    """A policy with a critic; all tensors are on the device of its parameters."""
 
     value_head: nn.Module
     scored: Scored = WHOLE
-    """The part of an action that its log-probabilities are of."""
+    """The part of an action that its log-probabilities cover."""
 
     @property
     def critic(self) -> nn.Module:
-        """The module that has a learning rate of its own."""
+        """The module with the learning rate `value_lr`."""
         return self.value_head
 
     def states_of(self, observation: dict[str, Any]) -> Any:
@@ -32,33 +32,35 @@ class ActorCritic(nn.Module):
         return states if states.dtype is torch.uint8 else states.float()
 
     def act(self, states: Any, noise: torch.Tensor) -> tuple[Any, ...]:
-        """Actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].
+        """Return actions [B, A], their log-probabilities [B] and the values [B] of states [B, S].
 
-        Where parts of an action have a ratio each, as tokens have, log-probabilities are [B, parts], here and
-        wherever they are asked for: parts are clipped and weighted apart, and a decision's loss is the mean
-        over them. All chance is in the standard normal `noise` [B, A]. A policy that sees observations gives
-        a fourth: a tree of tensors [B, ...], its forward inputs, which its own `score` takes.
+        If each part of an action (such as a token) has its own ratio, all log-probabilities are [B, parts]:
+        parts are clipped and weighted separately, and a decision's loss is the mean over them. All randomness
+        is in the standard normal `noise` [B, A]. A policy that sees whole observations returns a fourth
+        value: its forward inputs, a tree of tensors [B, ...], which its `score` takes.
         """
         raise NotImplementedError
 
     def evaluate(self, states: Any, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of `actions`, taken in the first `len(actions)` of `states`; values of all."""
+        """Return log-probabilities of `actions`, taken in the first `len(actions)` of `states`; values of all
+        states.
+        """
         raise NotImplementedError
 
     def score(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and values of N decisions with these forward inputs, [N, ...]."""
+        """Return log-probabilities and values of N decisions with these forward inputs, [N, ...]."""
         return self.evaluate(inputs["states"], inputs["actions"])
 
 
 PolicyFactory = Callable[..., ActorCritic]
-"""Builds a policy for `state_dim` and `action_dim`, on the device where it is to be trained."""
+"""Builds a policy for `state_dim` and `action_dim`, on the device for training."""
 
 
 class GaussianPolicy(ActorCritic):
     """Actions are normal around the backbone's mean; log-probabilities are summed over the action.
 
-    Parameters bear the names of RLinf's `mlp_policy`, so that its checkpoints and the warm start load.
-    GRPO leaves the critic untouched.
+    Parameters have the names of RLinf's `mlp_policy`, so that its checkpoints and the warm start load. GRPO
+    does not train the critic.
     """
 
     def __init__(self, *, state_dim: int, action_dim: int, hidden: int = 256) -> None:
@@ -82,7 +84,9 @@ class GaussianPolicy(ActorCritic):
         return self.logprobs(states[: len(actions)], actions), self.values(states)
 
     def sample(self, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Actions [B, A] for states [B, S]; all chance is in the standard normal `noise` [B, A]."""
+        """Return actions [B, A] for states [B, S]; all randomness is in the standard normal `noise` [B,
+        A].
+        """
         mean: torch.Tensor = self.actor_mean(self.backbone(states))
         return mean + self.actor_logstd.exp() * noise
 
@@ -93,7 +97,7 @@ class GaussianPolicy(ActorCritic):
         return density.sum(dim=-1)
 
     def values(self, states: torch.Tensor) -> torch.Tensor:
-        """Values [B]."""
+        """Return values [B]."""
         values: torch.Tensor = self.value_head.get_submodule("mlp")(states)
         return values.squeeze(-1)
 
@@ -109,8 +113,8 @@ def _three_layers(inputs: int, hidden: int) -> nn.Sequential:
 
 
 Watch = Callable[[str], AbstractContextManager[None]]
-"""Entered around each pass over the policy by "inference" or "learner", in the thread and on the CUDA
-stream that makes it."""
+"""Called with "inference" or "learner"; its context is entered around each pass over the policy, in the
+pass's thread and CUDA stream."""
 
 
 def unwatched(who: str) -> AbstractContextManager[None]:
@@ -121,13 +125,13 @@ def unwatched(who: str) -> AbstractContextManager[None]:
 class DeviceQueue:
     """The work of one thread on the device of `model`.
 
-    On a CUDA device it is a stream of its own, so that inference and learning overlap; elsewhere work is
-    done at once. A block begins after what the default stream has been given before (weights that are
-    being copied), and what it has queued is done when it is left: another thread may then read it.
+    On a CUDA device it is a separate stream, so that inference and learning overlap; elsewhere work is done
+    at once. A block begins after the work queued on the default stream before (copies of weights), and ends
+    when its own work is complete: another thread may then read the results.
     """
 
     def __init__(self, model: nn.Module, who: str, *, urgent: bool = False, watch: Watch = unwatched) -> None:
-        """`urgent` work goes before that of other queues."""
+        """`urgent`: give this queue's work priority over that of other queues."""
         self.device = next(model.parameters()).device
         self._who = who
         self._watch = watch
@@ -147,9 +151,9 @@ class DeviceQueue:
         self._stream.synchronize()
 
     def watched(self) -> AbstractContextManager[None]:
-        """Marks a pass over the policy, inside a block."""
+        """Return the context of `watch`, for a pass over the policy inside a block."""
         return self._watch(self._who)
 
     def put(self, tree: Tree) -> Tree:
-        """The tensors of `tree`, on the device."""
+        """Return the tensors of `tree` on the device."""
         return map_tensors(lambda tensor: tensor.to(self.device), tree)

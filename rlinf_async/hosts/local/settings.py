@@ -1,4 +1,4 @@
-"""The settings of a run in one process; the names mean what they mean in RLinf's config."""
+"""The settings of a run in one process; names have the same meaning as in RLinf's config."""
 
 from __future__ import annotations
 
@@ -56,20 +56,21 @@ class LocalSettings:
     """A run of `batches` global batches, each `rollout_epochs` rollouts of all `total_envs` environments.
 
     A sample is one decision. A global batch is trained `update_epoch` times, in optimizer steps of
-    `global_batch_size` samples, whose gradients are accumulated over `micro_batch_size` samples each.
+    `global_batch_size` samples; their gradients are accumulated over micro-batches of `micro_batch_size`
+    samples.
     """
 
     algorithm: Literal["ppo", "grpo"] = "ppo"
     asynchrony: AsyncConfig = field(default_factory=AsyncConfig)
     total_envs: int = 16
     env_workers: int = 1
-    """Env workers of one shard each while level 2 is off; with level 2 on each has several."""
+    """Env workers. Each has one shard while level 2 is off, and several with level 2."""
     inference_ranks: int = 1
     horizon: int = 20
     """Decisions in one rollout."""
     rollout_epochs: int = 1
     group_size: int = 1
-    """Episodes with one initial state, side by side; GRPO compares them."""
+    """Environments that start from the same initial state, which GRPO compares."""
     batches: int = 10
     global_batch_size: int = 160
     micro_batch_size: int = 160
@@ -84,7 +85,8 @@ class LocalSettings:
     hidden: int = 256
     seed: int = 0
     horizon_ends: bool = False
-    """True if the last decision ends the episode, as in RLinf without auto_reset; else the cut is valued."""
+    """True if the last decision ends the episode, as in RLinf without auto_reset; else its value is
+    bootstrapped."""
     weighting: Literal["sample", "episode"] = "sample"
     """The unit of equal weight in the loss: every valid sample, or every episode, as in RLinf."""
 
@@ -114,10 +116,10 @@ class LocalSettings:
                 f"{self.plan.envs_per_shard} environments; a request is never split"
             )
 
-    # cached_property writes past the `__setattr__` that a frozen dataclass refuses.
+    # cached_property works in a frozen dataclass, as it writes to `__dict__` directly.
     @cached_property
     def plan(self) -> ShardPlan:
-        """The division of the environments."""
+        """The division of the environments into shards."""
         one_each = ShardPlan(
             total_envs=self.total_envs,
             env_workers=self.env_workers,
@@ -129,12 +131,12 @@ class LocalSettings:
         )
         simulator = {"env_type": "local", "env_class": "local"}
         rollout = self.asynchrony.rollout
-        # This host has no evaluation that a number of shards would have to suit.
+        # This host has no evaluation environments that would have to divide into shards.
         return divide(one_each, simulator, rollout, stages=1, evaluates=lambda shards: True)
 
     @property
     def max_batch_size(self) -> int:
-        """Environments in one forward pass at most, with level 2."""
+        """The largest number of environments in one forward pass, with level 2."""
         return max_batch_size(self.asynchrony.rollout, self.plan, Evaluation(None))
 
     @property
@@ -149,7 +151,7 @@ class LocalSettings:
 
     @cached_property
     def run(self) -> RunSettings:
-        """The settings that the loops and brokers of this run need."""
+        """The settings for the loops and brokers of this run."""
         return RunSettings(
             asynchrony=self.asynchrony,
             plan=self.plan,
@@ -166,7 +168,9 @@ class LocalSettings:
         )
 
     def _left_out(self) -> LeftOut:
-        """The samples without a gradient: GRPO's loss has nothing beside the advantages."""
+        """The kinds of samples to skip as they have no gradient; only GRPO's loss has no terms besides
+        advantages.
+        """
         if not self.asynchrony.skip.masked:
             return LeftOut()
         return LeftOut(masked=True, silent=self.algorithm == "grpo")

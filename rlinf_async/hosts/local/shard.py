@@ -27,16 +27,16 @@ from rlinf_async.observe.meters import BusyMeter
 T = TypeVar("T")
 
 EPISODES_FIELD = "episodes"
-"""The field of a rollout with the statistics that environments have given, [1, B, ...]; not all give some."""
+"""The field of a rollout with the environments' statistics of episodes, [1, B, ...]; absent without any."""
 ONE_EPISODE = {"auto_reset": False, "ignore_terminations": False}
-"""A rollout begins with a reset, and what has ended stands still."""
+"""The local host's `env` settings: each rollout begins with a reset, and ended environments stand still."""
 
 
 class Noise:
-    """Standard normal numbers from a generator per environment.
+    """Standard normal numbers from one generator per environment.
 
-    A request carries its noise: what is sampled depends neither on who shares the forward pass nor on
-    how the environments are split into shards.
+    A request carries its noise, so that sampled actions depend neither on the other requests in the forward
+    pass nor on the split of the environments into shards.
     """
 
     def __init__(self, *, first: int, size: int, width: int, seed: int) -> None:
@@ -45,19 +45,20 @@ class Noise:
         self._generators = [np.random.default_rng(key) for key in keys]
 
     def skip(self, times: int) -> None:
-        """Leave out what as many calls of `draw` would give."""
+        """Skip the numbers of `times` calls of `draw`."""
         for generator in self._generators:
             generator.standard_normal((times, self._width), dtype=np.float32)
 
     def draw(self) -> torch.Tensor:
-        """The next numbers, [envs, width]."""
+        """Return the next numbers, [envs, width]."""
         rows = [generator.standard_normal(self._width, dtype=np.float32) for generator in self._generators]
         return torch.from_numpy(np.stack(rows))
 
 
 class Shard(TrainShard):
-    """A shard of env workers without a worker: its environments share a process with the policy, and it draws
-    the chance in the policy's actions."""
+    """A shard outside of an env worker: its environments are in the policy's process, and it draws the noise
+    of the policy's actions.
+    """
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Shard(TrainShard):
         super().__init__(stage, busy=busy, number=shard, skips_ended=settings.run.skips_ended)
         self._first = shard * self.size
         with ExitStack() as unless_built:
-            # Environments that cannot be built would leave their thread behind.
+            # If building fails, the shard's thread must end.
             unless_built.callback(self._leave)
             simulators.build_first(self._build_first)
             unless_built.pop_all()
@@ -93,8 +94,11 @@ class Shard(TrainShard):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes of a policy for these environments. Observations have fields, whose shapes are for the policy
-        to know: the noise of one number seeds its chance."""
+        """Sizes of a policy for these environments.
+
+        For environments other than `StateEnvs` the policy knows the sizes itself; a single noise number seeds
+        its sampling.
+        """
         env = self._stage.env
         state, action = (env.state_dim, env.action_dim) if isinstance(env, StateEnvs) else (0, 1)
         return {"state_dim": state, "action_dim": action}
@@ -106,18 +110,18 @@ class Shard(TrainShard):
 
     @property
     def takes_tasks(self) -> bool:
-        """True if the environments can take on the tasks of others."""
+        """True if the environments can take on tasks of other environments."""
         return callable(getattr(self._stage.env, TAKE_ON_METHOD, None))
 
     def shown(self, output: ShardOutput) -> dict[str, Any]:
-        # Of each output a request is made once, in order: the environments draw the same in every run.
+        # Called once for each output, in order, so that every run draws the same noise.
         self._draws += 1
         return {"obs": {"seen": output.observation, "noise": self._noise.draw()}}
 
     async def finish(self) -> None:
         await super().finish()
-        # A rollout that has ended early leaves the next one the same numbers as any other: one for each
-        # decision, and one for the value at the horizon.
+        # A rollout that ended early must use as many draws as any other: one for each decision, and one for
+        # the value at the horizon.
         self._noise.skip(self.horizon + 1 - self._draws)
         self._draws = 0
 
@@ -136,13 +140,13 @@ class Shard(TrainShard):
         self._in_process(super().end)
 
     def close(self) -> None:
-        """Free the environments, once the step that may still be running has ended, if it ever does.
+        """Close the environments, after a step that is still running, unless it never ends.
 
         Raises:
-            ShardFailure: they have failed while they were closed, or have not come to an end.
+            ShardFailure: closing failed or did not end.
         """
         try:
-            # In a thread that is stuck the call would wait behind the one that does not return.
+            # In a stuck thread this call would wait for ever behind the one that does not return.
             if not self._simulators.stuck:
                 self._simulators.close(self._close)
         finally:
@@ -152,7 +156,7 @@ class Shard(TrainShard):
         self._thread.shutdown(wait=not self._simulators.stuck)
 
     def _in_process(self, function: Callable[[], T]) -> T:
-        """Return the result of `function` of the environments; called in their thread."""
+        """Call `function` of the environments, in their thread, and check the process's state after it."""
         return call_in(self._process, lambda: self.contract.owner, function)
 
     def _build_first(self) -> None:
@@ -163,7 +167,7 @@ class Shard(TrainShard):
             raise
 
     def _build_again(self, _: int | None) -> Any:
-        """Rebuild the environments; where they can, they go on after the episodes that have begun."""
+        """Rebuild the environments; `StateEnvs` skip the episodes that were begun before."""
         let_go(self._close)
         env = self._in_process(self._make)
         if isinstance(env, StateEnvs):
@@ -186,11 +190,11 @@ class Shard(TrainShard):
 
 
 class RolloutRecorder(SampleRecorder[ShardOutput]):
-    """Records also which of the ended episodes were cut off, and counts the steps of a decision."""
+    """Also records which episodes were truncated, and counts the environment steps of a decision."""
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings) -> None:
-        self._told: Episodes = []
-        super().__init__(ticket, settings=settings, every_end=False, episodes=self._told)
+        self._statistics: Episodes = []
+        super().__init__(ticket, settings=settings, every_end=False, episodes=self._statistics)
         self._truncated: list[torch.Tensor] = []
         self._steps = 1
 
@@ -213,6 +217,6 @@ class RolloutRecorder(SampleRecorder[ShardOutput]):
 
     def rollout(self) -> Tree:
         fields = super().rollout() | {"truncated": torch.stack(self._truncated)}
-        for episodes in self._told:
+        for episodes in self._statistics:
             fields[EPISODES_FIELD] = one_row(dict(episodes))
         return fields

@@ -1,4 +1,4 @@
-"""A run of a config of the local host, in this process."""
+"""Runs a config of the local host, in this process."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from rlinf_async.observe.summary import RunSummary, Tally
 
 
 def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> None:
-    """Run a config that is prepared, with its records and, at its end, its weights in `run_dir`."""
+    """Run a prepared config; its records and, at the end, its weights are written to `run_dir`."""
     settings, display = settings_of(cfg), RunDisplay()
     environments, policy = environments_of(cfg, settings), policy_of(cfg)
     make_directory(run_dir)
     records, title, weights = RunDir(run_dir), _title(settings), run_dir / "policy.pt"
-    # Before this run writes: what it had written would be moved with what an earlier run has left.
+    # Before this run writes: its own files would be moved aside with those of an earlier run.
     records.set_aside(weights=weights, say=display.note)
     records.write_config(OmegaConf.to_yaml(cfg, resolve=True))
-    facts = {**settings.run.facts(), "driver": False}  # its loops report to nobody
+    facts = {**settings.run.facts(), "driver": False}  # there is no driver process
     records.begin(facts, title=title, versions=dict(versions))
 
     tally, resources = Tally(), ResourceLog(run_dir, say=display.note)

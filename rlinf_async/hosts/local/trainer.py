@@ -1,4 +1,4 @@
-"""All three loops in one process: no Ray, no RLinf, the same loops."""
+"""Runs the env, inference and learner loops in one process, without Ray or RLinf."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 Result = TypeVar("Result")
 OnStep = Callable[[StepReport, Mapping[str, float]], None]
 LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
-"""The names of the loops in a trace; all of them are in this process."""
+"""The loops' process names in a trace; all three are in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """The results of a run: its ledger and weights, and a report and metrics per batch if they are kept."""
+    """The results of a run: its ledger, its weights and, with `keep_steps`, a report and metrics per
+    batch.
+    """
 
     reports: tuple[StepReport, ...]
     metrics: tuple[dict[str, float], ...]
@@ -55,7 +57,7 @@ class LocalResult:
 
 
 class Faults:
-    """Faults that a run has outlived: kept for its next report, and in its directory, if it has one."""
+    """Faults that a run survived: kept for its next report, and written to its directory, if there is one."""
 
     def __init__(
         self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None
@@ -64,7 +66,9 @@ class Faults:
         self._new: list[dict[str, Any]] = []
 
     def record(self, **facts: Any) -> None:
-        """As `observe.failures.record_failure` of the one process that there is."""
+        """Record a fault with the arguments of `observe.failures.record_failure`, as that of process
+        `env-0`.
+        """
         facts["process"] = Process.ENV.numbered(0)
         if self._run_dir is not None:
             record_failure(self._run_dir, **facts)
@@ -73,7 +77,7 @@ class Faults:
         self._on_fault(fault)
 
     def pop(self) -> list[dict[str, Any]]:
-        """The faults since the last call."""
+        """Return the faults since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -81,11 +85,11 @@ class Faults:
 class LocalTrainer:
     """Trains a policy in this process: env shards, inference ranks and a learner around two brokers.
 
-    Every shard, every rank and the learner has a thread for its blocking work; all waiting is done by
-    one event loop. The first failure ends the run and is raised by itself. With all levels off, or with
-    `async.deterministic`, nothing depends on timing: equal settings give equal weights, bit for bit.
+    Every shard, every inference rank and the learner has a thread for its blocking work; one event loop does
+    all waiting. The first failure ends the run and is raised. With all levels off, or with
+    `async.deterministic`, results do not depend on timing: equal settings give equal weights, bit for bit.
 
-    Environments and trajectories are in the CPU's memory, the policy where its parameters are.
+    Environments and trajectories are in host memory; the policy computes on the device of its parameters.
     """
 
     def __init__(
@@ -101,12 +105,16 @@ class LocalTrainer:
         on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
         keep_steps: bool = True,
     ) -> None:
-        """`policy` is by default a GaussianPolicy, `weights` a fresh policy drawn from the seed.
+        """Set up a run.
 
-        With a `run_dir` the loops write there what they do when, and every fault
-        that the run outlives; `on_fault` is called with it, too.
-        Without `keep_steps` the result has nothing of single batches, so that memory does not grow with their
-        number; `on_step` is given every report, and all metrics of its batch, times among them.
+        Args:
+            policy: by default a GaussianPolicy.
+            weights: the initial state dict; by default the policy's own initialisation, with the run's seed.
+            on_step: called with the report and all metrics of every batch, times included.
+            run_dir: the directory for spans and for faults that the run survives.
+            on_fault: called with every such fault.
+            keep_steps: False to leave reports and metrics of batches out of the result, so that memory does
+                not grow with their number.
         """
         self.settings = settings
         self._environments = environments
@@ -121,11 +129,13 @@ class LocalTrainer:
 
     @property
     def ledger(self) -> Ledger:
-        """Trajectories by what became of them, of a run that goes on or has ended in any way."""
+        """Trajectories by outcome (trained, refused, in flight), of a run at any time, also after a
+        failure.
+        """
         return self._run.ledger if self._run is not None else Ledger()
 
     def run(self) -> LocalResult:
-        """Train all batches; not to be called where an event loop is running."""
+        """Train all batches; must not be called in a thread with a running event loop."""
         plan, process = self.settings.plan, WholeProcess()
         env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
         learning = BusyMeter()
@@ -164,12 +174,12 @@ class LocalTrainer:
                 return runner.run(interruptible(run.train()))
 
     def _rank(self, rank: int, **parts: Any) -> InferenceRank:
-        """An inference rank; the first one looks at what the policy is."""
+        """Return an inference rank; the first one examines the policy."""
         said = partial(self._faults.record, what="odd policy", action="the run goes on")
         return InferenceRank(rank, say=None if rank else lambda text: said(error=text), **parts)
 
     def _check(self, shard: Shard) -> None:
-        """Check that the environments have the methods that the settings ask for."""
+        """Check that the environments have the methods that the settings need."""
         if self.settings.asynchrony.takes_tasks and not shard.takes_tasks:
             raise ValueError(
                 "async.advanced.balance=tasks: these environments have no method take_on; use "
@@ -178,7 +188,7 @@ class LocalTrainer:
 
     @contextmanager
     def _shard(self, number: int, busy: BusyMeter, process: WholeProcess) -> Iterator[Shard]:
-        """A shard, which is closed after the block. Closing that fails costs nothing: it is put down."""
+        """Yield a shard, and close it after the block; a failure to close is only recorded."""
         shard = Shard(number, settings=self.settings, build=self._environments, busy=busy, process=process)
         try:
             yield shard
@@ -195,7 +205,7 @@ class LocalTrainer:
                 )
 
     def _model(self, sizes: dict[str, int]) -> ActorCritic:
-        # Environments of this process may draw from torch's generator, too: it goes on where it was.
+        # Environments in this process may draw from torch's generator, too, so its state is restored.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             model = self._policy(**sizes)
@@ -205,7 +215,7 @@ class LocalTrainer:
 
 
 class LocalRun(InProcessRun):
-    """One run in this process; `loops.in_process` tells how it goes."""
+    """One run in this process; `loops.in_process` describes its course."""
 
     def __init__(
         self,
@@ -250,7 +260,7 @@ class LocalRun(InProcessRun):
             return pieces
 
         async def published(version: int) -> None:
-            """Return at once: the one rank has the weights before its batch begins."""
+            """Return at once: inference ranks have the weights before the batch begins."""
 
         inputs = self._learner.to_score
         return ScoredPieces(
@@ -288,12 +298,14 @@ class LocalRun(InProcessRun):
         for batch in range(self._settings.batches):
             began = time.monotonic()
             metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
-            # Apart: the metrics of two equal runs are the same, and times are not.
+            # Kept apart: the metrics of two equal runs are equal, their times are not.
             times = {WAITING_METRIC: metrics.pop(WAITING_METRIC), **await self._publish(batch + 1)}
             self._report(batch + 1, metrics, times, began)
 
     async def _publish(self, version: int) -> dict[str, float]:
-        """Give every inference rank the weights of `version`, then open the gate for it; what that took."""
+        """Load the weights of `version` on every inference rank, then open the gate; return the times, in
+        seconds.
+        """
         began = time.monotonic()
         await self._settings.run.may_offer(version, self._trajectories)
         offered = time.monotonic()
@@ -301,7 +313,7 @@ class LocalRun(InProcessRun):
         check_weights(version, state)
         for rank in self._ranks:
             await rank.load(version, state)
-        # After every rank: a rollout that is admitted for this version may be answered by any of them.
+        # After every rank has loaded: any of them may answer a rollout that is admitted for this version.
         self._trajectories.publish(version)
         ended = time.monotonic()
         return {PUBLICATION_METRIC: ended - began, LAG_METRIC: ended - offered}
@@ -324,9 +336,10 @@ class LocalRun(InProcessRun):
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """The main task of a run: where that is cancelled, as by an interrupt, errors of parts are echoes of it.
+    """Run the main task of a run; once it is cancelled, as by an interrupt, raise CancelledError for any
+    error.
 
-    A task of its own does the work: one that holds a TaskGroup may look cancelled by the group's failure.
+    The work is done in a separate task, as a task with a TaskGroup may look cancelled by the group's failure.
     """
     try:
         return await asyncio.ensure_future(work)

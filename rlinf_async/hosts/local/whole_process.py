@@ -1,12 +1,12 @@
-"""State of the whole process, which environments that live in it may not change.
+"""Guards process-wide state against changes by environments that run in this process.
 
-On other hosts environments have processes of their own, and may change them. Here a policy computes in the
-same process, by torch's default type, and event loops wait by their descriptors. So this state is checked
-after each call of the environments: a change is undone, and the environments have failed. What cannot be
-undone ends the run.
+On other hosts environments have their own processes, and may change them. Here the policy computes in the
+same process, with torch's default type, and event loops need their file descriptors. So this state is checked
+after each call of the environments: a change is undone, and counts as a failure of the environments. A change
+that cannot be undone ends the run.
 
-The check cannot tell which of several environments that step at the same time made a change; those are blamed
-that were checked first, and all are of one class.
+If several shards step at the same time, the check blames the first one checked, which need not have made the
+change; all are of one class.
 """
 
 from __future__ import annotations
@@ -29,46 +29,47 @@ from rlinf_async.core.failures import FailedForGood
 
 T = TypeVar("T")
 
-FIRST_SPARE = 512
-"""Copies of descriptors have at least this number: who closes what is not theirs closes low ones."""
+FIRST_SPARE_DESCRIPTOR = 512
+"""Copies of descriptors have at least this number, as code that closes foreign descriptors closes low
+ones."""
 STANDARD_STREAMS = (0, 1, 2)
 LONGEST_WAIT_S = 5.0
-"""A wait by a descriptor that is closed meanwhile does not end by it: so much later the loop looks again."""
+"""The longest wait of an event loop: if its descriptor is closed meanwhile, the wait ends by nothing else."""
 
 
 class WholeProcess:
-    """The settings and descriptors of a run in this process, as they are when this is made."""
+    """Process-wide settings, as they are at construction, and the descriptors of a run's event loops."""
 
     def __init__(self) -> None:
         self._dtype, self._recursion = torch.get_default_dtype(), sys.getrecursionlimit()
         self._threads = torch.get_num_threads()
         self._lock = Lock()
         self._spares: dict[int, tuple[int, os.stat_result]] = {}
-        """By descriptor: a copy of it, and the file that is open there."""
+        """{descriptor: (a copy of it, the status of its file)}."""
         self._reopened_descriptors: list[int] = []
-        """Descriptors that were put back before it was known who had closed them."""
+        """Descriptors that were restored and that the next `check` will report."""
         self._loops: list[_Loop] = []
         self._culprit = "the environments"
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop whose descriptors are its own until it is closed.
+        """Return an event loop, and guard its descriptors until it is closed.
 
-        It is not the one that asyncio would choose: environments of this process may have told it to.
+        Its class is fixed here, as environments may have changed asyncio's event loop policy.
         """
         made = _Loop(self)
         self._loops.append(made)
         return made
 
     def pin_threads(self) -> None:
-        """Have this thread calculate with as many threads as the run began with, whatever others are told."""
+        """Have torch use as many threads, in this thread, as at the start of the run."""
         torch.set_num_threads(self._threads)
-        torch.get_num_threads()  # the first use in a thread takes on what any thread has been told last
+        torch.get_num_threads()  # the first use in a thread takes the number last set in any thread
 
     def check(self, culprit: str) -> None:
-        """Put back what is not as it was.
+        """Restore the process-wide state.
 
         Raises:
-            ValueError: there was something; `culprit` is said to have done it.
+            ValueError: it was changed; the message says that `culprit` did it.
         """
         self._culprit = culprit
         changes = list(self._changes())
@@ -76,14 +77,14 @@ class WholeProcess:
             raise ValueError(f"{culprit} have {' and '.join(changes)}; it is as it was again")
 
     def hold(self, descriptors: list[int]) -> None:
-        """Keep these open."""
+        """Guard these descriptors: keep a copy of each."""
         with self._lock:
             for each in descriptors:
-                spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE)
+                spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_DESCRIPTOR)
                 self._spares[each] = spare, os.fstat(each)
 
     def let_go(self, descriptors: list[int]) -> None:
-        """Give up the spares of descriptors that are about to be closed."""
+        """Close the copies of descriptors that their loop is about to close."""
         with self._lock:
             for each in descriptors:
                 spare, _ = self._spares.pop(each, (None, None))
@@ -92,7 +93,7 @@ class WholeProcess:
                         os.close(spare)
 
     def reopen(self) -> None:
-        """Put back closed descriptors, for the loop that waits by them; the next `check` names them."""
+        """Restore closed descriptors, for the loop that waits on them; the next `check` reports them."""
         with self._lock:
             self._reopened_descriptors += self._put_back()
 
@@ -104,20 +105,21 @@ class WholeProcess:
             if each not in lost:
                 os.dup2(self._spares[each][0], each, inheritable=False)
         if closed:
-            # Who has called a loop meanwhile has written to a closed descriptor, which asyncio passes over:
-            # the loop would sleep on, beside what it was to do.
+            # Wake every loop: a wake-up that was written to a closed descriptor is lost, as asyncio ignores
+            # that error, and the loop would sleep on with work to do.
             for loop in self._loops:
                 loop._write_to_self()  # type: ignore[attr-defined]
         return closed
 
     def _renew(self, lost: list[int]) -> None:
-        """Give loops new descriptors where the copies were closed, too: the run has to end, and ends by
-        them."""
+        """Give loops new descriptors if the copies were closed as well, so that the run can end with an
+        error.
+        """
         for each in STANDARD_STREAMS:
             with suppress(OSError):
                 os.fstat(each)
                 continue
-            # What is opened next would have this number, and be written to by whoever prints.
+            # The next file opened would get this number, and printed text would be written into it.
             null = os.open(os.devnull, os.O_RDWR)
             if null != each:
                 os.dup2(null, each)
@@ -127,7 +129,7 @@ class WholeProcess:
             if not loop.is_closed() and not set(lost).isdisjoint(loop.own):
                 loop.renew(
                     f"{self._culprit} have closed descriptors of the run ({numbers}) and the copies that it "
-                    "keeps of them: what was open cannot be put back"
+                    "keeps of them: they cannot be put back"
                 )
         for each in lost:
             del self._spares[each]
@@ -136,7 +138,7 @@ class WholeProcess:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
             torch.set_default_dtype(self._dtype)
             yield f"set torch's default type to {dtype}, by which the policy would calculate, too"
-        if (limit := sys.getrecursionlimit()) < self._recursion:  # a higher one takes nothing from anybody
+        if (limit := sys.getrecursionlimit()) < self._recursion:  # a higher limit does no harm
             sys.setrecursionlimit(self._recursion)
             yield f"lowered the recursion limit of the whole process to {limit}"
         with self._lock:
@@ -146,13 +148,14 @@ class WholeProcess:
 
 
 def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callable[[], T]) -> T:
-    """Return the result of `function` of environments, which `culprit` names afterwards; see
-    `WholeProcess.check`.
+    """Return the result of `function` of environments, and check the process's state after it.
+
+    `culprit` returns the name of the environments for the message; see `WholeProcess.check`.
     """
     try:
         result = function()
     except BaseException:
-        with suppress(ValueError):  # they have failed anyhow
+        with suppress(ValueError):  # the environments have failed already
             process.check("they")
         raise
     process.check(culprit())
@@ -161,7 +164,7 @@ def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callabl
 
 class _Selector(DefaultSelector):
     loss: str | None = None
-    """What was lost, in words, until it is raised."""
+    """The message of the error that `select` is to raise; None for none."""
 
     def __init__(self, process: WholeProcess) -> None:
         super().__init__()
@@ -172,9 +175,10 @@ class _Selector(DefaultSelector):
         try:
             events = super().select(LONGEST_WAIT_S if timeout is None else min(timeout, LONGEST_WAIT_S))
         except OSError as error:
-            if error.errno not in (errno.EBADF, errno.EINVAL):  # closed, or now of something else
+            if error.errno not in (errno.EBADF, errno.EINVAL):  # closed, or reused for another file
                 raise
-            # Environments have closed it in their thread, which has not come to the check behind their call.
+            # Environments closed the descriptor in their thread, and the check after their call has not run
+            # yet.
             self._process.reopen()
         if self.loss is not None:
             loss, self.loss = self.loss, None
@@ -182,10 +186,10 @@ class _Selector(DefaultSelector):
         return events
 
     def register_again(self) -> None:
-        """Wait for the same by a descriptor that is new, and has the same number."""
+        """Register all keys again, after the selector's descriptor was replaced under the same number."""
         for key in list(self.get_map().values()):
             self.unregister(key.fileobj)
-            with suppress(OSError):  # it is closed, too
+            with suppress(OSError):  # this key's descriptor is closed, too
                 self.register(key.fileobj, key.events, key.data)
 
 
@@ -193,18 +197,18 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self, process: WholeProcess) -> None:
         self._watched = selector = _Selector(process)
         super().__init__(selector)
-        # The end of its pipe that others write into is known to nobody else.
-        # Taken when the loop is new: later the map has descriptors of others, which close their own.
+        # Read when the loop is new: later its map also has descriptors of other owners. `_csock`, the end of
+        # its pipe that wakes it, is in no map.
         self.own = [selector.fileno(), *selector.get_map(), self._csock.fileno()]  # type: ignore[attr-defined]
         self._process = process
         process.hold(self.own)
 
     def renew(self, loss: str) -> None:
-        """Go on with descriptors that are new, so that the loop can end; `loss` is raised in it, once."""
+        """Replace the loop's descriptors by new ones, so that it can end; `select` raises `loss` once."""
         selector, near, far = self.own
         fresh = (DefaultSelector(), *socket.socketpair())
-        # Out of the way first: what is new may have got the number of what another of them replaces.
-        free = max(FIRST_SPARE, *self.own) + 1
+        # First to higher numbers: a new descriptor may have got the number that another one is to take.
+        free = max(FIRST_SPARE_DESCRIPTOR, *self.own) + 1
         copies = [fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, free) for each in fresh]
         for each in fresh:
             each.close()
