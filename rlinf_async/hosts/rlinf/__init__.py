@@ -1,1 +1,1 @@
-"""RLinf as a host: the only place that imports it."""
+"""The RLinf host: the only package that imports RLinf."""

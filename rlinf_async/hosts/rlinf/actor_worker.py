@@ -1,4 +1,4 @@
-"""RLinf's FSDP actor, trained from a buffer, batch by batch or micro-batch by micro-batch."""
+"""RLinf's FSDP actor, which trains from the buffer by batches or by micro-batches."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ from rlinf_async.ray_runtime.publication.weights import WeightSender
 LOGGER = logging.getLogger(__name__)
 
 
-# `PluginWorker` comes first: RLinf's `Worker` loads extension modules while it is made, and the plugin has to
-# be there before.
+# `PluginWorker` comes first: RLinf's `Worker` loads extension modules in its constructor, and the plugin must
+# be installed before.
 class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
-    """One learner rank. Its forward, backward, loss and optimizer step are RLinf's own."""
+    """One learner rank, with RLinf's own forward and backward passes, loss and optimizer step."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.loss: CorrectedLoss | None = None
         self.live: LiveTraining | None = None
-        # Away from the start: RLinf's `init_worker` ends with offloading where this key is set.
+        # Offloaded from the start: with this key RLinf's `init_worker` ends with an offload.
         self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
-        # The current device is a thread's own: RLinf's `FSDPModelManager` has set it in this thread alone.
+        # The current device is set per thread, and RLinf's `FSDPModelManager` has set it only in this one.
         self.start_learning(
             rank=self._rank, initializer=self.torch_platform.set_device, initargs=(self.device,)
         )
-        # Pieces arrive with one rollout epoch each; this is the process's own copy of the config.
+        # Each piece has one rollout epoch; this is the process's own copy of the config.
         self.cfg.env.train.rollout_epoch = 1
 
     def init_worker(self) -> None:
-        # RLinf leaves fresh weights to chance. Every rank draws the same; what is drawn later is its own.
+        # RLinf does not seed new weights. All ranks must draw the same weights, and different numbers
+        # afterwards.
         seed = int(self.cfg.actor.get("seed", 0))
         torch.manual_seed(seed)
         name = str(self.cfg.actor.model.model_type)
@@ -67,7 +68,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return StreamingLearner(
             FSDPTraining(self, settings),
             settings,
-            # RLinf freezes the actor while its critic warms up, and notes here what it freezes.
+            # RLinf freezes the actor while its critic warms up, and keeps the frozen names in this attribute.
             parameters=TrainedShards(self.model, frozen_for_now=self.store_requires_grad_param_name),
             busy=busy,
             rank=self._rank,
@@ -75,7 +76,9 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         )
 
     def _choose_loss(self, settings: RLinfSettings) -> None:
-        """Put what is needed around RLinf's loss; without any of it, it stays where it is."""
+        """Wrap RLinf's loss with corrections and with packed live samples, as far as the settings need
+        them.
+        """
         packed: list[PackedLoss] = []
         self.live = None
 
@@ -100,11 +103,11 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 most=self.most,
             )
         if loss is not None:
-            # RLinf's `train_micro_batch` looks its loss up by this key, at every micro-batch.
+            # RLinf's `train_micro_batch` looks up its loss by this key for every micro-batch.
             self.cfg.algorithm.loss_type = register(loss)
 
     def _left_out(self, settings: RLinfSettings) -> LeftOut:
-        self.model.train()  # as every batch begins: layers that do not train are then told from others
+        self.model.train()  # as at the start of every batch, so that layers in eval mode are recognised
         if settings.left_out and couples_rows(self.model):
             LOGGER.warning(
                 "actor.model.model_type=%s normalises by the samples of a micro-batch: those without a "
@@ -115,7 +118,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return settings.left_out
 
     def most(self, count: int) -> int:
-        """Return the largest `count` of all learner ranks, each of which calls this."""
+        """Return the largest `count` over all learner ranks; a collective call."""
         return int(all_reduce_dict({"count": float(count)}, op=dist.ReduceOp.MAX)["count"])
 
     def make_sender(self) -> WeightSender:
@@ -132,15 +135,17 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return await super().learn(batch, settings, requests, coordinator)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
-        """Label the weights, copy them, and send them during later work; return the seconds of copying."""
+        """Give the weights their version, copy them, and send them during later work; return the seconds of
+        copying.
+        """
         self.set_global_step(version)
         if self._away:
-            # Without the optimizer, whose state is not published.
+            # The optimizer stays offloaded: its state is not published.
             self.load_param_and_grad(self.device)
         return await self.sender.offer(version, coordinator, self.spans, on_copy=self._leave)
 
     def _come_back(self) -> None:
-        """Onto the accelerator, which the others have left."""
+        """Move onto the accelerator, after the other components have left it."""
         if self._away:
             with self.spans.span("offload"):
                 self.load_param_and_grad(self.device)
@@ -148,13 +153,13 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             self._away = False
 
     def _leave(self) -> None:
-        """Off the accelerator, on every rank, before inference can have the new weights."""
+        """Move off the accelerator, on every rank, before inference gets the new weights."""
         if self._takes_turns:
             with self.spans.span("offload"):
                 self.offload_optimizer()
-                # True: the gradients, too, which stay on the device otherwise.
+                # True: gradients as well, which stay on the device otherwise.
                 self.offload_param_and_grad(True)
-                # Every rank must have left: inference comes onto all of these accelerators when it has the
+                # Every rank must have left: inference moves onto all of these accelerators when it gets the
                 # weights.
                 dist.barrier()
             self._away = True
@@ -173,22 +178,24 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             super().train_micro_batch(samples, metrics, is_last=is_last)
 
     def save_checkpoint(self, save_path: str, step: int = 0) -> None:
-        """RLinf's own, and what it leaves out; see `optimizer_progress`."""
+        """Save RLinf's checkpoint, and the state that it leaves out; see `optimizer_progress`."""
         super().save_checkpoint(save_path, step)
         if self._rank == 0:
             OptimizerProgress.of(self).write(Path(save_path))
 
     def load_checkpoint(self, load_path: str) -> None:
-        """RLinf's own, into the optimizer whose state it is."""
+        """Load RLinf's checkpoint, after building the optimizer that fits its state."""
         progress = OptimizerProgress.read(Path(load_path), warmup_steps=self.critic_warmup_steps)
         if self._away:
-            self.load_param_and_grad(self.device)  # an optimizer is built on the parameters where they are
+            self.load_param_and_grad(self.device)  # the optimizer is built for parameters on the device
         progress.prepare(self)
         super().load_checkpoint(load_path)
         progress.restore(self)
 
     def optimizer_step(self) -> Any:
-        """RLinf's own, which is left out where gradients are not finite; here that is counted."""
+        """Call RLinf's optimizer step, which is skipped if gradients are not finite, and count skipped
+        steps.
+        """
         with self.spans.span("optimizer step"):
             grad_norm, learning_rates = super().optimizer_step()
         scales_gradients = OmegaConf.select(self.cfg, "actor.fsdp_config.grad_scaler.enabled")

@@ -1,8 +1,8 @@
-"""Every name of RLinf that this package uses, where RLinf's versions define it, and what here uses it.
+"""Every name of RLinf that this package uses, the modules that define it in each version, and its use here.
 
-All of them are imported from this module, wherever the RLinf that is here keeps them. Before Ray starts each
-is looked for in its sources, with the attributes and methods that our subclasses count on; see `tree`. That
-the list is complete is tested against our classes themselves.
+Our modules import them from this module, which finds them in the installed RLinf. Before Ray starts, each is
+looked up in RLinf's sources, with the attributes and methods that our subclasses need; see `tree`. A test
+compares the list with our classes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class BorrowedName:
     """A class or a function of RLinf."""
 
     use: str
-    """The part of this package that uses it."""
+    """The feature of this package that uses the name."""
     places: tuple[str, ...]
-    """The places in which its versions define it, newest first, as `module:name`."""
+    """The definitions in RLinf's versions, newest first, as `module:name`."""
     members: Mapping[str, str] = field(default_factory=dict)
-    """Methods and attributes of the class that ours call, read, set or override, and what for."""
+    """Methods and attributes of the class that our classes call, read, set or override, each with its use."""
     optional: bool = False
-    """True if RLinf's versions without it are served, too."""
+    """True if this package also works with RLinf's versions without the name."""
 
 
 OBSERVED_FIELDS = ("main_images", "wrist_images", "extra_view_images", "states", "task_descriptions")
-"""Fields of an observation that RLinf's env workers pass on, as ours do."""
+"""Fields of an observation that RLinf's env workers and ours pass on."""
 
 SHARDS, EVALUATION, RESTARTS = "environment shards", "evaluation", "restarts of processes"
 ANSWERS, STEPS, TURNS = "answers of inference", "training steps", "turns on an accelerator"
@@ -199,13 +199,13 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
 
 
 def is_here(name: str) -> bool:
-    """Return True if the RLinf that is here defines `name`."""
+    """Return True if the installed RLinf defines `name`."""
     sources = sources_of("rlinf")
     return sources is not None and any(map(sources.defines, BORROWED_NAMES[name].places))
 
 
 def dotted_name(name: str) -> str:
-    """The dotted name of `name` in the RLinf that is here; without one, in the newest version."""
+    """Return the dotted name of `name` in the installed RLinf; without one, that of the newest version."""
     newest, *older = BORROWED_NAMES[name].places
     sources = sources_of("rlinf") if older else None
     places_here = (place for place in (newest, *older) if sources is not None and sources.defines(place))

@@ -1,9 +1,9 @@
-"""RLinf's ManiSkill drawing its initial states as if it were alone in its process.
+"""Makes RLinf's ManiSkill draw its initial states as if it were alone in its process.
 
-A reset of ManiSkill seeds torch's generator, draws, and puts back what the generator was before. That
-generator belongs to the process: shards in threads of one env worker, or one for evaluation beside them,
-would draw each other's numbers. Steps draw nothing. RLinf's other simulators that draw from a generator of
-the process (robosuite, Meta-World, CALVIN: numpy's) have a process each.
+A reset of ManiSkill seeds torch's generator, draws, and restores the generator's state. That generator
+belongs to the process: shards in threads of one env worker, and evaluation shards, would draw each other's
+numbers. Steps draw no numbers. RLinf's other simulators that draw from a process-wide generator (robosuite,
+Meta-World, CALVIN: numpy's) have their own processes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 
-RESETS = RLock()
-"""Held by who builds or resets ManiSkill in this process."""
+RESET_LOCK = RLock()
+"""Held while ManiSkill is built or reset in this process."""
 
 
 def with_own_chance(env_cls: type, *, env_type: str, several: bool) -> type:
-    """`env_cls`, whose resets wait for each other in this process.
+    """Return a subclass of `env_cls` with resets that exclude each other in this process.
 
     Args:
-        env_type: as `env.train.env_type`; other classes than ManiSkill's come back as they are.
-        several: True if environments for training share the process: what they draw without a seed follows
-            from their own then, else from the process, as in RLinf alone.
+        env_type: as `env.train.env_type`; classes other than ManiSkill's are returned unchanged.
+        several: True if several training shards share the process: each then has its own random state for
+            draws without a seed; else such draws use the process's generator, as in stock RLinf.
     """
     if env_type != "maniskill" or not isinstance(env_cls, type):
         return env_cls
@@ -34,7 +34,7 @@ def with_own_chance(env_cls: type, *, env_type: str, several: bool) -> type:
 
 
 class _OwnChance:
-    """Stands before RLinf's class."""
+    """A mixin before RLinf's class."""
 
     _draws_apart: bool
     _states: tuple[torch.Tensor, ...] = ()
@@ -50,8 +50,10 @@ class _OwnChance:
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """A block in which no other environments draw, and after which torch draws as if it had not been."""
-        with RESETS:
+        """Exclude other environments from drawing inside the block, and restore torch's generators after
+        it.
+        """
+        with RESET_LOCK:
             if not self._draws_apart:
                 yield
                 return

@@ -1,4 +1,4 @@
-"""The processes between workers, started as RLinf starts its channels."""
+"""The request channel and the coordinator, as processes that RLinf starts like its channels."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
 
 class ChannelProcess(ChannelWorker):
-    """A channel worker of RLinf with calls of its own in place of RLinf's queue.
+    """A channel worker of RLinf with other methods instead of RLinf's queue.
 
-    It builds neither models nor environments. RLinf would import both, seconds of work, for the extension
-    modules that register some.
+    It builds neither models nor environments, so it skips RLinf's extension modules, which would import both
+    for seconds.
     """
 
     def __init__(self) -> None:
         super().__init__(maxsize=0)
 
     def _load_user_extensions(self) -> None:
-        # RLinf calls this while the worker is made, after it has set its platform to None.
+        # RLinf calls this while it constructs the worker, after it has set the platform to None.
         provide_cpu_platform(Worker)
 
 
 class RequestChannelWorker(RequestChannel, ChannelProcess):
-    """The process in which env shards meet inference ranks."""
+    """The process that passes requests of env shards to inference ranks."""
 
     def __init__(self, settings: RunSettings) -> None:
-        # Each base by its name: they take different arguments, and `RequestChannel` calls no `super()`.
+        # Each base is called by name: they take different arguments, and `RequestChannel` calls no `super()`.
         ChannelProcess.__init__(self)
         RequestChannel.__init__(self, settings)
 

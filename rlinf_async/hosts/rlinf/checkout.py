@@ -1,4 +1,6 @@
-"""Examines a checkout of RLinf: can it carry this package, and which of its examples are new."""
+"""Examines a checkout of RLinf: whether this package can extend it, and which of its example configs are
+new.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from rlinf_async.hosts.rlinf.values import BECOMES, unknown_values, values_of
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 
 KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")
-"""Digests of the example configs of the trees that docs/rlinf-configs.md is about, by name."""
+"""Digests of the example configs in the trees of docs/rlinf-configs.md, by name."""
 EXAMPLES_FOLDER = Path("examples") / "embodiment" / "config"
 
 
@@ -31,19 +33,20 @@ class Checkout:
 
     tree: RLinfTree
     added: tuple[str, ...]
-    """On-policy example configs that no tree that is known has, by name."""
+    """Names of on-policy example configs that are in no known tree."""
     changed: tuple[str, ...]
-    """On-policy example configs that have other contents in all trees that are known."""
+    """Names of on-policy example configs that differ from those of all known trees."""
     unknown_keys: Mapping[str, tuple[str, ...]]
-    """Keys of added and changed configs that nobody has looked at, by config."""
+    """Keys of added and changed configs that are not in the table of keys, by config."""
     unknown_values: Mapping[str, tuple[str, ...]]
-    """Environments, models, losses, advantages and levels of ratios that no table here names, by key."""
+    """Environments, models, losses, advantages and levels of ratios that are in no table, by key."""
     unknown_reads: tuple[str, ...]
-    """Keys that RLinf's workers and runners read whose places ours take, and that nobody has looked at."""
+    """Keys that are not in the table of keys, and that RLinf's workers and runners, which ours replace,
+    read."""
 
 
 def look_at(root: Path) -> Checkout:
-    """The checkout in `root`; its sources are read, and nothing of it is imported.
+    """Examine the checkout in `root`; its sources are read, not imported.
 
     Raises:
         ValueError: there is no package `rlinf`.
@@ -75,19 +78,21 @@ def _unknown_reads(package: Path) -> Iterator[str]:
     for chain in chains_of(package):
         key = ".".join(chain)
         is_known = TABLE.find(key) or any(row.name.startswith(f"{key}.") for row in TABLE.rows)
-        # A section that is handed on as a whole is no key.
+        # A section that is passed on as a whole is not a key.
         if len(chain) > 1 and chain[0] in KNOWN_SECTIONS and not is_known:
             yield key
 
 
 def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
-    """The example configs of a checkout that may be on-policy, as they are written, by name."""
+    """Return the example configs of a checkout that may be on-policy, without their `defaults` applied, by
+    name.
+    """
     written = {path.stem: read(path) for path in sorted((root / EXAMPLES_FOLDER).glob("*.yaml"))}
     return {name: config for name, config in written.items() if may_be_on_policy(config)}
 
 
 def may_be_on_policy(config: Mapping[str, Any]) -> bool:
-    """By what is written in the file alone; a config that says nothing of its loss may be of any."""
+    """Return True unless the file itself sets another loss; its `defaults` are not read."""
     return lookup(config, "algorithm.loss_type") in (None, *ON_POLICY_LOSSES)
 
 
@@ -96,15 +101,15 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Return the digest of the content of a config, whatever its comments and the order of its keys."""
+    """Return the digest of a config's content, independent of comments and the order of keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def lines_of(found: Checkout) -> list[str]:
-    """Return what there is to say of a checkout, a line for each name or config."""
+    """Return the findings as text, a line for each name or config."""
     lines = [str(found.tree)]
     lines += [f"lacks    {name}" for name in found.tree.missing] or [
-        "names    every name that is used is there"
+        "names    every name that is needed is there"
     ]
     lines += [
         f"values   {key}: {BECOMES[key]} {', '.join(names)}" for key, names in found.unknown_values.items()
@@ -112,7 +117,7 @@ def lines_of(found: Checkout) -> list[str]:
     if not found.unknown_values:
         lines.append("values   every environment, model, loss, advantage and level of ratios is known")
     if found.unknown_reads:
-        lines.append(f"reads    keys that nobody has looked at: {', '.join(found.unknown_reads)}")
+        lines.append(f"reads    keys that are not examined: {', '.join(found.unknown_reads)}")
     for what, names in (("adds", found.added), ("changes", found.changed)):
         lines += [f"{what:8} {name}{_keys(found.unknown_keys.get(name, ()))}" for name in names]
     if not found.added and not found.changed:
@@ -121,4 +126,4 @@ def lines_of(found: Checkout) -> list[str]:
 
 
 def _keys(names: tuple[str, ...]) -> str:
-    return f", with keys that nobody has looked at: {', '.join(names)}" if names else ""
+    return f", with keys that are not examined: {', '.join(names)}" if names else ""

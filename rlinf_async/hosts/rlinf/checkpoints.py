@@ -1,4 +1,4 @@
-"""The folders of RLinf's checkpoints, and the one that a run goes on from."""
+"""The folders of RLinf's checkpoints, and the choice of the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ AUTO_RESUME = "auto"
 
 
 def checkpoints(cfg: DictConfig) -> Path:
-    """The folder in which RLinf's runners keep the checkpoints of a run."""
+    """Return the folder with a run's checkpoints, as in RLinf's runners."""
     logger = cfg.runner.logger
     return Path(logger.log_path) / logger.experiment_name / "checkpoints"
 
 
 def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> None:
-    """Claim the run directory, find the checkpoint that the run goes on from, and move aside files of
-    earlier runs.
+    """Claim the run directory, find the checkpoint to resume from, and move aside files of earlier runs.
 
-    RLinf's own runner, of a run that is not `active`, writes none of these records.
+    Files are moved only for an `active` run, as RLinf's own runner writes no such records.
 
     Raises:
-        ValueError: another run writes there, or there is nothing to go on from.
-        NothingLeftError: the checkpoint is of the last step, or of one behind it.
+        ValueError: another run writes there, or there is no checkpoint to resume from.
+        NothingLeftError: the checkpoint is of the last step, or of a later one.
     """
     run_dir = OmegaConf.select(cfg, "runner.logger.log_path")
     if run_dir is None:
         return
-    # First: everything below reads and moves files that another run might be writing.
+    # First: the code below reads and moves files that another run might be writing.
     claim_directory(Path(run_dir), key="runner.logger.log_path")
     automatic = cfg.runner.get("resume_dir") == AUTO_RESUME
     folder = checkpoints(cfg).absolute()
     if active:
         RunDir(Path(run_dir).absolute()).check_inside(folder)
-    # What a killed run has left half written: no other run writes here now.
-    # Only inside of the directory that is claimed: `experiment_name` may lead out of it.
+    # Remove half-written checkpoints of a killed run; no other run writes here now. Only inside the claimed
+    # directory: `experiment_name` may lead out of it.
     if folder.resolve().is_relative_to(Path(run_dir).resolve()):
         tidy(folder)
     for remark in resolve_resume(cfg):
         say(remark)
-    # `resolve_resume` has read the files of this checkpoint already, which may be gigabytes.
+    # Without digests: `resolve_resume` has already read the files of this checkpoint, maybe gigabytes.
     step = resume_step(cfg.runner.get("resume_dir"), digests=False)
     if step and cfg.runner.get("max_epochs") is not None:
         key, steps = last_step(cfg.runner)
@@ -70,7 +69,7 @@ def take_place(cfg: DictConfig, *, active: bool, say: Callable[[str], None]) -> 
 
 
 def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
-    """Move aside the files that an earlier run has left in the directory of this one, which begins now."""
+    """Move aside the files of an earlier run in this run's directory, before this run begins."""
     run_dir = Path(cfg.runner.logger.log_path).absolute()
     resume_dir = cfg.runner.get("resume_dir")
     goes_on = bool(resume_dir) and Path(resume_dir).resolve().is_relative_to(run_dir.resolve())
@@ -78,10 +77,10 @@ def set_aside(cfg: DictConfig, say: Callable[[str], None]) -> None:
 
 
 def resolve_resume(cfg: DictConfig) -> list[str]:
-    """Put the newest whole checkpoint in the place of `runner.resume_dir=auto`; remarks for the user.
+    """Replace `runner.resume_dir=auto` by the newest whole checkpoint, and return remarks for the user.
 
     Raises:
-        ValueError: `runner.resume_dir` names something that cannot be gone on from.
+        ValueError: a run cannot resume from the folder in `runner.resume_dir`.
     """
     parent = checkpoints(cfg)
     resume_dir = cfg.runner.get("resume_dir")
@@ -95,13 +94,13 @@ def resolve_resume(cfg: DictConfig) -> list[str]:
 
 
 def resume_step(directory: str | None, *, digests: bool = True) -> int:
-    """The step at which RLinf's `runner.resume_dir` (`.../global_step_N`) was saved; 0 without one.
+    """Return the step of the checkpoint `runner.resume_dir` (`.../global_step_N`); 0 without one.
 
-    Without `digests` its files are not read, as where this process has taken its place before.
+    Without `digests` its files are not read, for a checkpoint that this process has verified before.
 
     Raises:
-        ValueError: the directory does not end in `global_step_N`, has no actor checkpoint, or is one of ours
-            that is not whole.
+        ValueError: the directory does not end in `global_step_N`, has no actor checkpoint, or is a checkpoint
+            of this package that is not whole.
     """
     if not directory:
         return 0
@@ -111,7 +110,7 @@ def resume_step(directory: str | None, *, digests: bool = True) -> int:
         raise ValueError(f"runner.resume_dir={directory!r} must end in global_step_N, or be auto")
     if not (folder / "actor").is_dir():
         raise ValueError(f"runner.resume_dir={directory!r} has no directory actor")
-    # Checkpoints of RLinf's own runner have no list of files, and are taken as they are.
+    # Checkpoints of RLinf's own runner have no list of files, and cannot be verified.
     if (folder / LIST_FILE).exists() and (problem := problem_of(folder, digests=digests)) is not None:
         raise ValueError(
             f"runner.resume_dir={directory!r} is not whole: {problem}; runner.resume_dir=auto takes the "

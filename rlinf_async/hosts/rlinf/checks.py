@@ -1,4 +1,4 @@
-"""Checks of RLinf: which one is here, what it stands on, and the hooks that carry the plugin into it."""
+"""`doctor`'s checks of RLinf: its version, its dependencies, and the plugin's hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),
     ((2, 54), "CVE-2026-27482: a web page opened in a browser can delete jobs through the dashboard"),
 )
-"""Ray releases that closed a hole in the dashboard, which RLinf always starts."""
+"""Ray releases that fixed a vulnerability of the dashboard, which RLinf always starts."""
 
 SHARED_IMPORTS = (
     "import torch",
@@ -25,7 +25,7 @@ with without_compiler():
     import rlinf_async.hosts.rlinf.hooks
 """,
 )
-"""Imports that the hooks share; where they fail, the hooks tell why."""
+"""Imports that both probes need; if they fail, the probes report the reason."""
 
 DRIVER_PROBE = """
 from rlinf_async.hosts.rlinf.compat import without_compiler
@@ -56,7 +56,7 @@ if not plugin.is_registered():
 
 
 def checks() -> list[Check]:
-    """Every check, in the order in which a reader should mend what they find."""
+    """Return all checks; their faults should be fixed in this order."""
     ground = [
         check_rlinf(rlinf_tree()),
         check_ray(version("ray")),
@@ -70,13 +70,13 @@ def checks() -> list[Check]:
 
 
 def scan_source() -> Path | None:
-    """RLinf's file that would scan entry points, found without importing RLinf; None without RLinf."""
+    """Return RLinf's file that may scan entry points, without importing RLinf; None without RLinf."""
     tree = rlinf_tree()
     return tree.root / "scheduler" / "cluster" / "utils.py" if tree else None
 
 
 def check_rlinf(tree: RLinfTree | None) -> Check:
-    """Check that the RLinf that `import rlinf` gives, from a checkout or installed, can be extended."""
+    """Check that this package can extend the RLinf that `import rlinf` finds."""
     if tree is None:
         return Check("rlinf", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     if tree.missing:
@@ -95,7 +95,7 @@ def check_ray(installed: str | None) -> Check:
 
 
 def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
-    """Check that Hydra, in a process that has RLinf, finds and runs our plugin."""
+    """Check that Hydra, in a process with RLinf, finds and runs our plugin."""
     failure = probe(code, ground=SHARED_IMPORTS)
     if failure:
         return Check("driver hook", "fail", failure, INSTALL_AGAIN)
@@ -103,7 +103,7 @@ def check_driver_hook(code: str = DRIVER_PROBE) -> Check:
 
 
 def check_worker_hook(code: str = WORKER_PROBE) -> Check:
-    """Check that RLinf's worker start, which only logs a failure, loads our plugin."""
+    """Check that RLinf loads our plugin when a worker starts, as RLinf only logs a failure."""
     failure = probe(code, env={"RLINF_EXT_MODULE": "rlinf_async.plugin"}, ground=SHARED_IMPORTS)
     if failure:
         return Check(
@@ -113,7 +113,9 @@ def check_worker_hook(code: str = WORKER_PROBE) -> Check:
 
 
 def check_models(transformers: str | None) -> Check:
-    """Check which of RLinf's models have their packages here; only a run of one of the others needs more."""
+    """Report which packages of RLinf's models are installed; a missing one matters only to runs of its
+    models.
+    """
     runnable = sorted(name for name, package in PACKAGES.items() if is_here(package))
     absent = sorted({package for package in PACKAGES.values() if not is_here(package)})
     detail = f"transformers {transformers}" if transformers else "no transformers"
@@ -128,7 +130,7 @@ def check_models(transformers: str | None) -> Check:
 
 
 def check_plugin_scan(source: Path | None) -> Check:
-    """Check which way into RLinf is taken; both work."""
+    """Report how the plugin gets into RLinf: by its scan of entry points or by our hooks; both work."""
     if source is None or not source.is_file():
         return Check("rlinf plugins", "fail", "import rlinf finds nothing", RLINF_REMEDY)
     scans = "rlinf.plugins" in source.read_text()

@@ -1,4 +1,6 @@
-"""The differences between the versions of RLinf that these classes extend, but for names: see `borrowed`."""
+"""Differences in behaviour between the supported versions of RLinf; for differences in names see
+`borrowed`.
+"""
 
 from __future__ import annotations
 
@@ -16,41 +18,43 @@ if TYPE_CHECKING:
 
 
 RLINF_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
-"""RLinf's variable: the first GPU of an env worker, where it has one."""
-BY_STAGE = ("metaworld", "calvin")
-"""RLinf's environments whose simulators render on the EGL device that has the number of their stage."""
+"""RLinf's variable with the number of an env worker's first GPU, if it has one."""
+EGL_BY_STAGE = ("metaworld", "calvin")
+"""RLinf's environments that use the number of a simulator's stage as the number of its EGL device."""
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Import RLinf for a look at it, in a process that computes nothing.
+    """Disable `torch.compile` inside the block, to import RLinf in a process that computes nothing.
 
-    RLinf has torch compile functions as it is imported, which loads torch's compiler: seconds of imports.
+    RLinf calls `torch.compile` at import, which would load torch's compiler for seconds.
     """
-    import torch  # what only reads sources needs it not
+    import torch  # not needed by callers that only read sources
 
     with patch.object(torch, "compile", lambda function=None, **_: function or (lambda given: given)):
         yield
 
 
 def fail_unless_cleared() -> None:
-    """Let the process end with its own exit status: RLinf's main branch turns most failures into 0.
+    """Keep the process's exit status after a failure, which RLinf's main branch turns into 0 in most cases.
 
     There, an exit hook ends the process with status 0 unless an exception has reached `sys.excepthook`, which
-    Hydra's own `sys.exit(1)` does not. `clear_failure` is called when a run has ended well.
+    Hydra's own `sys.exit(1)` does not do. `clear_failure` must be called when a run has ended well.
     """
     _note_failure(True)
 
 
 def clear_failure() -> None:
-    """The run has ended well; see `fail_unless_cleared`."""
+    """Allow exit status 0, as the run has ended well; see `fail_unless_cleared`."""
     _note_failure(False)
 
 
 def interact_step(worker: Any, actions: object, stage: int, env: object) -> tuple[EnvStep, dict[str, Any]]:
-    """`env_interact_step` of RLinf's env worker, of `env` in that stage: what it showed and its statistics.
+    """Call `env_interact_step` of RLinf's env worker, with `env` as that stage's environments.
 
-    RLinf's main branch returns a third value, for recorders that these runs do not have.
+    Returns:
+        Their output and statistics. (RLinf's main branch returns a third value, for recorders that these runs
+        do not have.)
     """
     with _in_stage(worker.env_list, stage, env):
         output, info, *_ = worker.env_interact_step(actions, stage)
@@ -58,7 +62,7 @@ def interact_step(worker: Any, actions: object, stage: int, env: object) -> tupl
 
 
 def evaluate_step(worker: Any, actions: object, stage: int, env: object) -> tuple[EnvStep, dict[str, Any]]:
-    """The same of `env_evaluate_step`."""
+    """Call `env_evaluate_step` in the same way."""
     with _in_stage(worker.eval_env_list, stage, env):
         output, info, *_ = worker.env_evaluate_step(actions, stage)
     return _env_step(output), info
@@ -72,22 +76,22 @@ def _env_step(output: object) -> EnvStep:
 
 @contextmanager
 def _in_stage(envs: Any, stage: int, env: object) -> Iterator[None]:
-    """`env` stands in this stage for a step. Other stages, in other threads, are left alone.
+    """Put `env` into this stage for a step; other stages, in other threads, are not touched.
 
-    The worker itself must stay what it is: a subclass of it may call `super()`.
+    The worker itself is not copied, as a subclass of it may call `super()`.
     """
     own, envs[stage] = envs[stage], env
     try:
         yield
     finally:
-        if envs[stage] is env:  # else others have been built in its place, while this step hung
+        if envs[stage] is env:  # else the stage was rebuilt while this step hung
             envs[stage] = own
 
 
 def reward_method(reward_worker: Any) -> Any:
-    """The method of RLinf's reward workers that scores what environments show; `reward_worker` is a handle.
+    """Return the method of an RLinf reward worker (a handle) that scores observations.
 
-    It is `compute_image_rewards` of RLinf 0.3, and `compute_reward` of its main branch.
+    It is `compute_image_rewards` in RLinf 0.3, and `compute_reward` in its main branch.
     """
     newer = getattr(reward_worker, "compute_reward", None)
     return newer if newer is not None else reward_worker.compute_image_rewards
@@ -96,10 +100,11 @@ def reward_method(reward_worker: Any) -> Any:
 def explained_variance(
     metrics: dict[str, list[Any]], reduce: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> dict[str, float]:
-    """The critic's explained variance over a batch, on RLinf versions whose losses report sums for it.
+    """Return the critic's explained variance over a batch, for RLinf versions with losses that report sums
+    for it.
 
-    The sums are taken out of `metrics`, and `reduce` adds them over the ranks. Losses of RLinf 0.3 report
-    the variance of each micro-batch instead, to be averaged as other metrics are: then nothing is taken.
+    The sums are removed from `metrics`, and `reduce` adds them over the ranks. Losses of RLinf 0.3 report the
+    variance of each micro-batch instead, which is averaged like other metrics: then the result is empty.
     """
     if not borrowed.is_here("pop_critic_explained_variance_stats"):
         return {}
@@ -118,20 +123,21 @@ def _note_failure(has_failed: bool) -> None:
 
 
 def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:
-    """`env_cls`, whose simulators render on the GPU of their env worker, whatever the number of its stages.
+    """Return a subclass of `env_cls` with simulators that render on their env worker's GPU, for any number of
+    stages.
 
-    RLinf's Meta-World and CALVIN take their `seed_offset`, which counts the stages of all env workers, as
-    the number of an EGL device. With one stage in a worker that is the worker's rank, and there is a GPU of
-    that number where each GPU has a worker. With several it is beyond the last GPU, and MuJoCo refuses it.
+    RLinf's Meta-World and CALVIN use their `seed_offset`, which counts the stages of all env workers, as the
+    number of an EGL device. With one stage per worker that is the worker's rank, which is a GPU's number if
+    each GPU has a worker. With several stages it is beyond the last GPU, and MuJoCo refuses it.
 
     Args:
-        env_cls: a class of RLinf, with `get_env_fns` and `seed_offset`; any other comes back as it is.
+        env_cls: a class of RLinf with `get_env_fns` and `seed_offset`; others are returned unchanged.
         env_type: as `env.train.env_type`.
-        rank: of the env worker: the device where RLinf gives none, as with one stage in a worker.
+        rank: the rank of the env worker, which is the device if RLinf sets no variable.
     """
-    if env_type not in BY_STAGE or not hasattr(env_cls, "get_env_fns"):
+    if env_type not in EGL_BY_STAGE or not hasattr(env_cls, "get_env_fns"):
         return env_cls
-    # Read here, in the env worker: RLinf's `env_fn` overwrites the variable in the simulator's process.
+    # Read in the env worker, as RLinf's `env_fn` overwrites the variable in the simulator's process.
     device = int(os.environ.get(RLINF_VARIABLE, rank))
 
     def get_env_fns(self: Any) -> list[Callable[[], Any]]:
@@ -141,7 +147,7 @@ def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:
 
 
 def _start(env: Any, device: int, start: Callable[[], Any]) -> Any:
-    """Start a simulator of `env`, in a process of its own, in which `env` is a copy."""
+    """Start a simulator of `env` in its own process, where `env` is a copy."""
     stage, env.seed_offset = env.seed_offset, device
     try:
         return start()

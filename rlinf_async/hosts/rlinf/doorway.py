@@ -1,7 +1,7 @@
-"""The calls with which a run of RLinf begins, and the test if it asks for this package: for
+"""The calls with which a run of RLinf begins, and the test whether its config needs this package; for
 `plugin.watch`.
 
-It imports little more than the standard library, as it is loaded wherever Hydra starts.
+This module imports little more than the standard library, as it is loaded wherever Hydra starts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ CALLS = {
     "rlinf.scheduler.cluster.cluster": ("Cluster", "__init__"),
     "rlinf.scheduler.worker.worker": ("Worker", "create_group"),
 }
-"""Modules of RLinf, and the calls in them by which every run begins and names its worker classes."""
+"""{module of RLinf: (class, method)}: the calls with which every run begins and chooses its worker
+classes."""
 
 
 def asks(argument: object) -> bool:
-    """Return True if `argument` is, or is a part of, a config that names this package or a part that it
-    brings.
-    """
-    # OmegaConf's nodes have it, by which they are known without importing OmegaConf. RLinf's cluster is given
-    # a section alone (`Cluster(cluster_cfg=cfg.cluster)`): the run's config is its root.
+    """Return True if `argument` is, or is a part of, a config that needs this package."""
+    # This method identifies OmegaConf's nodes without importing OmegaConf. RLinf's cluster gets only a
+    # section (`Cluster(cluster_cfg=cfg.cluster)`); the root of that section is the run's config.
     if not hasattr(argument, "_get_root"):
         return False
     root = argument._get_root()
@@ -33,7 +32,7 @@ def asks(argument: object) -> bool:
 
 
 def names_our_parts(cfg: object) -> bool:
-    """Return True if a config names a model or an environment of an entry point."""
+    """Return True if a config names a model or an environment that an entry point provides."""
     model = _get(cfg, "actor", "model", "model_type")
     brought = names_of(MODELS_GROUP)
     return model in brought or any(_get(cfg, "env", part, "env_class") for part in ("train", "eval"))

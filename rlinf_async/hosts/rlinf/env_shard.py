@@ -1,4 +1,4 @@
-"""One environment shard of an RLinf env worker, as the env loop sees it."""
+"""One environment shard of an RLinf env worker, as the env loop uses it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
 LENGTH_STATISTIC, RLINF_LENGTH_STATISTIC = "episode_len", "episode_len_to_horizon"
-"""The steps of an episode up to its end, and those that RLinf would count."""
+"""Statistics of the steps of an episode up to its end, and of the steps that RLinf would count."""
 END_FIELDS = ("dones", "terminations", "truncations")
 
 
 class ContractedEnv:
-    """Environments as RLinf's env worker steps them: what they give has crossed a `Contract`."""
+    """Environments with the interface that RLinf's env worker steps; a `Contract` checks their outputs."""
 
     def __init__(self, env: Any, contract: Contract, steps: int) -> None:
-        """`steps`: of a decision."""
-        # Messages name the environments, and not RLinf's wrappers of them (`RecordVideo`, `InsertDelay`).
+        """`steps`: the steps of a decision."""
+        # Messages name the environments, not RLinf's wrappers of them (`RecordVideo`, `InsertDelay`).
         self._env, self._contract, self._steps = env, contract.of(getattr(env, "unwrapped", env)), steps
 
     def __getattr__(self, name: str) -> Any:
@@ -42,7 +42,7 @@ class ContractedEnv:
 
     def chunk_step(self, actions: Any) -> tuple[Any, ...]:
         step = self._contract.step(self._env.chunk_step(actions), steps=self._steps)
-        # Lists: RLinf's steps take the last of them, and have no observation where there is no list.
+        # Lists: RLinf takes the last item, and has no observation if it gets no list.
         return [step.observation], step.rewards, step.terminations, step.truncations, [step.info]
 
 
@@ -72,11 +72,11 @@ class WorkerStage:
 
     @property
     def steps(self) -> int:
-        """Steps of a decision."""
+        """The steps of a decision."""
         return int(self._worker.cfg.actor.model.num_action_chunks)
 
     def sizes(self) -> dict[str, Any]:
-        """The sizes of a shard, and what RLinf's policies are shown."""
+        """Return the sizes of a shard, and the fields of observations that RLinf's policies get."""
         horizon = int(self.section.max_steps_per_rollout_epoch) // self.steps
         return {"size": self._worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED_FIELDS}
 
@@ -84,11 +84,11 @@ class WorkerStage:
         return ContractedEnv(self.env, contract, self.steps)
 
     def let_play(self, playing: Playing | None) -> None:
-        """Leave all simulators but those of `playing` alone in the next decision."""
+        """Step only the simulators of `playing` in the next decision (None: all)."""
         StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
 
     def flush_video(self) -> None:
-        """Write the video of a rollout, if there is one."""
+        """Write the video of a rollout, if the config records one."""
         if self.section.video_cfg.save_video:
             flush = env_attribute(self.env, "flush_video")
             if callable(flush):
@@ -108,7 +108,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         rewards: ShardRewards | None = None,
         skips_ended: bool = False,
     ) -> None:
-        """`rewards` are a reward model's."""
+        """`rewards`: the rewards of a reward model, if the run has one."""
         self._stage = WorkerStage(worker, stage, "train")
         super().__init__(simulators, busy=busy, number=stage, skips_ended=skips_ended, **self._stage.sizes())
         self.others_stand = skips_ended and stands(self._stage.section)
@@ -129,7 +129,9 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         return output
 
     async def settle(self) -> None:
-        """Wait for as long as `env.delay_sampler` has drawn, where RLinf leaves the waiting to its worker."""
+        """Wait for the delay that `env.delay_sampler` drew, in RLinf versions that leave this wait to the
+        worker.
+        """
         wait = env_attribute(self._stage.env, "wait_delay")
         if wait is not None:
             await wait()
@@ -139,7 +141,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         return {"obs": output.env.obs, "final_obs": output.env.final_obs}
 
     def forget(self) -> None:
-        # With `auto_reset` the next rollout begins from what the worker has seen of the others first.
+        # With `auto_reset` the next rollout begins from the worker's first observation of the rebuilt ones.
         super().forget()
         if self._rewards is not None:
             self._rewards.forget()
@@ -147,8 +149,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def begin(self) -> Shown[ShardOutput]:
         self._over = torch.zeros(self.size, dtype=torch.bool)
         output = self._carried_on() if self._stage.section.auto_reset else self._reset()
-        # As RLinf's `bootstrap_step`: the row before the first decision, [environments, steps], ends no
-        # episode. Its `compute_loss_mask` counts on that row.
+        # As RLinf's `bootstrap_step`: the row before the first decision, [environments, steps], has no end of
+        # an episode. RLinf's `compute_loss_mask` needs that row.
         for name in END_FIELDS:
             setattr(output, name, torch.zeros((self.size, self._stage.steps), dtype=torch.bool))
         return ShardOutput(output), shown_of(output)
@@ -158,14 +160,14 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             worker = self._stage.worker
             return EnvStep(obs=self.contract.observation(worker.first_observations[self._stage.number]))
         last = self._last.env
-        # RLinf hands the last intervention on, too (`store_last_obs_and_intervened_info`).
+        # RLinf also passes on the last intervention (`store_last_obs_and_intervened_info`).
         return EnvStep(
             obs=last.obs, intervene_actions=last.intervene_actions, intervene_flags=last.intervene_flags
         )
 
     def _reset(self) -> EnvStep:
         env = self._stage.env
-        # As RLinf's `bootstrap_step` before every reset.
+        # As RLinf's `bootstrap_step` does before every reset.
         env.is_start = True
         # RLinf's own environments that may take on tasks draw theirs anew; only LIBERO is told its place.
         if self._taken_on is not None and self._stage.section.get("env_class"):
@@ -182,7 +184,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         if self._playing is not None and self._last is not None:
             info = as_they_ended(info, self._last.info, over=self._over)
         if self._skips_ended and LENGTH_STATISTIC in info and not stage.section.get("env_class"):
-            # RLinf's environments count on after an end, to the horizon.
+            # RLinf's environments count steps after an end as well, up to the horizon.
             horizon = torch.full_like(info[LENGTH_STATISTIC], self.horizon * stage.steps)
             info = {**info, RLINF_LENGTH_STATISTIC: horizon}
         assert step.dones is not None, "a step has ends"
@@ -209,7 +211,7 @@ class EvalShard(kit.EvalShard[EnvStep]):
         self, worker: Any, stage: int, simulators: SimulatorThread, *, skips_ended: bool = False
     ) -> None:
         self._stage = stage_of_worker = WorkerStage(worker, stage, "eval")
-        # With `auto_reset` an episode follows.
+        # With `auto_reset` no environment waits: its next episode begins.
         skips_ended = skips_ended and not stage_of_worker.section.auto_reset
         super().__init__(simulators, skips_ended=skips_ended, **stage_of_worker.sizes())
         self.others_stand = skips_ended and stands(stage_of_worker.section)
@@ -224,10 +226,10 @@ class EvalShard(kit.EvalShard[EnvStep]):
     def begin(self) -> Shown[EnvStep]:
         stage, worker = self._stage, self._stage.worker
         if stage.section.auto_reset and self._last is not None:
-            # Nothing to look at again: it was examined when it was shown.
+            # Not checked again: this output was checked when it arrived.
             return self._last, {}
         stage.env.is_start = True
-        # RLinf's `env_evaluate_step` counts the first end of each environment since this was False.
+        # RLinf's `env_evaluate_step` counts the first end of each environment while this is False.
         worker.eval_prev_done[stage.number] = torch.zeros(self.size, dtype=torch.bool)
         observation, _ = stage.env_behind(self.contract).reset()
         output = EnvStep(obs=observation)
@@ -239,13 +241,13 @@ class EvalShard(kit.EvalShard[EnvStep]):
         if info:
             self.episodes.append(info)
         if not stage.section.auto_reset:
-            # RLinf counts an episode once, where the last step of a decision shows its end.
+            # RLinf counts an episode once, when the last step of a decision has its end.
             self.play_on(stage.worker.eval_prev_done[stage.number])
         return self._last, shown_of(self._last, info)
 
     def end(self) -> None:
         self._stage.flush_video()
-        # As RLinf's `finish_rollout`: for training always, for evaluation only where a reset follows.
+        # As RLinf's `finish_rollout`: always for training, for evaluation only if a reset follows.
         if not self._stage.section.auto_reset:
             self._stage.env.update_reset_state_ids()
 
@@ -254,16 +256,16 @@ class EvalShard(kit.EvalShard[EnvStep]):
 
 
 def shown_of(step: EnvStep, statistics: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All that environments have shown in a step and that has to be finite."""
+    """Return the values of a step that must be finite, by name."""
     return shown(step.obs, step.rewards, step.final_obs, statistics)
 
 
 def env_attribute(env: Any, name: str) -> Any:
-    """Return the attribute of this name of environments, or of those that they wrap; else None."""
+    """Return the attribute `name` of environments, or of those that they wrap; None without one."""
     if not hasattr(env, "get_wrapper_attr"):
         return getattr(env, name, None)
     try:
         return env.get_wrapper_attr(name)
-    # gymnasium's wrappers raise where neither they nor what they wrap have it.
+    # gymnasium's wrappers raise if neither they nor the wrapped environments have the attribute.
     except AttributeError:
         return None

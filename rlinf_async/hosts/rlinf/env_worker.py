@@ -1,4 +1,4 @@
-"""RLinf's env worker with a loop of its own for every environment shard."""
+"""RLinf's env worker, with a separate loop for every environment shard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each
 
 
 class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
-    """Steps several independent shards; a shard is what RLinf calls a stage, with a thread of its own."""
+    """Steps several independent shards; a shard is one of RLinf's stages, with its own thread."""
 
     restart_group = "env"
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
@@ -44,7 +44,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self._stock_stages, self._first_seed = int(cfg.rollout.pipeline_stage_num), cfg.env.train.get("seed")
         # Before RLinf's `__init__`, which reads `stage_num` and the sizes of stages from this key.
         if asynchrony.rollout.enabled and asynchrony.rollout.shards != "auto":
-            with open_dict(cfg):  # the process's own; in the driver's, RLinf wants one beside a reward model
+            with open_dict(
+                cfg
+            ):  # the process's own copy; with a reward model, RLinf requires 1 in the driver's
                 cfg.rollout.pipeline_stage_num = asynchrony.rollout.shards
         super().__init__(cfg)
         self.reward_workers: Sequence[Handle] = ()
@@ -55,7 +57,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 
     async def run_shards(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
-        """As of every host; a reward model scores what the environments show, if the run has one."""
+        """Run the shards as on every host; reward workers score their observations, if the run has a reward
+        model.
+        """
         self.reward_workers = settings.reward_workers
         await super().run_shards(settings, requests, coordinator)
 
@@ -65,7 +69,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return TrainShard(self, stage, simulators, self._busy, rewards=rewards, skips_ended=skips_ended)
 
     def _rewards(self, shard: int) -> ShardRewards | None:
-        """Scores the environments of a shard by the reward worker that it shares with the fewest others."""
+        """Return the rewards of a shard; shards are divided evenly over the reward workers."""
         if not self.reward_workers:
             return None
         rank = shard % len(self.reward_workers)
@@ -86,7 +90,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return ShardRecorder(ticket, settings=settings, cfg=self.cfg, episodes=episodes)
 
     def envs_per_shard(self, mode: str) -> int:
-        """As RLinf has asked for them, when it had them built."""
+        """Return the number of environments that RLinf had built for each stage."""
         return self._makers[mode][2]
 
     def environments(self, mode: str) -> Sequence[Any]:
@@ -95,8 +99,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def _setup_env_and_wrappers(
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
-        # RLinf has those for training built first. Where `env.eval` is `${env.train}` both have one section,
-        # which does not say by itself which these are.
+        # RLinf builds training environments first. If `env.eval` is `${env.train}` both have the same
+        # section, so that the section does not determine the mode.
         none_yet = "train" not in self._makers and not self.cfg.runner.get("only_eval", False)
         mode = "train" if none_yet and env_cfg is self.cfg.env.get("train") else "eval"
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
@@ -111,10 +115,11 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
         def build(*, seed_offset: int, **kwargs: Any) -> Any:
             def build_stage(stage: int) -> Any:
-                # RLinf gives rank * stage_num + stage; its first call, in which all are built, is of stage 0.
+                # RLinf's offset is rank * stage_num + stage; its first call, which builds all stages, is for
+                # stage 0.
                 return env_cls(seed_offset=seed_offset + stage, **kwargs)
 
-            # RLinf asks for one stage after the other: with the first, all are built, each in its thread.
+            # RLinf builds one stage after the other: the first call builds all, each in its thread.
             if not envs:
                 envs.extend(self.in_threads(mode, build_stage, in_processes=self._in_own_processes))
             return envs[seed_offset % self.stage_num]
@@ -131,12 +136,13 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return Stages(count=count, size=size, seed=int(self._first_seed), shared_scene=shared_scene)
 
     def init_again(self) -> None:
-        """RLinf's `init_worker` in the place of a process that has died, with another seed for training.
+        """Run RLinf's `init_worker` in a replacement of a process that died, with another seed for training.
 
-        RLinf begins it with a barrier of all env workers; the others are beyond it.
+        RLinf's `init_worker` begins with a barrier of all env workers, which the others have passed long ago;
+        so the barrier is skipped.
         """
         start_again(self.cfg.env.train, generation=self.generation)
-        # On the instance, over RLinf's method, so that deleting it brings that back.
+        # Set on the instance, so that deleting it restores RLinf's method.
         self.broadcast = lambda *_, **__: None
         try:
             self.init_worker()
@@ -144,7 +150,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             del self.broadcast
 
     def rebuild(self, mode: str, stage: int) -> None:
-        """Close the environments of a stage and build others, with their wrappers, in their thread."""
+        """Close the environments of a stage and build new ones, with their wrappers, in the stage's
+        thread.
+        """
         envs: list[Any] = self.env_list if mode == "train" else self.eval_env_list
         let_go(lambda: envs[stage].close())
         env_cls, env_cfg, num_envs = self._makers[mode]
@@ -152,32 +160,33 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         env_cfg = self._rebuilds.seeded(mode, stage, env_cfg)
 
         def build(*, seed_offset: int, total_num_processes: int, **kwargs: Any) -> Any:
-            # Both count one stage in every worker; see `alone`.
+            # Both numbers assume one stage per worker; see `alone`.
             place = seed_offset * self.stage_num + stage
             total = total_num_processes * self.stage_num
             return env_cls(seed_offset=place, total_num_processes=total, **kwargs)
 
-        # RLinf's own method builds and wraps the environments of all stages of a worker: this one has one.
+        # RLinf's method builds and wraps the environments of all stages of a worker: this copy has one stage.
         alone = copy.copy(self)
         alone.stage_num = 1
-        # Past our own override, which would build every stage and forget what made them.
+        # Not our own override, which would build every stage and replace `_makers`.
         (envs[stage],) = super(ShardedEnvWorker, alone)._setup_env_and_wrappers(build, env_cfg, num_envs)
-        # With `auto_reset` a rollout begins with what was shown last; new environments have shown nothing.
+        # With `auto_reset` a rollout begins with the last observation, which new environments do not have
+        # yet.
         if mode == "train" and self.cfg.env.train.auto_reset:
             self.first_observations[stage], _ = envs[stage].reset()
 
     def renew(self, stage: int, step: int) -> None:
-        """`rebuild` the environments of a stage for training, at the checkpoint after `step`."""
+        """Rebuild the training environments of a stage, at the checkpoint after `step`."""
         with self._rebuilds.renewing(stage, step, in_processes=self._in_own_processes):
             self.rebuild("train", stage)
 
     @property
     def _in_own_processes(self) -> bool:
-        """True if shards may be built at the same time: simulators with a process each."""
+        """True if every simulator has its own process, so that shards can be built at the same time."""
         return simulators_apart(self.cfg.env.train)
 
     def _init_env(self) -> None:
-        # As in the base class, but each shard in its thread.
+        # As in the base class, but with each shard in its thread.
         if self.cfg.env.train.auto_reset:
             resets = self.in_threads(
                 "train",
@@ -185,7 +194,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 in_processes=self._in_own_processes,
                 doing="be reset",
             )
-            # In the place of RLinf's `last_obs_list`, which is a list in the order of its loop.
+            # Instead of RLinf's `last_obs_list`, a list in the order of its loop.
             self.first_observations |= {stage: observation for stage, (observation, _) in enumerate(resets)}
         # After the resets, which need the simulators on their accelerator.
         if self._leaves("train") and self.cfg.env.train.get("enable_init_offload", True):
@@ -194,7 +203,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             each(self._offloads("eval"), in_processes=self._in_own_processes)
 
     def _leaves(self, mode: str) -> bool:
-        """Return True if simulators of a mode leave their accelerator, by RLinf's config."""
+        """Return True if RLinf's config offloads the simulators of a mode."""
         return bool(self.environments(mode)) and bool(self.cfg.env[mode].get("enable_offload", False))
 
     def _offloads(self, mode: str) -> list[Callable[[], Callable[[], Any]]]:
@@ -204,12 +213,12 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         ]
 
     async def leave(self) -> None:
-        """Have the simulators for training leave their accelerator, if RLinf's config says so."""
+        """Offload the training simulators, if RLinf's config says so."""
         if self._leaves("train"):
             await self._offload("train")
 
     async def evaluate_shards(self, settings: RLinfSettings, requests: Handle) -> dict[str, torch.Tensor]:
-        """As of every host; then the simulators for evaluation leave, if RLinf's config says so."""
+        """Evaluate as on every host; then offload the evaluation simulators, if RLinf's config says so."""
         results = await super().evaluate_shards(settings, requests)
         if self._leaves("eval"):
             await self._offload("eval")
@@ -220,12 +229,12 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         await asyncio.get_running_loop().run_in_executor(None, offload)
 
     async def interact(self, *_: object, **__: object) -> None:
-        """RLinf's own loop, which does not run here."""
+        """Raise an error, as RLinf's own loop must not run here."""
         raise RuntimeError(WRONG_RUNNER)
 
 
 def drawing_last_only(env_cls: Callable[..., Any]) -> Callable[..., Any]:
-    """What builds environments of a class that draw what is looked at."""
+    """Return a builder for environments of `env_cls` that skip unused frames, if they can."""
 
     def build(**options: Any) -> Any:
         env = env_cls(**options)

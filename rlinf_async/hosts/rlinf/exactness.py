@@ -1,4 +1,4 @@
-"""Tells for each level if it computes what RLinf's synchronous loop would, and if not, why."""
+"""Says of each level whether a run with it computes the same as RLinf's synchronous loop, and if not, why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]:
-    """`exact`, `approximate (why; what is exact)` or `off`, for each level."""
+    """Return `exact`, `approximate (why; the exact setting)` or `off` for each level."""
     return {
         "train": train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(
@@ -35,7 +35,7 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
 
 
 def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Parts of RLinf's loss that are divided before the batch is complete."""
+    """Yield the parts of RLinf's loss that are means over a micro-batch, not over the batch."""
     yield from bonus_parts(cfg)
     if cfg["algorithm"].get("filter_rewards", False) and not is_masked(cfg):
         yield "filtered losses are means over the valid samples of each micro-batch"
@@ -43,7 +43,7 @@ def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 METAWORLD_SIMULATORS = "rlinf.envs.metaworld.venv:ReconfigureSubprocEnv"
 PATCHED_METHOD = "reset_trials"
-"""The method of them by which RLinf with `patches/rlinf/0013` gives each simulator its trial."""
+"""The method that `patches/rlinf/0013` adds to the simulators, which gives each one its trial."""
 
 
 def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[str]:
@@ -73,7 +73,7 @@ def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
 
 
 def bonus_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the ways in which the bonus of a step depends on the samples that share a micro-batch."""
+    """Yield the reason why the entropy bonus depends on the division into micro-batches."""
     if not lookup(cfg, "algorithm.entropy_bonus") or not is_masked(cfg):
         return
     if is_summed(cfg):
@@ -83,7 +83,7 @@ def bonus_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bonus_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A word to those whose bonus is another one than its name says."""
+    """Yield a remark if the entropy bonus is a sum over a micro-batch, though it looks like a mean."""
     if is_summed(cfg):
         size = lookup(cfg, "actor.micro_batch_size")
         yield (
@@ -94,7 +94,7 @@ def bonus_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bonus_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Micro-batches of level 3 in which the bonus would weigh more or less than in RLinf's."""
+    """Yield a reason if level 3's micro-batch size would change the weight of the entropy bonus."""
     size, own_size = lookup(cfg, "actor.micro_batch_size"), asynchrony.streamer.micro_batch_size
     if asynchrony.streamer.enabled and own_size not in ("auto", size) and is_summed(cfg):
         yield Reason(

@@ -26,17 +26,17 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 MODEL_SECTION = "actor.model"
 DEFAULT_BYTES = 4
-"""Bytes per parameter where neither config nor checkpoint names a precision: the most that it may be."""
+"""Bytes per parameter if neither config nor checkpoint names a precision: the largest possible."""
 
 
 def footprints(
     cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines, *, gpu_memory: float | None = None
 ) -> dict[str, Any]:
-    """Plain data for `explain`: bytes by part on every kind of GPU that has a policy, and what a GPU has.
+    """Return, as plain data, the bytes of every part on each kind of GPU with a policy, and a GPU's capacity.
 
     Args:
         cfg: RLinf's config as plain data.
-        gpu_memory: gigabytes of one GPU, where it is not one of this machine's.
+        gpu_memory: gigabytes of one GPU; None for a GPU of this machine.
     """
     section = cfg["actor"]["model"]
     model = model_size(section) or UNKNOWN_SIZE
@@ -58,10 +58,10 @@ def footprints(
 
 
 def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: ModelSize) -> LearnerFootprint:
-    """A learner rank, as `actor.fsdp_config` wraps its model."""
+    """Return the footprint of a learner rank with the model wrapped by `actor.fsdp_config`."""
     fsdp = cfg["actor"].get("fsdp_config") or {}
     stored = _bytes(lookup(cfg, "actor.model.precision"), model)
-    # FSDP gathers parameters in this type; without one, in that in which they are stored.
+    # FSDP gathers parameters in this type; without one, in the type in storage.
     computed = bytes_of(lookup(fsdp, "mixed_precision.param_dtype"), default=stored)
     return LearnerFootprint(
         parameters=model.parameters,
@@ -76,7 +76,7 @@ def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: Mo
 
 
 def model_size(model: Mapping[str, Any]) -> ModelSize | None:
-    """By the headers of the checkpoint, or of a model that needs none by building it without memory."""
+    """Return the size from the checkpoint's headers; a model without a checkpoint is built without memory."""
     path, kind = model.get("model_path"), str(model["model_type"])
     if not path:
         return _built_size(model)
@@ -89,8 +89,10 @@ def _is_adapted(model: Mapping[str, Any]) -> bool:
 
 
 def _trains_adapters_alone(model: Mapping[str, Any]) -> bool:
-    """Return True if RLinf trains nothing of the checkpoint. New adapters of a model of `VLM_PREFIX` are its
-    VLM's, and its expert is trained whole; those of `lora_path` freeze all else.
+    """Return True if RLinf trains only adapters.
+
+    New adapters of a model in `VLM_PREFIX` are in its VLM, and its whole action expert is trained as well;
+    adapters from `lora_path` freeze all other weights.
     """
     return _is_adapted(model) and (
         str(model["model_type"]) not in VLM_PREFIX or model.get("lora_path") is not None
@@ -98,8 +100,8 @@ def _trains_adapters_alone(model: Mapping[str, Any]) -> bool:
 
 
 def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
-    """Return the size of RLinf's MLP policy and of models of `rlinf_async.models`, which are built of
-    their config alone.
+    """Return the size of RLinf's MLP policy and of models of `rlinf_async.models`, built from their config;
+    else None.
     """
     if model["model_type"] == "mlp_policy":
         with without_compiler(), naming(model, key=MODEL_SECTION):

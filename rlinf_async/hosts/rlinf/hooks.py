@@ -1,4 +1,6 @@
-"""The way of the plugin into a driver of RLinf: class-level, reversible, for runs that ask for it."""
+"""Installs the plugin in an RLinf driver, by reversible changes of classes; only runs with a level on use
+it.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +41,18 @@ def prepare(cfg: DictConfig) -> list[str]:
     """Check a config before Ray starts, and make worker processes load this package if they need it.
 
     Returns:
-        Remarks on the run, for `say_once` when nothing stands in its way any more.
+        Remarks on the run, to be printed by `say_once` after all checks.
 
     Raises:
-        ValueError: RLinf is not one that we extend, the async block is wrong, or something in the config does
-            not go with it; see `config.resolve`.
+        ValueError: this RLinf cannot be extended, the async block is wrong, or another setting does not fit
+            it; see `config.resolve`.
     """
     notes: list[str] = []
     if cfg.runner.get("only_eval", False) or cfg.runner.get("task_type") != "embodied":
         return notes
     active = asks_for_levels(cfg)
     if active:
-        # Here, as worker processes have no use for it.
+        # Imported here, as worker processes do not need it.
         from rlinf_async.hosts.rlinf.explain import remarks
 
         register_models()
@@ -59,17 +61,19 @@ def prepare(cfg: DictConfig) -> list[str]:
         # Before `write_back`, after which the config has no setting left that would give way.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
-    # After every check: it moves aside the files of the run before, which a refused config must not do.
+    # After every check: it moves aside the files of an earlier run, which must not happen for a refused
+    # config.
     take_place(cfg, active=active, say=RunDisplay().note)
     if uses_us(cfg):
-        # Before Ray starts: worker processes inherit the environment that it starts with.
+        # Before Ray starts: worker processes inherit the environment of that moment.
         load_in_workers(active)
     return notes
 
 
 def say_once(notes: Iterable[str], cfg: DictConfig) -> None:
-    """Print remarks on a run, whose config this process may prepare twice: before Ray, and with RLinf's
-    cluster."""
+    """Print each remark once per run, as a process may prepare a config twice: before Ray, and with RLinf's
+    cluster.
+    """
     for note in notes:
         _say_once(note, str(cfg.runner.logger.log_path))
 
@@ -80,20 +84,21 @@ def _say_once(remark: str, run: str) -> None:
 
 
 def check_presence(cfg: DictConfig) -> None:
-    """See that what `cfg` names is here: models, environments, simulators, files, loggers; and that it fits.
+    """Check that the models, environments, simulators, files and loggers that `cfg` names exist, and fit
+    together.
 
     Raises:
-        RefusedError: something is not, or does not.
+        RefusedError: something is missing or does not fit.
     """
     register_models()
     refuse(config_reasons(checked(cfg), active=is_active(cfg)))
 
 
 def load_in_workers(active: bool) -> None:
-    """Name this package as RLinf's extension module; a module of the user's is loaded, too.
+    """Set this package as RLinf's extension module, and have the user's module loaded as well.
 
-    Our worker classes install the plugin by themselves and leave the user's module in its place. RLinf's own
-    classes load only one module: it is ours, which then loads the user's.
+    Our worker classes install the plugin themselves, so the user's module can stay in RLinf's variable.
+    RLinf's own classes load only one module: this sets ours, which then loads the user's.
     """
     present = os.environ.setdefault(EXT_MODULE, OWN_MODULE)
     if present != OWN_MODULE and not active:
@@ -108,10 +113,10 @@ class Hooks(WorkerHooks):
         self._prepared = False
 
     def _put_in(self) -> None:
-        """Choose our classes where RLinf's are asked for with an active config.
+        """Patch RLinf's classes so that ours are used for an active config.
 
-        RLinf's scripts have imported its classes before any plugin can run, so the choice is made inside
-        them: when a worker group is created, a runner is made, or the cluster is started.
+        RLinf's scripts import its classes before any plugin can run, so the choice is made inside the
+        classes: when a worker group is created, a runner is constructed, or the cluster is started.
         """
         worker, cluster, runner = borrowed.Worker, borrowed.Cluster, borrowed.EmbodiedRunner
         self._replace(
@@ -130,8 +135,8 @@ class Hooks(WorkerHooks):
         def check(cluster: Any, *args: Any, **kwargs: Any) -> None:
             # The second parameter of RLinf's `Cluster`, after the number of nodes (0.3 and main).
             cluster_cfg = kwargs.get("cluster_cfg", args[1] if len(args) > 1 else None)
-            # A config of the cluster alone does not tell the run: its classes are chosen when worker groups
-            # are created.
+            # A config with only the cluster's section does not show the run's levels: the classes are chosen
+            # when worker groups are created.
             if not isinstance(cluster_cfg, DictConfig) or cluster_cfg._get_root() is cluster_cfg:
                 start(cluster, *args, **kwargs)
                 return
@@ -140,7 +145,7 @@ class Hooks(WorkerHooks):
             with starting_ray(say=RunDisplay().note):
                 start(cluster, *args, **kwargs)
             if is_active(cfg):
-                # After the start, in which RLinf's `Cluster` takes SIGUSR1 for itself.
+                # After the start, as RLinf's `Cluster` installs its own handler of SIGUSR1.
                 hear_worker_groups()
                 compat.fail_unless_cleared()
 
@@ -157,7 +162,7 @@ class Hooks(WorkerHooks):
             cfg = _config_of(args, kwargs)
             if is_active(cfg):
                 if not self._prepared:
-                    self._prepare(cfg)  # of a launcher that started the cluster without a config
+                    self._prepare(cfg)  # for launchers that start the cluster without a config
                 cls = replacement(cls)
             return create_group(cls, *args, **kwargs)
 
@@ -165,13 +170,14 @@ class Hooks(WorkerHooks):
 
 
 PROCESS_HOOKS = Hooks()
-"""The hooks of this process, a driver."""
+"""The hooks of this process, if it is a driver."""
 
 
 def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
-    """Have Ray start workers again that die, if they and their config say so: RLinf's never are.
+    """Have Ray restart dead workers, if their class and their config allow it; RLinf's own workers are never
+    restarted.
 
-    Env workers can be started on other nodes, too.
+    Env workers can also be started again on other nodes.
     """
 
     def start(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -179,13 +185,14 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
         group = getattr(cls, "restart_group", None)
         if group is None or group not in resolve(cfg).restartable:
             return allocate(cluster, cls, *args, **kwargs)
-        # RLinf's `WorkerGroup` calls `allocate` by keywords alone; `ENV_WORKERS` keeps them for another node.
+        # RLinf's `WorkerGroup` calls `allocate` with keyword arguments only, which `ENV_WORKERS` keeps for
+        # another node.
         if group == "env":
             return ENV_WORKERS.start(restarting, cluster, cls=cls, **kwargs)
         return restarting(cluster, cls, *args, **kwargs)
 
     def restarting(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
-        # RLinf calls `ray.remote(cls)` inside: for this one call that is a decorator with our options.
+        # `allocate` calls `ray.remote(cls)`: inside this block that is a decorator with our options.
         with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
             return allocate(cluster, cls, *args, **kwargs)
 
@@ -193,21 +200,21 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _config_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The config of a run among the arguments of a call: RLinf gives it first, or as `cfg`."""
+    """Return the run's config in the arguments of a call: RLinf passes it first, or as `cfg`."""
     return keywords.get("cfg", arguments[0] if arguments else None)
 
 
 def _choose_runner(cls: type, *args: Any, **kwargs: Any) -> Any:
     if not is_active(_config_of(args, kwargs)):
-        # RLinf's runners have no `__new__` of their own, which this would pass over.
+        # RLinf's runners define no `__new__`, so `object.__new__` is right.
         return object.__new__(cls)
     subclass = runner_replacement(cls)
     runner: Any = object.__new__(subclass)
     if not issubclass(subclass, cls):
-        runner.__init__(*args, **kwargs)  # Python does so for instances of `cls` only
+        runner.__init__(*args, **kwargs)  # Python calls it only for instances of `cls`
     return runner
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    # Deleting a __new__ does not give a class its old construction back.
+    # Deleting `__new__` from a class does not restore its earlier construction.
     return object.__new__(cls)

@@ -1,4 +1,4 @@
-"""RLinf as a host. What needs RLinf is imported by the call that needs it."""
+"""The RLinf host. Modules that need RLinf are imported by the call that needs them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """Sections of every config of an RLinf run."""
 SUPPORTED_TASKS = ("embodied", "embodied_eval")
-"""Tasks whose workers `train` starts; RLinf's scripts for others start their own."""
+"""Values of `runner.task_type` that `train` supports; other tasks have their own scripts in RLinf."""
 
 
 class RLinfHost(PackagedHost):
-    """Carries the loops into RLinf, by its workers."""
+    """Runs the asynchronous loops in RLinf's workers."""
 
     @property
     def available(self) -> bool:
@@ -67,11 +67,11 @@ class RLinfHost(PackagedHost):
                 f"runner.task_type={task!r} is none of {', '.join(SUPPORTED_TASKS)}, which this command runs"
             )
         if not is_active(cfg):
-            check_presence(cfg)  # of runs with a level on `prepare` says everything at once
+            check_presence(cfg)  # with a level on, `prepare` reports all faults at once
         notes = prepare(cfg)
         write_nulls(cfg)
         make_ready(cfg)
-        say_once(notes, cfg)  # last: a refusal comes alone
+        say_once(notes, cfg)  # last, so that a refusal is printed without notes
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         from rlinf_async.hosts.rlinf.train import train
@@ -84,7 +84,7 @@ class RLinfHost(PackagedHost):
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         from rlinf_async.hosts.rlinf.config import is_active, machines, resolve, write_back
 
-        # A copy, as `write_back` changes what it is given.
+        # A copy, as `write_back` changes its argument.
         resolved = copy.deepcopy(cfg)
         if is_active(cfg):
             write_back(resolved, resolve(resolved, cluster=machines(cfg, cluster)))
@@ -105,8 +105,8 @@ class RLinfHost(PackagedHost):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package, of RLinf as `import rlinf` gives it, and of the packages that
-    both need.
+    """Return the versions of this package, of the RLinf that `import rlinf` finds, and of packages that both
+    need.
     """
     tree = rlinf_tree()
     own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def _hooks() -> WorkerHooks:
-    """The hooks of this process: those of a driver judge configs, which a worker process has no use for."""
+    """Return the hooks of this process; only those of a driver load the modules that judge configs."""
     from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
 
     if WORKER_NAME in os.environ:

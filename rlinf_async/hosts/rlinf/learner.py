@@ -1,4 +1,6 @@
-"""Training by an RLinf actor: its forward, backward, loss and optimizer step, from pieces of rollouts."""
+"""Trains an RLinf actor on pieces of rollouts, with its own forward and backward passes, loss and optimizer
+step.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.observe.meters import prefixed
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
-"""Fields of a rollout from which RLinf's rollout metrics are made."""
+"""Fields of a rollout that RLinf's rollout metrics need."""
 
 
 class FSDPTraining(ScoringTraining):
-    """Trains an RLinf actor; fills `loops.streaming_learner.Training`.
+    """Trains an RLinf actor; implements `loops.streaming_learner.Training`.
 
-    A complete batch is trained by RLinf's own training, so that what does not stream is RLinf's to the last
+    Without streaming, RLinf's own method trains the complete batch, so that results equal RLinf's bit for
     bit.
     """
 
@@ -52,12 +54,12 @@ class FSDPTraining(ScoringTraining):
         self._examined = {}
         self._reports: list[Tree] = []
         self._actor.model.zero_grad()
-        # Passes that score leave the model in evaluation mode if they end early; see `forward`.
+        # Scoring passes that end early leave the model in eval mode; see `forward`.
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
         fields = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
-        # Taken out, as their leading dimension is not that of the rollout.
+        # Removed, as their leading dimension differs from the rollout's.
         bootstrap = fields.pop("bootstrap_inputs", None)
         rollout: Tree = self._masked(fields)
         if (live := self._live(rollout)) is not None:
@@ -100,13 +102,14 @@ class FSDPTraining(ScoringTraining):
         return is_half(self._actor.cfg.actor)
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
-        # RLinf would normalise by this part of the batch; the streaming learner does by what is known of all.
+        # `normalize=False`: RLinf would normalise over this part of the batch; the streaming learner
+        # normalises by the statistics of the batch.
         rollout.update(estimate(self._actor.cfg, rollout, normalize=False))
         return rollout.get("loss_mask")  # type: ignore[return-value]
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: rollout.get(name) for name in REPORTED_FIELDS})
-        decisions = len(leaf(rollout, "prev_logprobs"))  # fields of observations have one row more
+        decisions = len(leaf(rollout, "prev_logprobs"))  # some fields have one row more
         return map_tensors(lambda tensor: tensor[:decisions].flatten(0, 1)[order], rollout)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
@@ -115,18 +118,18 @@ class FSDPTraining(ScoringTraining):
             self._step()
 
     def _step(self) -> None:
-        """An optimizer step, reported as RLinf reports it."""
+        """Make an optimizer step, with RLinf's metrics."""
         # In the order of RLinf's `run_training`.
         self._actor.torch_platform.empty_cache()
         grad_norm, rates = self._actor.optimizer_step()
         self._actor.model.zero_grad()
         self.note("actor/grad_norm", float(grad_norm))
-        # RLinf returns a rate for every group of parameters, and reports the first two under these names.
+        # RLinf returns a rate for each parameter group, and reports the first two under these names.
         for name, rate in zip(("actor/lr", "critic/lr"), rates, strict=False):
             self.note(name, rate)
 
     def train_whole(self, rollout: Tree) -> dict[str, float]:
-        """RLinf's own training."""
+        """Train the whole batch with RLinf's own method."""
         actor = self._actor
         actor.rollout_batch = rollout
         rollout_metrics = actor.compute_advantages_and_returns()
@@ -136,15 +139,15 @@ class FSDPTraining(ScoringTraining):
         self._metrics.setdefault(name, []).append(value)
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Return the sums of this rank: RLinf normalises the advantages of each by themselves."""
+        """Return the sums of this rank alone: RLinf normalises advantages per rank."""
         return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
-        # Once for a batch, however many optimizer steps it had, as RLinf's `run_training`.
+        # Once per batch, for any number of optimizer steps, as in RLinf's `run_training`.
         self._actor.lr_scheduler.step()
         self._actor.model.zero_grad()
-        # Before the means: it takes its sums out of the metrics. The loss is one on all ranks, so that all
-        # have sums to add or none.
+        # Before the means, as it removes its sums from the metrics. All ranks have the same loss, so that
+        # either all have sums to add or none.
         variance = explained_variance(self._metrics, self.summed)
         means = {name: float(np.mean(values)) for name, values in self._metrics.items()}
         train_metrics = all_reduce_dict(means, op=dist.ReduceOp.AVG) | variance
@@ -157,13 +160,13 @@ class FSDPTraining(ScoringTraining):
         return prefixed("rollout", rollout) | training | self._skipped()
 
     def _skipped(self) -> dict[str, float]:
-        """The share of samples, over all ranks and epochs, that were not trained on."""
+        """Return the share of samples, over all ranks and epochs, that training skipped."""
         if self._actor.live is None:
             return {}
         return skipped(self.summed(self._actor.live.pop_counts()))
 
     def _silent(self) -> dict[str, float]:
-        """Groups of the batch, on all ranks, whose members scored the same."""
+        """Return the number of groups in the batch, over all ranks, with equal scores of all members."""
         if self._groups is None:
             return {}
         return self.summed({"groups_without_signal": float(self._groups.pop_silent())})
@@ -180,20 +183,21 @@ class FSDPTraining(ScoringTraining):
 
 @torch.no_grad()
 def forward(actor: Any, parts: Iterable[Tree], *, values: bool) -> Iterator[dict[str, torch.Tensor]]:
-    """A pass over each of `parts`, of which sharded models require equally many on every rank."""
-    # As RLinf's `compute_proximal_logprobs`, and as inference acts: without dropout.
+    """Yield the scores of each of `parts`; sharded models need equally many parts on every rank."""
+    # Eval mode, without dropout, as in RLinf's `compute_proximal_logprobs` and in inference.
     actor.model.eval()
     for chunk in parts:
         on_device: Any = map_tensors(lambda tensor: tensor.to(actor.device), chunk)
         with actor.amp_context:
-            # The consumer of the scores computes within this block, until it asks for the next ones.
+            # The consumer's computations on the scores run within this block, until it requests the next
+            # ones.
             yield score(actor.cfg, actor.model, on_device, values=values)
-    # Reached only if the consumer exhausts the generator; otherwise the model stays in evaluation mode.
+    # Reached only if the consumer exhausts the generator; else the model stays in eval mode.
     actor.model.train()
 
 
 def is_half(section: Any) -> bool:
-    """Return True if a part of the forward pass is in 16 bits. Without a precision the model decides: pi0
+    """Return True if a part of the forward pass may be in 16 bits. Without a precision the model decides; pi0
     mixes.
     """
     fsdp, precision = section.get("fsdp_config", {}), section.model.get("precision")

@@ -1,6 +1,6 @@
-"""RLinf's algorithms: the losses and advantages that are served, and what is added to them.
+"""RLinf's losses and advantages: those that are supported, and the off-policy corrections around them.
 
-The off-policy objectives are a loss in RLinf's registry, around one of its own.
+A corrected loss is registered in RLinf's registry, and wraps one of RLinf's own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ON_POLICY_LOSSES = {
     "actor": "actor",
     "decoupled_actor_critic": "actor_critic",
 }
-"""RLinf's `algorithm.loss_type` of losses that are served, and the on-policy loss that each reduces to."""
+"""{supported `algorithm.loss_type`: the on-policy loss that it reduces to}."""
 CRITIC_LOSS = "actor_critic"
-"""The on-policy loss that trains a critic, too."""
+"""The on-policy loss that also trains a critic."""
 ASYNC_PPO = "decoupled_actor_critic"
-"""The `algorithm.loss_type` of configs that are made for RLinf's own asynchronous PPO, `train_async.py`."""
+"""The `algorithm.loss_type` of configs for RLinf's own asynchronous PPO, `train_async.py`."""
 GAE_TYPE, GRPO_TYPE = ADVANTAGE_TYPES = "gae", "grpo"
-"""RLinf's `algorithm.adv_type` of PPO and of GRPO."""
+"""RLinf's values of `algorithm.adv_type` for PPO and for GRPO."""
 OTHER_ALGORITHMS = {
     "embodied_sac": "SAC",
     "embodied_dagger": "DAgger",
@@ -45,24 +45,24 @@ OTHER_ALGORITHMS = {
     "rlt_ac": "RLT",
     "rlt_td3": "RLT",
 }
-"""Losses of RLinf that are no policy gradient on fresh rollouts, by the names that users know."""
+"""RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
 OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
-"""RLinf's `algorithm.adv_type` that are not served."""
+"""RLinf's values of `algorithm.adv_type` that are not supported."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
-"""RLinf's `algorithm.logprob_type` that are served: what a ratio of probabilities is of."""
+"""Supported values of `algorithm.logprob_type`: the level at which probability ratios are formed."""
 COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
-"""RLinf's `algorithm.adv_type` that compare the members of a group."""
+"""RLinf's values of `algorithm.adv_type` that compare the members of a group."""
 
 LOSS_NAME = "rlinf_async"
-"""The name in RLinf's registry of a loss that takes the place of the one of a config."""
+"""The name in RLinf's registry of the loss that replaces the config's loss."""
 Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
-"""A loss of RLinf: of tensors of rows [N, ...], and what it measures."""
+"""A loss of RLinf: takes tensors [N, ...], and returns the loss and metrics."""
 CRITIC_FIELDS = ("values", "prev_values", "returns")
-"""Fields that RLinf squares before it masks."""
+"""Fields that RLinf squares before it applies the mask."""
 
 
 def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
-    """See that `cfg` trains by PPO or GRPO; the keys and sizes of others are others, and no check fits them.
+    """Check that `cfg` trains with PPO or GRPO; further checks do not apply to the keys of other algorithms.
 
     Raises:
         RefusedError: it does not.
@@ -119,7 +119,7 @@ def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _levels(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """RLinf asserts nothing here: by a name that it does not know it would form other ratios."""
+    """Yield a reason for an unknown level: RLinf does not check the name, and would form other ratios."""
     level = lookup(cfg, "algorithm.logprob_type")
     if level is not None and level not in RATIO_LEVELS and level not in _levels_of_rlinf():
         known = tuple(dict.fromkeys((*RATIO_LEVELS, *sorted(_levels_of_rlinf()))))
@@ -136,16 +136,17 @@ def ratio_level_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     level = lookup(cfg, "algorithm.logprob_type")
     if level is not None and level not in RATIO_LEVELS:
         yield Reason(
-            f"algorithm.logprob_type={shortened(level)} is not examined: nobody has looked at what "
-            f"corrections do with it; served are {', '.join(RATIO_LEVELS)}; use async.mode=off"
+            f"algorithm.logprob_type={shortened(level)} is not examined, so that corrections may be wrong "
+            f"with it; served are {', '.join(RATIO_LEVELS)}; use async.mode=off"
         )
 
 
 class CorrectedLoss:
-    """An on-policy loss of RLinf, anchored at the proximal policy and weighted against what acted.
+    """An on-policy loss of RLinf, clipped around the proximal policy and weighted by proximal over behaviour
+    policy.
 
-    RLinf's training step passes a loss only the fields that it knows; those of the micro-batch are
-    therefore set around the step, with `micro_batch`.
+    RLinf's training step passes a loss only the fields that it knows; further fields of the micro-batch are
+    set around the step, with `micro_batch`.
     """
 
     def __init__(
@@ -157,10 +158,13 @@ class CorrectedLoss:
         action_dim: int,
         dual_clip: float | None = None,
     ) -> None:
-        """`level` is that of RLinf's `algorithm.logprob_type`; `action_dim` the dimensions of one action.
+        """Wrap `base`.
 
-        `dual_clip` is its `algorithm.clip_ratio_c`, which RLinf's asynchronous PPO gives to the loss and its
-        synchronous training to those of a few models alone; what training gives comes first.
+        Args:
+            level: from RLinf's `algorithm.logprob_type`.
+            action_dim: dimensions of one action.
+            dual_clip: RLinf's `algorithm.clip_ratio_c`, which its asynchronous PPO passes to the loss, and
+                its synchronous training only for a few models; a value that training passes takes precedence.
         """
         self._weighting = weighting
         self._level = level
@@ -172,10 +176,11 @@ class CorrectedLoss:
 
     @contextmanager
     def micro_batch(self, fields: Mapping[str, Any], version: int) -> Iterator[None]:
-        """The block in which one micro-batch is trained, for the batch of policy `version`.
+        """Set the fields of the micro-batch that is trained inside the block, for the batch of policy
+        `version`.
 
-        Of its `fields`, [B, ...] each, `proximal_logprobs` are used; or `versions`, [B, 1], to interpolate;
-        and `forward_inputs`, which say what is scored.
+        Of its `fields`, [B, ...] each, the loss uses `proximal_logprobs`, or `versions` [B, 1] to
+        interpolate, and `forward_inputs` for the scored denoise steps.
         """
         self._micro_batch, self._version = fields, version
         try:
@@ -191,7 +196,7 @@ class CorrectedLoss:
         inputs = self._micro_batch.get("forward_inputs", {})
         weights, measures = weighed(self._weighting, inputs, proximal, behaviour)
         advantages = without_masked(mask, kwargs["advantages"]) * weights
-        # RLinf exponentiates before it masks, and cuts nothing unless it is told to.
+        # RLinf exponentiates before it masks, and by default without a bound.
         logprobs, anchor = bounded_logprobs(current, proximal)
         fields = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
         critic = {
@@ -204,9 +209,9 @@ class CorrectedLoss:
         if self._micro_batch is None:
             raise RuntimeError("the corrected loss was called outside of a micro-batch")
         if self._weighting.interpolates:
-            # The fields are those from before RLinf's `train_micro_batch` puts a copy of them on the device.
+            # These fields are not on the device yet: RLinf's `train_micro_batch` moves a copy.
             versions = self._micro_batch["versions"].to(behaviour.device)
-            # Against the shape of a ratio.
+            # Broadcast against ratios.
             acting_versions = versions.reshape(-1, *[1] * (behaviour.dim() - 1))
             return loglinear(current, behaviour, self._version - acting_versions)
         # RLinf's actor loss asserts log-probabilities of float32.
@@ -215,7 +220,7 @@ class CorrectedLoss:
 
 
 def register(loss: Loss) -> str:
-    """Make `loss` the one that RLinf finds under the returned name, in this process."""
+    """Register `loss` with RLinf in this process, and return its name there."""
     borrowed.register_policy_loss(LOSS_NAME)(loss)
     return LOSS_NAME
 
@@ -223,13 +228,13 @@ def register(loss: Loss) -> str:
 def corrected_loss(
     cfg: DictConfig, loss: str, weighting: Weighting, *, around: Callable[[Loss], Loss] = lambda base: base
 ) -> CorrectedLoss:
-    """Return the loss `loss` of `cfg`, anchored at the proximal policy and weighted, as `weighting` says.
+    """Return RLinf's loss named `loss`, clipped around the proximal policy and weighted as `weighting` says.
 
-    `around` may put something in the place of RLinf's own loss: it is given what was anchored and weighted.
+    `around` may wrap RLinf's own loss, which gets the corrected fields.
     """
     algorithm = cfg.algorithm
-    # RLinf gives the key to the loss of its asynchronous PPO, and not to the others, which have it in their
-    # configs all the same.
+    # RLinf passes the key only to the loss of its asynchronous PPO, though configs of other losses have it as
+    # well.
     dual_clips = loss == ASYNC_PPO
     return CorrectedLoss(
         around(borrowed.get_policy_loss(ON_POLICY_LOSSES[loss])),
@@ -242,7 +247,9 @@ def corrected_loss(
 
 
 def _means(measures: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Means over what `mask`, which broadcasts to each, leaves; none where it leaves nothing."""
+    """Return means over the entries in `mask`, which broadcasts to each measure; none if there are no
+    entries.
+    """
     chosen = {
         name: entry if mask is None else entry[mask.expand_as(entry)] for name, entry in measures.items()
     }
@@ -260,28 +267,30 @@ _COUNTS: ContextVar[bool] = ContextVar("counts", default=True)
 
 
 class GroupAdvantages:
-    """RLinf's advantages of GRPO, but 0 for groups without signal, which it counts.
+    """RLinf's GRPO advantages, but 0 for groups without signal, which are counted.
 
-    RLinf divides what rounding has left of equal scores by its own deviation: seven scores of 0.7 have
-    advantages of 0.06 there.
+    For equal scores RLinf divides rounding errors by their own standard deviation: seven scores of 0.7 get
+        advantages of 0.06 there.
     """
 
     def __init__(self) -> None:
         own = borrowed.get_adv_and_returns(GRPO_TYPE)
-        # RLinf stores a wrapper of what is registered.
+        # RLinf stores a wrapper of the registered function.
         registered = inspect.unwrap(own)
         self._base: Callable[..., Any] = registered._base if isinstance(registered, GroupAdvantages) else own
         self._silent = 0
 
     def register(self) -> GroupAdvantages:
-        """Make this what RLinf finds under the name of GRPO, in this process."""
+        """Register this object with RLinf as GRPO's advantages, in this process."""
         borrowed.register_advantage(GRPO_TYPE)(self)
         return self
 
     def __call__(self, **kwargs: Any) -> Any:
-        """As RLinf's: `rewards` [groups, members] are the scores of trajectories; advantages [..., B]."""
+        """Return advantages [..., B] and returns, as RLinf's function; `rewards` [groups, members] are
+        trajectories' scores.
+        """
         advantages, returns = self._base(**kwargs)
-        # RLinf's `calculate_scores` has summed the rewards of each trajectory before: [groups, members].
+        # [groups, members]: RLinf's `calculate_scores` has summed the rewards of each trajectory.
         silent = without_signal(kwargs["rewards"], kwargs["group_size"])
         self._silent += int(silent.sum()) if _COUNTS.get() else 0
         members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
@@ -297,16 +306,18 @@ class GroupAdvantages:
             _COUNTS.reset(token)
 
     def pop_silent(self) -> int:
-        """Groups without signal since this was asked before."""
+        """Return the number of groups without signal since the last call."""
         silent, self._silent = self._silent, 0
         return silent
 
 
 def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) -> dict[str, torch.Tensor]:
-    """RLinf's advantages and returns, normalised over `rollout` or not; fields of [T, B, ...]."""
+    """Return RLinf's advantages and returns, with or without normalisation over `rollout` (fields [T, B,
+    ...]).
+    """
     algorithm = cfg.algorithm
-    # The arguments and defaults of RLinf's `compute_advantages_and_returns`, to which its main branch adds
-    # those of other algorithms. RLinf passes no `normalize_advantages`.
+    # The arguments and defaults of RLinf's `compute_advantages_and_returns`; its main branch has further ones
+    # for other algorithms. RLinf does not pass `normalize_advantages`.
     estimates: dict[str, torch.Tensor] = borrowed.calculate_adv_and_returns(
         task_type=cfg.runner.task_type,
         adv_type=algorithm.adv_type,

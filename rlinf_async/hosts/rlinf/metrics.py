@@ -1,6 +1,6 @@
-"""RLinf's metrics: its logger, which a run outlives, and its tags of what takes how long.
+"""RLinf's metrics: a wrapper that survives failures of its logger, and RLinf's tags for times.
 
-Runs have the times under these names whatever levels are on.
+A run logs its times under these tags, whatever levels are on.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from rlinf_async.observe.metrics_outlet import MetricsOutlet
 
 STEP_METRIC = "time/step"
 SYNC_METRIC = "time/sync_weights"
-# The tags of RLinf's `Worker.timer`, which its runner puts behind `time/` and the group: one that begins with
-# its group has it twice.
+# RLinf's runner puts `time/` and the worker group before the tags of its `Worker.timer`, so that a tag that
+# begins with the group has it twice.
 WORK_METRICS = {
     "env": ("time/env/env_interact_step", "time/env/env/bootstrap_step"),
     "inference": ("time/rollout/predict",),
     "learner": ("time/actor/run_training", "time/actor/actor/compute_adv"),
 }
-"""Times that RLinf's workers report for a step, the slowest rank of each; a run need not have all."""
+"""Tags of times that RLinf's workers report for a step, of the slowest rank; a run need not have all."""
 
 
 def in_rlinf_words(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The times of a step in which levels overlap, in seconds, under the first tag of each part.
+    """Return the times of a step with overlapping levels, in seconds, under the first tag of each part.
 
-    A step is as long as until the next one begins. Of shards and ranks the busiest counts; resetting is part
-    of an environment's time, advantages are part of the learner's, and syncing is what publication keeps the
-    learner for.
+    A step lasts until the next one begins. The time of a part is that of its busiest shard or rank;
+    environments' time includes resets, the learner's includes advantages, and the sync's is the time for
+    which publication blocks the learner.
     """
     seconds = metrics.get("async/step_seconds")
     if seconds is None:
@@ -38,7 +38,7 @@ def in_rlinf_words(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def metrics_outlet(make: Callable[[], Any], say: Callable[[str], None]) -> MetricsOutlet[Any]:
-    """Return the outlet that writes to RLinf's `MetricLogger`, which `make` gives."""
+    """Return the outlet that writes to RLinf's `MetricLogger`, which `make` builds."""
     return MetricsOutlet(
         make,
         write=lambda logger, batch, metrics, **keywords: logger.log(metrics, batch, **keywords),
@@ -49,9 +49,9 @@ def metrics_outlet(make: Callable[[], Any], say: Callable[[str], None]) -> Metri
 
 
 def _drop(logger: Any) -> None:
-    """Close a `MetricLogger` that has failed; its finalizer finds nothing left to close."""
+    """Close a failed `MetricLogger`, and leave its finalizer nothing to close."""
     try:
         logger.finish()
     finally:
-        # RLinf's `MetricLogger.__del__` calls `finish` again, wherever the object is collected.
+        # RLinf's `MetricLogger.__del__` calls `finish` again when the object is collected.
         logger._all_loggers = []

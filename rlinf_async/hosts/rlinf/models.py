@@ -1,4 +1,4 @@
-"""RLinf's models: facts about each `model_type`, how actions are scored, and the models of entry points."""
+"""RLinf's models: facts about each `model_type`, the scoring of actions, and models of entry points."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
 
 EVALUATED_MODELS = frozenset({"molmoact2"})
-"""Models whose class in RLinf does not train."""
+"""Models that RLinf can evaluate but not train."""
 
 UNSERVED_MODELS = {
     "pi0_fast": "it scores a sequence of tokens of any length (algorithm.logprob_type=sequence_token_level)",
 }
-"""Models with which nobody has tried any level, and what is known to be in the way."""
+"""Models that are not supported with any level, and the known obstacle."""
 
 WITHOUT_ADAPTERS = frozenset({"cnn_policy", "mlp_policy"})
-"""Models without a layer of the names that RLinf's `get_model` gives new adapters to."""
+"""Models without any of the layers that get adapters from RLinf's `get_model`."""
 
 
 PACKAGES = {
@@ -47,29 +47,28 @@ PACKAGES = {
     "openvla_oft": "prismatic",
     "starvla": "starVLA",
 }
-"""The package that RLinf's model of a `model_type` imports, of those whose model is in another package."""
+"""{model_type: package that RLinf's model imports}, for models that need another package."""
 
 
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
-"""Models that store the log-probabilities of all denoise steps, and select from them when they score one."""
+"""Models that store log-probabilities of all denoise steps, and select from them when they score one step."""
 
 
 UNTRAINED_CRITICS = frozenset({"gr00t"})
-"""Models in which RLinf's `get_model`, when it adds adapters, does not find the critic that it unfreezes."""
+"""Models with a critic that RLinf's `get_model` fails to unfreeze when it adds adapters."""
 
 
 CAST_BYTES = {"openpi": 2}
-"""Bytes per parameter of a model that its class casts, whatever its checkpoint has.
+"""Bytes per parameter of models that cast their weights, independent of the checkpoint.
 
-pi0.5 keeps 3 % in float32: norms, and the first layer of its vision.
-"""
+pi0.5 keeps 3 % of its weights in float32: norms, and the first layer of its vision tower."""
 VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
-"""Part of the names of parameters that `train_expert_only` freezes, and adapters that RLinf adds."""
+"""Prefix of the names of parameters that `train_expert_only` and RLinf's new adapters freeze."""
 
 
-PER_SAMPLE = frozenset({"mlp_policy", "cnn_policy", "openvla", "openvla_oft", *OWN_MODELS})
-"""Models that draw an action for every sample by itself: a Gaussian's noise, or tokens."""
-ONE_STEP = frozenset(
+PER_SAMPLE_MODELS = frozenset({"mlp_policy", "cnn_policy", "openvla", "openvla_oft", *OWN_MODELS})
+"""Models that draw random numbers (Gaussian noise or tokens) for every sample separately."""
+ONE_STEP_MODELS = frozenset(
     {
         "openpi",
         "openpi_rlinf",
@@ -86,27 +85,27 @@ ONE_STEP = frozenset(
 )
 """Models that draw one denoise step for a whole forward pass, unless their log-probabilities are joint."""
 STARVLA_ONE_STEP = ("gr00t", "pi", "dual")
-"""Parts of the names of StarVLA frameworks whose head draws one step for all samples, too."""
+"""Endings of the names of StarVLA frameworks with an action head that draws one step for all samples."""
 SHARED_STEP = "samples of one forward pass share a denoise step"
 STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
-"""Names that models have for the number of their denoise steps: in a section of their kind, or beside it."""
+"""Keys of the number of denoise steps, in the model's own section or beside it."""
 
 
 def register_models() -> None:
-    """Make every entry of `rlinf_async.models` a `model_type` of RLinf. May be called again."""
-    from rlinf_async.hosts.rlinf.borrowed import (
-        register_model,  # seconds of imports, for those only who register
-    )
+    """Register every entry point of `rlinf_async.models` as a `model_type` of RLinf. May be called again."""
+    # Imported here, as it takes seconds.
+    from rlinf_async.hosts.rlinf.borrowed import register_model
 
     for entry in entry_points(group=MODELS_GROUP):
-        # Without `force` RLinf refuses a name that it has: the second call would fail.
+        # `force`: else RLinf refuses a name that is registered, and a second call would fail.
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
 
 
 def model_types() -> set[str]:
-    """Every `model_type` of the RLinf that is here, and of the entry points.
+    """Return every `model_type` of the installed RLinf and of entry points.
 
-    They are read from its sources where it is not imported, as importing its list takes seconds.
+    Unless RLinf's config module is imported already, they are read from its sources, as its import takes
+    seconds.
     """
     sources = sources_of("rlinf")
     is_loaded = sys.modules.get("rlinf.config") is not None
@@ -120,7 +119,7 @@ def model_types() -> set[str]:
 
 
 class _Builder:
-    """Imports a model's builder only when RLinf asks for the model."""
+    """Imports a model's builder only when RLinf builds the model."""
 
     def __init__(self, entry: Any) -> None:
         self._entry = entry
@@ -130,40 +129,40 @@ class _Builder:
 
 
 def shared_chance(cfg: Mapping[str, Any]) -> str | None:
-    """Return what samples of one forward pass share besides the weights; "" for nothing, None where it was
-    not examined.
+    """Return the random numbers that a model draws once for all samples of a forward pass; "" for none, None
+    if not examined.
     """
     model = lookup(cfg, "actor.model") or {}
     kind = str(model.get("model_type"))
     if kind == "starvla":
         return _of_starvla(str(lookup(model, "starvla.framework_name") or "").lower())
     if kind == "openpi" and "fast" in str(lookup(model, "openpi.config_name")):
-        return None  # which gives tokens one after another
-    if kind in PER_SAMPLE:
+        return None  # pi0-FAST samples token by token
+    if kind in PER_SAMPLE_MODELS:
         return ""
-    if kind not in ONE_STEP:
+    if kind not in ONE_STEP_MODELS:
         return None
     return "" if is_joint(model) else SHARED_STEP
 
 
 def is_joint(model: Mapping[str, Any]) -> bool:
-    """Return True if log-probabilities are of all denoise steps; `model` is the section of the model."""
+    """Return True if log-probabilities are joint over all denoise steps; `model` is the model's section."""
     kind = str(model.get("model_type"))
     places = ("joint_logprob", f"{kind}.joint_logprob", "rl_head_config.joint_logprob")
-    return kind in ONE_STEP and any(lookup(model, place) is True for place in places)
+    return kind in ONE_STEP_MODELS and any(lookup(model, place) is True for place in places)
 
 
 def _of_starvla(framework: str) -> str | None:
-    """By the name of the framework, which says which action head a checkpoint has."""
+    """Return `shared_chance` of a StarVLA framework; its name determines the action head."""
     if framework.endswith("oft"):
         return ""
     return SHARED_STEP if framework.endswith(STARVLA_ONE_STEP) else None
 
 
 def scored_by(cfg: Mapping[str, Any]) -> str:
-    """Return the part of an action that importance weights are of; empty where that is all of it.
+    """Return the part of an action that importance weights cover; empty for the whole action.
 
-    Without a number in the config the checkpoint has it.
+    If the config has no number of denoise steps (the checkpoint has it), the text says K.
     """
     model = lookup(cfg, "actor.model") or {}
     joint = is_joint(model)
@@ -179,7 +178,9 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
 
 
 def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, values: bool) -> Tensors:
-    """Make one pass over samples that are on the device of the model: log-probabilities of their actions."""
+    """Return the output of a forward pass over samples on the model's device, with log-probabilities of their
+    actions.
+    """
     output: Tensors = model(
         forward_inputs=samples["forward_inputs"],
         compute_logprobs=True,
@@ -192,7 +193,7 @@ def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, value
 
 
 def _forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:
-    """Return the arguments that RLinf's `train_micro_batch` passes to some models besides inputs (0.3 and
+    """Return the additional arguments that RLinf's `train_micro_batch` passes to some models (0.3 and
     main).
     """
     model = cfg.actor.model.model_type

@@ -1,9 +1,9 @@
-"""What a checkpoint of RLinf leaves out of an optimizer: how far its warm-up and its loss scale have come.
+"""Saves the optimizer state that RLinf's checkpoints leave out: the critic's warm-up and the loss scale.
 
-While `actor.optim.critic_warmup_steps` lasts, RLinf trains the critic alone, by an optimizer of its own; then
-it builds one of all parameters. An actor that is built anew counts from 0, with the optimizer of the warm-up,
-into which the state of the other one does not fit. Here the count is kept beside RLinf's files, and the right
-optimizer is built before its state is loaded.
+During `actor.optim.critic_warmup_steps` RLinf trains only the critic, with a separate optimizer; then it
+builds one for all parameters. A new actor counts from 0 and has the warm-up's optimizer, into which the state
+of the later one does not fit. This module keeps the count beside RLinf's files, and builds the right
+optimizer before its state is loaded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from rlinf_async.observe.files import write_whole
 
 FILE_NAME = "optimizer_progress.json"
-"""Beside RLinf's `dcp_checkpoint`."""
-STATE_PREFIX, CRITIC = "optimizers.state.", "value_head"
-"""In the names of tensors that `torch.distributed.checkpoint` has stored, and in those of parameters that
-RLinf takes for the critic's."""
+"""The file beside RLinf's `dcp_checkpoint`."""
+STATE_PREFIX, CRITIC_MODULE = "optimizers.state.", "value_head"
+"""Parts of the names of optimizer tensors in a `torch.distributed.checkpoint`, and of the parameters that
+RLinf counts as the critic's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerProgress:
-    """How far the optimizer of an RLinf actor had come when a checkpoint was written."""
+    """The progress of an RLinf actor's optimizer at a checkpoint."""
 
     optimizer_steps: int | None
-    """None where it is not known: Adam's own count says it, of the steps that were not left out."""
+    """None if unknown; then Adam's own count is used, which does not count skipped steps."""
     critic_warmup_steps: int
-    """Of the warm-up that lasts; 0 behind it, and where there is none."""
+    """The length of a warm-up that is going on; 0 after it and without one."""
     grad_scaler: dict[str, Any] = field(default_factory=dict)
-    """The state of the scale of losses; empty where they are not scaled."""
+    """The state of the loss scaler; empty if losses are not scaled."""
 
     @classmethod
     def of(cls, actor: Any) -> OptimizerProgress:
@@ -45,11 +45,11 @@ class OptimizerProgress:
 
     @classmethod
     def read(cls, folder: Path, *, warmup_steps: int) -> OptimizerProgress:
-        """Return what a checkpoint tells; one of stock RLinf by the tensors that it has.
+        """Return the progress in a checkpoint; for one of stock RLinf it is inferred from the stored tensors.
 
         Args:
-            folder: RLinf's, of the actor.
-            warmup_steps: of the config.
+            folder: RLinf's folder of the actor.
+            warmup_steps: `critic_warmup_steps` of the config.
         """
         path = folder / FILE_NAME
         if path.is_file():
@@ -61,10 +61,10 @@ class OptimizerProgress:
         write_whole(folder / FILE_NAME, (json.dumps(asdict(self)) + "\n").encode())
 
     def prepare(self, actor: Any) -> None:
-        """Give `actor`, which is freshly built, the optimizer and the schedule whose state is to be loaded.
+        """Build the optimizer and the schedule of a new `actor` that fit the stored state.
 
         Raises:
-            ValueError: the checkpoint is of the warm-up, and the config has none.
+            ValueError: the checkpoint was written during a warm-up, and the config has none.
         """
         if self.critic_warmup_steps and not actor.critic_warmup_steps:
             raise ValueError(
@@ -72,7 +72,7 @@ class OptimizerProgress:
                 f"actor.optim.critic_warmup_steps={self.critic_warmup_steps} to go on from it"
             )
         if actor.critic_warmup_steps and not self.critic_warmup_steps:
-            # As RLinf's `optimizer_step` does with the last step of the warm-up.
+            # As RLinf's `optimizer_step` does at the last step of the warm-up.
             actor.optimizer = actor.build_optimizer(model=actor.model)
             actor.critic_warmup_steps = 0
             actor.lr_scheduler = actor.build_lr_scheduler(
@@ -80,7 +80,7 @@ class OptimizerProgress:
             )
 
     def restore(self, actor: Any) -> None:
-        """Set the counts of `actor`, into which the checkpoint is loaded."""
+        """Set the counts of `actor`, after the checkpoint was loaded."""
         steps = self.optimizer_steps
         actor.optimizer_steps = _steps_of_adam(actor.optimizer) if steps is None else steps
         if self.grad_scaler and actor.grad_scaler.is_enabled():
@@ -88,13 +88,13 @@ class OptimizerProgress:
 
 
 def _trains_all(folder: Path) -> bool:
-    """Return True if the optimizer in a checkpoint has a state of other parameters than the critic's."""
+    """Return True if the optimizer in a checkpoint has state for parameters other than the critic's."""
     nested = folder / "dcp_checkpoint"
     names = FileSystemReader(nested if nested.is_dir() else folder).read_metadata().state_dict_metadata
-    return any(STATE_PREFIX in name and CRITIC not in name for name in names)
+    return any(STATE_PREFIX in name and CRITIC_MODULE not in name for name in names)
 
 
 def _steps_of_adam(optimizer: Any) -> int:
-    """Return the steps that an optimizer has made, without the empty one with which RLinf builds it."""
+    """Return the number of steps of an optimizer, without the empty step that RLinf takes at construction."""
     counts = (int(state["step"]) for state in optimizer.state.values() if "step" in state)
     return max(0, max(counts, default=0) - 1)

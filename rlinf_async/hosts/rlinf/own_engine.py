@@ -1,7 +1,7 @@
-"""Rollout workers that act by an engine of their own, beside or in the place of RLinf's `hf_model`.
+"""Rollout workers with their own inference engine, besides or instead of RLinf's `hf_model`.
 
-Such a class takes new weights in its `sync_model_from_actor`, as RLinf calls it, or in a method that is named
-for this package, `apply_weights(state_dict, version)`.
+Such a class takes new weights in RLinf's method `sync_model_from_actor`, or in this package's method
+`apply_weights(state_dict, version)`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ Tensors = Mapping[str, torch.Tensor]
 
 APPLY, SYNC = "apply_weights", "sync_model_from_actor"
 POLICY = "hf_model"
-OTHER_WAYS = ("request_actor_sync_model", "_recv_and_apply_actor_sync")
-"""Methods of RLinf's asynchronous rollout worker by which it takes weights, and which are not called."""
+UNCALLED_METHODS = ("request_actor_sync_model", "_recv_and_apply_actor_sync")
+"""Methods with which RLinf's asynchronous rollout worker takes weights; this package does not call them."""
 TOTAL_KEY, VERSION_KEY = "total_buckets", "syncer_version"
-"""Names in a bucket of RLinf's bucket syncer, beside those of weights."""
+"""Keys in a bucket of RLinf's bucket syncer, besides the names of weights."""
 
 
 class Inbox:
-    """The actor's side of one call of `sync_model_from_actor`: all of a version is here, and is taken once.
+    """The actor's side of one call of `sync_model_from_actor`: holds all weights of a version, to be taken
+    once.
 
-    It stands in the place of the worker's weight syncer, and of its `broadcast`, `recv` and `send`, by which
-    a class may take weights without one: then they come as a single bucket of RLinf's bucket syncer.
+    It replaces the worker's weight syncer, and its `broadcast`, `recv` and `send`, for classes that take
+    weights without a syncer: those get a single bucket in the format of RLinf's bucket syncer.
     """
 
     comm_options = None
@@ -37,14 +38,14 @@ class Inbox:
     def __init__(self, tensors: Tensors, version: int) -> None:
         self._tensors, self._version = dict(tensors), version
         self.models: list[Any] = []
-        """Models that were given the weights."""
+        """Models that received the weights."""
         self.taken = False
 
     def receiver_initialized(self) -> bool:
         return True
 
     async def init_receiver(self, *_: Any, **__: Any) -> None:
-        """Do nothing: there is nothing to agree on."""
+        """Do nothing: there is no handshake."""
 
     async def apply(self, model: Any, recv: Callable[..., Any]) -> int:
         """Write the weights into `model`, and return their version."""
@@ -54,10 +55,10 @@ class Inbox:
         return self._version
 
     def receive(self, *_: Any, async_op: bool = False, **__: Any) -> Any:
-        """Return the one bucket of this version, or a handle of it.
+        """Return the only bucket of this version, or a handle of it.
 
         Raises:
-            RuntimeError: it was taken already.
+            RuntimeError: the bucket was taken already.
         """
         if self.taken:
             raise RuntimeError(f"version {self._version} comes in one bucket, and was received twice")
@@ -67,12 +68,12 @@ class Inbox:
         return Arrived(bucket) if async_op else bucket
 
     def send(self, *_: Any, async_op: bool = False, **__: Any) -> Any:
-        """Do nothing: the actor has no need of an answer."""
+        """Do nothing: the actor needs no answer."""
         return Arrived(None) if async_op else None
 
 
 class Arrived:
-    """The handle of a message that is there."""
+    """The handle of a message that has arrived."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -85,20 +86,21 @@ class Arrived:
 
 
 def syncs_itself(cls: type, stock: type) -> bool:
-    """Return True if a class has another `sync_model_from_actor` than RLinf's, which is that of `stock`."""
+    """Return True if `cls` overrides `sync_model_from_actor` of RLinf's class `stock`."""
     return getattr(cls, SYNC, None) is not getattr(stock, SYNC, None)
 
 
 def sync(worker: Any, tensors: Tensors, version: int) -> None:
-    """Have `worker` take weights by its own `sync_model_from_actor`; its `hf_model`, if any, has them then.
+    """Have `worker` take weights in its own `sync_model_from_actor`, and load them into its `hf_model`, if
+    any.
 
     Raises:
-        RuntimeError: it has not taken them.
+        RuntimeError: the method did not take them.
     """
     inbox = Inbox(tensors, version)
     ends = {"weight_syncer": inbox, "broadcast": inbox.receive, "recv": inbox.receive, "send": inbox.send}
     with _attributes(worker, ends):
-        # In the thread of inference, as all that touches the policy.
+        # In the inference thread, like all work on the policy.
         asyncio.run(worker.sync_model_from_actor())
     if not inbox.taken:
         raise RuntimeError(
@@ -107,14 +109,14 @@ def sync(worker: Any, tensors: Tensors, version: int) -> None:
             "(state_dict, version)"
         )
     policy = getattr(worker, POLICY, None)
-    # Ranks score by it, whatever acts.
+    # Ranks score with `hf_model`, even if another engine acts.
     if policy is not None and not any(model is policy for model in inbox.models):
         policy.load_state_dict(tensors, strict=False)
 
 
 @contextmanager
 def _attributes(worker: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Give an instance attributes for as long as the block lasts."""
+    """Set attributes of an instance inside the block."""
     before = {name: vars(worker)[name] for name in values if name in vars(worker)}
     vars(worker).update(values)
     try:
@@ -126,11 +128,11 @@ def _attributes(worker: Any, values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def unserved(own: Sequence[type]) -> list[str]:
-    """Return the methods by which classes take weights, or act by others than `hf_model`'s, if nothing gives
-    them new versions; none of classes that have `apply_weights` or `sync_model_from_actor`.
+    """Return the methods that would use outdated weights: they take weights in a way that this package does
+    not call, or act without `hf_model`. Empty if a class has `apply_weights` or `sync_model_from_actor`.
 
     Args:
-        own: the classes in front of RLinf's own, or ours, in their order.
+        own: the classes before RLinf's or ours in the method resolution order.
     """
     methods: dict[str, FunctionType] = {}
     for cls in reversed(own):
@@ -139,13 +141,13 @@ def unserved(own: Sequence[type]) -> list[str]:
         methods |= {name: value for name, value in functions.items() if isinstance(value, FunctionType)}
     if APPLY in methods or SYNC in methods:
         return []
-    other = [name for name in OTHER_WAYS if name in methods]
+    other = [name for name in UNCALLED_METHODS if name in methods]
     elsewhere = ["predict"] if "predict" in methods and not _leads_to_policy(methods) else []
     return other + elsewhere
 
 
 def _leads_to_policy(methods: Mapping[str, FunctionType]) -> bool:
-    """Return True if `predict`, or a method that it calls, names `hf_model` or the method it overrides."""
+    """Return True if `predict`, or a method that it calls, uses `hf_model` or calls the overridden method."""
     waiting, seen = ["predict"], set[str]()
     while waiting:
         name = waiting.pop()
@@ -163,4 +165,4 @@ def _names_in(code: CodeType) -> Iterator[str]:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
         elif isinstance(constant, str):
-            yield constant  # of `getattr(self, "hf_model")`
+            yield constant  # as in `getattr(self, "hf_model")`

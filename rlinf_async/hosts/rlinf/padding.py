@@ -1,4 +1,4 @@
-"""Batches of a few sizes only, for policies that are compiled once for every size."""
+"""Pads batches to a few sizes, for policies that are compiled for each size."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import torch
 
 
 def buckets_up_to(most: int, *, least: int) -> tuple[int, ...]:
-    """Sizes to pad to: `most`, and halves of it down to the smallest request, in ascending order."""
+    """Return sizes to pad to, ascending: `most`, and its halves down to the smallest request, `least`."""
     sizes = [most]
-    # Halves, so that less than half of a padded batch is padding.
+    # With halves, less than half of a padded batch is padding.
     while sizes[0] // 2 >= least and sizes[0] > 1:
         sizes.insert(0, sizes[0] // 2)
     return tuple(sizes)
 
 
 def padded_size(size: int, buckets: Sequence[int]) -> int:
-    """The smallest bucket that holds `size` samples; `size` itself where none does, or there are none."""
+    """Return the smallest bucket that holds `size` samples; `size` itself if there is none."""
     return next((bucket for bucket in buckets if bucket >= size), size)
 
 
 def pad(observations: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Repeat the last sample of every field until there are `size` of them; the rest stays as it is."""
+    """Repeat the last sample of every field up to `size` samples; values without samples are unchanged."""
     return {name: _pad(value, size) for name, value in observations.items()}
 
 
 def trim(value: object, size: int, *, copy: bool = False) -> Any:
-    """The first `size` samples of what a policy has returned for a padded batch.
+    """Return the first `size` samples of a policy's result for a padded batch.
 
-    `copy`: in memory of their own, where the policy will write into that of `value`.
+    `copy`: copy them, if the policy will overwrite the memory of `value`.
     """
     if isinstance(value, Mapping):
         return {name: trim(one, size, copy=copy) for name, one in value.items()}

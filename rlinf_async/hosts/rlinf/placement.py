@@ -1,5 +1,5 @@
-"""The processes of each component, and their accelerators, from RLinf's `cluster` section before Ray is
-up.
+"""Reads the processes of each component, and their accelerators, from RLinf's `cluster` section before Ray
+starts.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Any
 
 COMPONENT_NAMES = ("env", "rollout", "actor")
 CLUSTER, NODES = "cluster", "node"
-"""RLinf's own node groups: every accelerator of the cluster, and every node."""
+"""RLinf's predefined node groups: all accelerators of the cluster, and all nodes."""
 ACCELERATOR, NODE = "accelerator", "node"
 
 Resource = tuple[str, int]
-"""An accelerator or a node, by its number in the cluster; or a robot, by that in its node group."""
+"""An accelerator or a node, with its number in the cluster; or a robot, with its number in its node group."""
 
 Assignment = tuple[tuple[Resource, ...], ...]
-"""For every process of a component, in order, the resources that it has."""
+"""The resources of every process of a component, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """The nodes that a run is placed on, all alike."""
+    """The nodes of a run, all with the same hardware."""
 
     nodes: int
     gpus: int
-    """Accelerators per node; where there are none, the ranks of a placement are nodes."""
+    """Accelerators per node; with 0, the ranks of a placement are nodes."""
     named: bool = False
-    """True if a user asks for these machines. A cluster that is only assumed may be larger than it
-    looks: a placement beyond it is then counted, not refused."""
+    """True if the user named these machines. An assumed cluster may be larger in truth: a placement beyond it
+    is then counted, not refused."""
 
     def __post_init__(self) -> None:
         for name, least in (("nodes", 1), ("gpus", 0)):
@@ -38,29 +38,29 @@ class Machines:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}; nearest: {least}")
 
     def resources(self, nodes: Iterable[int]) -> list[Resource]:
-        """Return the accelerators of `nodes`; where nodes have none, the nodes."""
+        """Return the accelerators of `nodes`; if they have none, the nodes."""
         if not self.gpus:
             return [(NODE, node) for node in nodes]
         return [(ACCELERATOR, node * self.gpus + number) for node in nodes for number in range(self.gpus)]
 
 
 def world_sizes(cluster: Mapping[str, Any], machines: Machines) -> dict[str, int]:
-    """Processes per component, as RLinf counts them.
+    """Return the number of processes of each component, as RLinf counts them.
 
     Raises:
-        ValueError: a component that every run needs is not placed, or its placement cannot be read.
+        ValueError: a required component is not placed, or its placement cannot be read.
     """
     return {name: len(processes) for name, processes in assignments(cluster, machines).items()}
 
 
 def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Assignment]:
-    """The resources of every process of every component.
+    """Return the resources of every process of every component.
 
     Args:
         cluster: RLinf's `cluster` section as plain data.
 
     Raises:
-        ValueError: as `world_sizes`, and where `machines` are named, a placement that they have no room for.
+        ValueError: as in `world_sizes`; or a placement exceeds named `machines`.
     """
     by_group: dict[str, Assignment] = {}
     for names, placement in cluster["component_placement"].items():
@@ -68,7 +68,7 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
         resources = [resource for group in groups for resource in _resources_of(cluster, group, machines)]
         where = f"cluster.component_placement.{names}={text}"
         processes = _processes_of(str(text), len(resources), where, is_bounded=machines.named)
-        # A rank beyond an assumed cluster is a resource that is known by its node groups alone.
+        # For a rank beyond an assumed cluster only the node groups are known.
         beyond = ",".join(groups)
         assigned = tuple(
             tuple(resources[rank] if rank < len(resources) else (beyond, rank) for rank in ranks)
@@ -84,10 +84,12 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
 
 
 def occupancy(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Counter[Resource]]:
-    """Processes of each component on each resource; one that has several is counted on the first.
+    """Return the number of processes of each component on each resource.
+
+    A process with several resources is counted on the first one.
 
     Raises:
-        ValueError: as `assignments`.
+        ValueError: as in `assignments`.
     """
     return {
         name: Counter(resources[0] for resources in processes)
@@ -128,15 +130,16 @@ def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) ->
         is_bounded=machines.named,
     )
     if group.get("hardware"):
-        # Each entry of `configs` is one robot, at the node that it names.
+        # Each entry of `configs` is one robot, on the node `node_rank`.
         robots = [config for config in group["hardware"]["configs"] if int(config["node_rank"]) in nodes]
         return [(f"robot of {label}", number) for number in range(len(robots))]
     return [(NODE, node) for node in nodes] if group.get("ignore_hardware") else machines.resources(nodes)
 
 
 def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> tuple[tuple[int, ...], ...]:
-    """The ranks of each process: those of the parts of a placement, `resources` or `resources:processes`,
-    divided evenly as RLinf does.
+    """Return the ranks of each process, from the parts of a placement: `resources` or `resources:processes`.
+
+    Resources are divided evenly over processes, as in RLinf.
     """
     processes: list[tuple[int, ...]] = []
     for part in text.split(","):

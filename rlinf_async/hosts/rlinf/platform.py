@@ -1,7 +1,7 @@
-"""CPU as a platform of RLinf, for processes that have no accelerator.
+"""A CPU platform for RLinf, in processes without an accelerator.
 
-RLinf (0.3 and main) sets `Worker.torch_platform` to None there, and several of its parts then fail. The
-stand-in answers with `torch.cpu`, and with no-ops for what only accelerators have.
+RLinf (0.3 and main) sets `Worker.torch_platform` to None there, on which several of its parts fail. This
+platform does nothing in the calls that only accelerators need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlinf_async.hosts.cpu_device import CpuDevice
 
 
 class InertStream:
-    """A stream on a device that has none: everything is already done."""
+    """A stream on a CPU, where work is complete when its call returns."""
 
     def synchronize(self) -> None:
         """Do nothing: no work is pending on a CPU."""
@@ -25,7 +25,7 @@ class InertStream:
 
 
 class CpuPlatform(CpuDevice):
-    """`torch.cuda`'s names with the meaning that they have on a CPU."""
+    """The functions of `torch.cuda` that RLinf calls, for a CPU."""
 
     Stream = InertStream
     Event = InertStream
@@ -44,10 +44,10 @@ class CpuPlatform(CpuDevice):
 
 
 class _Default:
-    """A data descriptor that answers for an attribute that RLinf has set to None.
+    """A data descriptor that provides a value for an attribute that RLinf sets to None.
 
-    RLinf assigns the attribute on the instance before it loads plugins; only a data descriptor of the
-    class takes precedence over that.
+    RLinf assigns the attribute on the instance before it loads plugins; only a data descriptor of the class
+    takes precedence over that.
     """
 
     def __init__(self, value: object) -> None:
@@ -65,7 +65,7 @@ def provide_cpu_platform(worker_class: Any) -> bool:
     """Give `worker_class` (RLinf's `Worker`) a CPU platform if this process has no accelerator."""
     if worker_class.torch_platform is not None:
         return False
-    # For every worker anew: RLinf's `_env_setup_before_init` has just put None on the class.
+    # For every worker again: RLinf's `_env_setup_before_init` has just set None on the class.
     worker_class.torch_platform = _Default(CpuPlatform())
     worker_class.torch_device_type = _Default("cpu")
     return True

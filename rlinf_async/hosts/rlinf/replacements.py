@@ -1,4 +1,4 @@
-"""The choice of our class that takes the place of a class of RLinf, or of a subclass of the user's."""
+"""Chooses the class of this package that replaces a class of RLinf or a user's subclass of one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ ROLE_OF_CLASS = {
     "rlinf.workers.actor.embodied_fsdp_actor_worker.EmbodiedFSDPActor": "actor",
     "rlinf.workers.actor.async_ppo_fsdp_worker.AsyncPPOEmbodiedFSDPActor": "actor",
 }
-"""RLinf's classes, of its synchronous and of its asynchronous script, and the entry points of ours."""
+"""Worker classes of RLinf's synchronous and asynchronous scripts, and the names of our entry points for
+them."""
 
 STOCK_CLASSES = ("rlinf.workers.reward.reward_worker.EmbodiedRewardWorker",)
-"""RLinf's classes that do in our runs what they do in RLinf's, and those that extend them."""
+"""RLinf's classes that run unchanged in our runs, as do their subclasses."""
 
 RUNNER_CLASSES = (
     "rlinf.runners.embodied_runner.EmbodiedRunner",
@@ -57,7 +58,8 @@ BYPASSED_METHODS = {
     ),
     "actor": ("recv_rollout_trajectories", "sync_model_to_rollout", "finish_global_batch"),
 }
-"""Methods of RLinf's own loops. Ours never call them, so that an override in a subclass would be lost."""
+"""Methods of RLinf's loops that ours never call, so that overrides of them in a subclass would have no
+effect."""
 
 
 def dotted(cls: type) -> str:
@@ -65,13 +67,14 @@ def dotted(cls: type) -> str:
 
 
 def replacement(cls: type) -> type:
-    """The class that runs instead of `cls`, a worker class that was given a config with a level on.
+    """Return the class that runs instead of the worker class `cls` in a run with a level on.
 
-    A subclass of one of RLinf's workers keeps what it adds: our class is put before it. A package can name a
-    class of its own instead, by an entry point of `rlinf_async.workers` with the dotted name of `cls`.
+    A user's subclass of one of RLinf's workers keeps its additions: our class is put before it in the method
+    resolution order. A package can provide its own class by an entry point of `rlinf_async.workers` with the
+    dotted name of `cls`.
 
     Raises:
-        ValueError: `cls` is no worker that we know, or it changes a method that our loops do not call.
+        ValueError: `cls` is not a known worker, or it overrides a method that our loops do not call.
     """
     if dotted(cls) in entry_points(group=WORKERS_GROUP).names:
         return load_class(WORKERS_GROUP, dotted(cls))
@@ -91,8 +94,8 @@ def replacement(cls: type) -> type:
 
 
 def _before(replacement: Any, users: type, base: type, role: str) -> type:
-    """Return our class with the user's behind it, so that ours extends the user's overrides."""
-    # Up to RLinf's class: what a mixin overrides would be lost as well.
+    """Return a class with ours before the user's, so that ours extends the user's overrides."""
+    # All classes before RLinf's: overrides in a mixin would be lost as well.
     own = users.__mro__[: users.__mro__.index(base)]
     lost_methods = sorted({name for cls in own for name in BYPASSED_METHODS[role] if name in vars(cls)})
     if lost_methods:
@@ -105,16 +108,16 @@ def _before(replacement: Any, users: type, base: type, role: str) -> type:
     if role == "rollout":
         _check_engine(users, own)
         if hasattr(users, APPLY):
-            # Behind our class, which has a method of this name, it would not be found.
+            # Our class has a method of this name, which would hide the user's.
             attributes["users_apply_weights"] = getattr(users, APPLY)
     return type(replacement)(f"Async{users.__name__}", (replacement, users), attributes)
 
 
 def _check_engine(users: type, own: Sequence[type]) -> None:
-    """Check that a rollout worker which does not act by RLinf's `hf_model` takes new weights.
+    """Check that a rollout worker with an inference engine other than RLinf's `hf_model` takes new weights.
 
     Raises:
-        ValueError: it would act by those that it began with.
+        ValueError: it would keep the weights that it started with.
     """
     if lost := unserved(own):
         raise ValueError(
@@ -125,10 +128,10 @@ def _check_engine(users: type, own: Sequence[type]) -> None:
 
 
 def check_entry_points() -> None:
-    """Check the rollout worker that a package puts in the place of ours, before any process is started.
+    """Check a package's rollout worker that replaces ours, before any process is started.
 
     Raises:
-        ValueError: it would act by the weights that it began with.
+        ValueError: it would keep the weights that it started with.
     """
     ours = "rlinf_async.hosts.rlinf.rollout_worker.BatchingRolloutWorker"
     users = load_class(WORKERS_GROUP, "rollout")
@@ -138,10 +141,10 @@ def check_entry_points() -> None:
 
 
 def runner_replacement(cls: type) -> type:
-    """The runner that takes the place of `cls`.
+    """Return the runner that replaces `cls`.
 
     Raises:
-        ValueError: `cls` is a runner of the user's, whose own loop would not run.
+        ValueError: `cls` is a user's runner; its own loop would not run.
     """
     runner = load_class("rlinf_async.runners", "embodied")
     if issubclass(cls, runner):
@@ -156,7 +159,7 @@ def runner_replacement(cls: type) -> type:
 
 
 def replacements() -> dict[str, str]:
-    """RLinf's class names, as the RLinf that is here has them, and what runs instead of them."""
+    """Return {class name in the installed RLinf: our class that runs instead}."""
     classes = {
         borrowed.dotted_name(name): find(WORKERS_GROUP, ROLE_OF_CLASS[borrowed.dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")

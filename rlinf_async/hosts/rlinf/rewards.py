@@ -1,8 +1,8 @@
-"""Rewards by a reward model that RLinf's reward workers hold: what they are shown, and what becomes of it.
+"""Rewards of the reward model in RLinf's reward workers: its inputs, and the use of its results.
 
-RLinf's env worker waits for the reward of a step when it records the step. Here the environments of a shard
-are scored as soon as they have stepped, by one of the workers, so that everything after that is as without a
-reward model. Rewards are those of RLinf's loop: the model is frozen, and scores every environment by itself.
+RLinf's env worker waits for the reward of a step when it records the step. Here one of the reward workers
+scores the environments of a shard right after their step, so that later code is the same as without a reward
+model. Rewards equal those of RLinf's loop, as the model is frozen and scores every environment separately.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlinf_async.hosts.rlinf.settings import HISTORY, PER_STEP, TERMINAL
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.ray_runtime.handles import Handle
 
-Ask = Callable[[dict[str, Any]], Awaitable[Any]]
-"""Scores what B environments have shown: a tensor [B, 1] or [B, C], or None for no reward at all."""
+ScoreInputs = Callable[[dict[str, Any]], Awaitable[Any]]
+"""Scores the inputs from B environments: returns a tensor [B, 1] or [B, C], or None for no rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardWorker:
-    """One of RLinf's reward workers; calling it scores, in a process of its own."""
+    """One of RLinf's reward workers; a call scores inputs in the worker's process."""
 
     rank: int
     handle: Handle
@@ -36,8 +36,8 @@ class RewardWorker:
     async def __call__(self, shown: dict[str, Any]) -> Any:
         """
         Raises:
-            DeadlineError: there is no answer in time.
-            RuntimeError: the worker has died, and with it the reward model.
+            DeadlineError: the answer is late.
+            RuntimeError: the worker died, and the reward model with it.
         """
         call = reward_method(self.handle).remote(shown)
         try:
@@ -57,13 +57,14 @@ class RewardWorker:
 class ShardRewards:
     """Adds the rewards of a reward model to the steps of the environments of one shard."""
 
-    def __init__(self, section: Any, ask: Ask, size: int) -> None:
+    def __init__(self, section: Any, score: ScoreInputs, size: int) -> None:
         """
         Args:
-            section: RLinf's `reward`.
-            size: environments of the shard.
+            section: RLinf's section `reward`.
+            score: the reward worker.
+            size: the number of environments of the shard.
         """
-        self._section, self._ask, self._size = section, ask, size
+        self._section, self._score, self._size = section, score, size
         self._mode = section.get("reward_mode", PER_STEP)
         self._weight = section.get("reward_weight", 1.0)
         self._own_weight = section.get("env_reward_weight", 0.0)
@@ -71,10 +72,10 @@ class ShardRewards:
         self.forget()
 
     def forget(self) -> None:
-        """Others take the place of these environments: what was seen of them is no history of theirs."""
+        """Drop the history of observations, as the environments were rebuilt."""
         self._history: Any = None
         if self._mode == HISTORY:
-            from rlinf_async.hosts.rlinf.borrowed import HistoryManager  # of runs that have one
+            from rlinf_async.hosts.rlinf.borrowed import HistoryManager  # only runs with this mode need it
 
             self._history = HistoryManager(self._section, self._size)
 
@@ -82,31 +83,32 @@ class ShardRewards:
         """Mix the model's rewards into those of `step`, weighted as RLinf's config says.
 
         Raises:
-            RuntimeError: the model has given rewards of another shape, or such that are not finite.
+            RuntimeError: the model returned rewards of another shape, or some that are not finite.
         """
         assert step.rewards is not None, "a step has rewards"
         assert step.dones is not None, "a step has ends"
         shown, lengths = self._model_inputs(step)
-        # RLinf's model scores where nothing has ended, too, and that is not looked at.
-        in_vain = self._mode == TERMINAL and not step.dones.any()
-        answer = torch.zeros_like(step.rewards) if in_vain else await self._ask(shown)
+        # Without an end of an episode RLinf discards the scores, so that none are computed here.
+        unused = self._mode == TERMINAL and not step.dones.any()
+        answer = torch.zeros_like(step.rewards) if unused else await self._score(shown)
         if answer is None:
             return
         given = self._valid_rewards(answer, step.rewards)
         if self._mode == TERMINAL:
             given = at_first_end(given, step.dones)
-        # Cast before it is weighed, as in RLinf's `compute_bootstrap_rewards`.
+        # Cast before weighting, as in RLinf's `compute_bootstrap_rewards`.
         rewards = given.to(step.rewards.dtype)
         step.model_rewards = given
         step.rewards = self._own_weight * step.rewards + self._weight * rewards
         if self._spreads:
             step.spread = (self._weight * rewards, lengths)
         if not step.dones[:, -1].any():
-            step.final_obs = None  # whose value nobody needs
+            step.final_obs = None  # its value is not needed
 
     def _model_inputs(self, step: EnvStep) -> tuple[dict[str, Any], list[int]]:
         """Return the inputs of the model, and the number of decisions in the history of each environment."""
-        # As RLinf's `get_reward_model_output`: last observations of episodes, and the ends of the last step.
+        # As in RLinf's `get_reward_model_output`: final observations of episodes, and the ends of the last
+        # step.
         last = step.final_obs if step.final_obs is not None else step.obs
         shown = {name: value for name, value in last.items() if value is not None}
         assert step.dones is not None
@@ -118,7 +120,7 @@ class ShardRewards:
         self._history.append_to_history_entries(last)
         shown["history_input"], lengths = self._history.build_history_input(dones=ended)
         each = zip(*lengths.values(), strict=True)
-        # The shortest of the buffers counts, as in RLinf's `assign_history_reward`.
+        # The shortest of the buffers determines the number, as in RLinf's `assign_history_reward`.
         return shown, [min(of_buffers) for of_buffers in each]
 
     def _valid_rewards(self, given: Any, step_rewards: torch.Tensor) -> torch.Tensor:
@@ -135,15 +137,15 @@ class ShardRewards:
 
 
 def at_first_end(given: torch.Tensor, dones: torch.Tensor) -> torch.Tensor:
-    """Rewards [B, C] of episodes at the step where the first of each environment ends, and 0 elsewhere.
+    """Return rewards [B, C]: each environment's reward at its first end in the decision, and 0 elsewhere.
 
     Args:
-        given: [B, 1], of the last observation of an episode.
+        given: [B, 1], for the final observation of an episode.
         dones: [B, C] bool.
     """
     rewards = torch.zeros(dones.shape, dtype=given.dtype)
     ended = dones.any(dim=1)
-    # Of equal values argmax gives the first.
+    # argmax returns the first of equal values.
     steps = dones.to(torch.int64).argmax(dim=1)
     rewards[ended, steps[ended]] = given[ended, 0]
     return rewards

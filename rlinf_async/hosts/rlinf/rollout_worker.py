@@ -1,4 +1,4 @@
-"""RLinf's rollout worker, answering env shards in dynamic batches."""
+"""RLinf's rollout worker, which answers requests of env shards in dynamic batches."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rlinf_async.ray_runtime.handles import Handle
 
 
 class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
-    """One inference rank, whose policy and forward passes are RLinf's."""
+    """One inference rank, with RLinf's policy and forward passes."""
 
     restart_group = "inference"
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        # A copy, as `_wants_graphs` below is what the user asked for.
+        # A copy, as `_wants_graphs` below reads the user's setting.
         own = copy.deepcopy(cfg)
         with open_dict(own):
-            # RLinf would capture graphs of as many environments as its own loop brings together.
+            # RLinf would capture graphs for the batch size of its own loop.
             own.rollout.enable_cuda_graph = False
         super().__init__(own)
-        # The current device is a thread's own: forward passes are made in another thread than this one.
+        # The current device is set per thread, and forward passes run in another thread.
         self.start_inference(
             rank=self._rank,
             deadline_s=AsyncConfig.from_mapping(read_block(cfg)).advanced.deadline_s,
@@ -53,20 +53,21 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
 
     def init_worker(self) -> None:
         seed = int(self.cfg.actor.get("seed", 0))
-        # Weights that no checkpoint gives and that are not trained are never sent: drawn as the learner does.
+        # Frozen weights are never sent: without a checkpoint they must be initialised as on the learner.
         torch.manual_seed(seed)
-        # The generators are the process's: the seed holds in the thread that builds the policy, too.
+        # Random generators belong to the process: the seed is also valid in the thread that builds the
+        # policy.
         self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
-        # After the weights, which have to be drawn alike on every rank.
+        # After the weights, as all ranks must initialise them with the same seed.
         self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
 
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
-        """Answer batches of requests, by the newest weights, until the channels close."""
+        """Answer batches of requests with the newest weights, until the channels close."""
         self._buckets = settings.buckets
         if not hasattr(self, POLICY) and settings.scored_by_inference:
             raise RuntimeError(
-                f"{type(self).__name__} has no {POLICY}, by which idle inference ranks score pieces; set "
-                "async.advanced.measure_ratios=false, with which the learner scores all"
+                f"{type(self).__name__} has no {POLICY}, with which idle inference ranks score pieces; set "
+                "async.advanced.measure_ratios=false, so that the learner scores all"
             )
         await super().serve(settings, requests, coordinator)
 
@@ -79,16 +80,17 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return policy if isinstance(policy, torch.nn.Module) else None
 
     async def weight_types(self) -> dict[str, torch.dtype]:
-        # Of an engine without `hf_model` nothing is known: it is sent all weights, in the learner's types.
+        # The types of an engine without `hf_model` are not known: it gets all weights, in the learner's
+        # types.
         return await super().weight_types() if hasattr(self, POLICY) else {}
 
     def apply_weights(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
-        """Write weights into `hf_model`, and hand them to a class that acts by an engine of its own."""
+        """Write weights into `hf_model`, and pass them to a class with its own inference engine."""
         own = getattr(self, "users_apply_weights", None)
         if own is None and not own_engine.syncs_itself(type(self), MultiStepRolloutWorker):
             super().apply_weights(state_dict, version)
             return
-        # Copies: what an engine keeps of them must not change with the next version.
+        # Copies: tensors that an engine keeps must not change with the next version.
         tensors = {name: tensor.clone() for name, tensor in state_dict.items()}
         if own is None:
             own_engine.sync(self, tensors, version)
@@ -98,26 +100,26 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         own(tensors, version)
 
     def weights_changed(self, version: int) -> None:
-        """Do what RLinf's `sync_model_from_actor` does when it has written the weights that it received."""
+        """Do the work of RLinf's `sync_model_from_actor` after it has written new weights."""
         self.version = version
         if hasattr(self, POLICY):
             self.set_global_step(version)
         if self._takes_turns:
-            self._come_back()  # first: a graph is captured of weights on the device
+            self._come_back()  # first: a graph is captured with weights on the device
         if self._wants_graphs and self.torch_device_type == "cuda" and not self._has_graphs:
-            # With graphs there is one bucket, to which every batch is padded (`settings._buckets`).
+            # With graphs every batch is padded to one bucket (`settings._buckets`).
             (size,) = self._buckets
             self.hf_model.capture_cuda_graph(train_batch_size=size, eval_batch_size=size)
             self._has_graphs = True
 
     async def leave(self) -> None:
-        """Off the accelerator, if RLinf's config says so, until there are new weights."""
+        """Leave the accelerator until there are new weights, if RLinf's config says so."""
         if self._takes_turns:
             await self.between_passes(self._leave)
 
     def _leave(self) -> None:
         with self.spans.span("offload"):
-            # Before the weights move: a captured graph reads them where they are.
+            # Before the weights move: a captured graph reads them at their addresses.
             if self._has_graphs:
                 self.hf_model.release_cuda_graph()
                 self._has_graphs = False
@@ -132,12 +134,12 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         actions, result = self.predict(self._padded_batch(observations, size), mode=mode)
-        # A captured graph writes the next answer where this one is.
+        # A captured graph overwrites this answer with the next one.
         actions, result = (trim(value, size, copy=self._has_graphs) for value in (actions, result))
         return actions, result
 
     def has_critic(self) -> bool:
-        # The heads by which RLinf's `get_bootstrap_values` tells.
+        # The heads that RLinf's `get_bootstrap_values` looks for.
         policy = getattr(self, POLICY, None)
         return policy is None or any(hasattr(policy, head) for head in ("value_head", "q_head"))
 
@@ -147,7 +149,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return scores_of(output)
 
     def _padded_batch(self, observations: list[Mapping[str, Any]], size: int) -> dict[str, Any]:
-        """The observations of a batch, as many as its bucket holds."""
+        """Return the observations of a batch, padded to the size of its bucket."""
         batch = merge(observations)
         bucket = padded_size(size, self._buckets)
         return pad(batch, bucket) if bucket > size else batch

@@ -1,4 +1,4 @@
-"""RLinf's embodied runner, without a barrier between rollouts and training."""
+"""RLinf's embodied runner without a barrier between rollouts and training."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from rlinf_async.ray_runtime.driver.run import AsyncRun
 
 
 class AsyncEmbodiedRunner(EmbodiedRunner):
-    """RLinf's face of an `AsyncRun`, whose hooks it fills.
+    """An `AsyncRun` with the interface of RLinf's runner; it implements the hooks of the run.
 
-    One step is what it is in RLinf: a global batch of trajectories, its optimizer steps, a weight sync.
+    A step means the same as in RLinf: a global batch of trajectories, its optimizer steps, a weight sync.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         reward: object = None,
         critic: object = None,
     ) -> None:
-        # The base class would start three channel processes that nobody here uses.
+        # `__init__` of the base class is not called: it would start three channel processes that are not
+        # used.
         self.cfg, self.actor, self.rollout, self.env = cfg, actor, rollout, env
         self.reward, self.critic = reward, critic
         groups = {"env": env, "rollout": rollout, "actor": actor}
@@ -75,8 +76,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             checkpoint=Path(resume_dir) if resume_dir else None,
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
-            # Names of methods of our workers, called through Ray. RLinf's `init_worker` of an env worker
-            # would wait for the other env workers, which are beyond it.
+            # Names of our workers' methods, called through Ray. RLinf's `init_worker` of an env worker would
+            # wait for the other env workers, which are already running.
             rebuild={"env": "init_again", "inference": "init_worker"},
             elsewhere={"env": ENV_WORKERS.hand_over().start_elsewhere},
         )
@@ -84,16 +85,16 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
     @property
     def global_step(self) -> int:
-        """Steps that have been trained."""
+        """The number of trained steps."""
         return self._run.step
 
     def init_workers(self) -> None:
-        """Build environments, models and optimizer; refuse to go on when a worker lacks this package."""
+        """Build environments, models and optimizer; raise an error if a worker lacks this package."""
         with _leaving_quietly():
             self._run.prepare(self._initialise, resume=self._load_checkpoint)
 
     def run(self) -> None:
-        """Train until `max_steps`, then sum up."""
+        """Train until `max_steps`, then print the summary."""
         with _leaving_quietly():
             self._run.train()
 
@@ -102,36 +103,36 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         return self._run.evaluate()
 
     def due(self, step: int) -> tuple[bool, bool]:
-        """Return two flags: evaluate after `step`, and save after `step`, by RLinf's own count."""
+        """Return two flags, by RLinf's own `check_progress`: evaluate after `step`, and save after `step`."""
         runner = self.cfg.runner
-        # 1.0: evaluation is not limited, as RLinf's own runner says.
+        # 1.0: `limit_val_batches`, no limit, as in RLinf's own runner.
         evaluate, save, _ = check_progress(
             step, self.max_steps, runner.val_check_interval, runner.save_interval, 1.0
         )
         return evaluate, save
 
     def checkpoint(self, step: int) -> Path:
-        """In RLinf's place."""
+        """Return RLinf's folder for the checkpoint after `step`."""
         return checkpoints(self.cfg) / f"global_step_{step}"
 
     def save(self, step: int, folder: Path) -> None:
-        """RLinf's own checkpoint."""
+        """Write RLinf's own checkpoint of the actor."""
         actor = folder / "actor"
         actor.mkdir()
         self._run.saver.save_learners(str(actor.absolute()), step)
 
     def saved(self, step: int, folder: Path) -> None:
-        """As RLinf says it."""
+        """Show the same note as RLinf."""
         self.display.note(f"Saved checkpoint {folder}")
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
-        """To RLinf's loggers, with the times under RLinf's names, too."""
+        """Write metrics to RLinf's loggers, with times under RLinf's names as well."""
         self._outlet.log(batch, {**metrics, **in_rlinf_words(metrics)})
 
     def finished(self) -> None:
-        """RLinf may end the process with its own exit status."""
+        """Close the loggers, and clear the failure status that RLinf keeps for the end of the process."""
         self._outlet.close()
-        # Last: what fails before it ends the process with a failure's status.
+        # Last: an error before this line must end the process with a failure's status.
         compat.clear_failure()
 
     def _initialise(self, fleet: Fleet) -> None:
@@ -155,8 +156,8 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             Cluster(),
             name=f"async_{name}",
             placement_strategy=NodePlacementStrategy([0]),
-            # Every env shard may wait in it at the same time.
-            # The most that Ray takes, and what RLinf's own `Channel.create` gives.
+            # All env shards may wait in this process at the same time. Ray's largest number, as in RLinf's
+            # own `Channel.create`.
             max_concurrency=2**31 - 1,
             disable_distributed_log=True,
         )
@@ -165,7 +166,9 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
 
 @contextmanager
 def _leaving_quietly() -> Iterator[None]:
-    """An interrupt, whose end is recorded, shows no frames in scripts of RLinf's either."""
+    """Turn an interrupt, which is already recorded, into an exit, so that RLinf's scripts print no
+    traceback.
+    """
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -173,10 +176,10 @@ def _leaving_quietly() -> Iterator[None]:
 
 
 def check_classes(groups: Mapping[str, Any]) -> None:
-    """Refuse workers of RLinf's own, by group.
+    """Check that all worker groups are of this package's classes.
 
     Raises:
-        TypeError: some are.
+        TypeError: a group is of RLinf's own.
     """
     for name, group in groups.items():
         if not hasattr(group, "plugin_version"):
@@ -187,10 +190,10 @@ def check_classes(groups: Mapping[str, Any]) -> None:
 
 
 def _reward_workers(cfg: DictConfig, group: Any) -> list[Any]:
-    """Ray's handles of the workers that score what environments show, if the run has a reward model.
+    """Return Ray's handles of the reward workers, if the run has a reward model.
 
     Raises:
-        ValueError: it has one, and no workers to hold it.
+        ValueError: it has a reward model and no reward workers.
     """
     if not scored_by_workers(plain(cfg)):
         return []
@@ -203,5 +206,7 @@ def _reward_workers(cfg: DictConfig, group: Any) -> list[Any]:
 
 
 def _actors(group: Any) -> list[Any]:
-    """Ray's handles of a worker group of RLinf, whose own calls answer a failure by killing the driver."""
+    """Return Ray's handles of a worker group. They are called directly, as RLinf's group kills the driver on
+    a failure.
+    """
     return [worker.worker for worker in group.worker_info_list]

@@ -30,28 +30,28 @@ OFFLOAD_KEYS = {
     "env.train.enable_offload": "simulators go on while the learner works",
     "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
 }
-"""RLinf's keys that move a part off its accelerator while another works, and the reason against each."""
+"""RLinf's keys that move a part off its accelerator while another works, and the reason to refuse each."""
 
 PER_STEP, TERMINAL, HISTORY = "per_step", "terminal", "history_buffer"
 REWARD_MODES = (PER_STEP, TERMINAL, HISTORY)
-"""RLinf's `reward.reward_mode`: the model scores what every decision led to, only ends of episodes, or what
-was seen up to every decision."""
+"""RLinf's `reward.reward_mode`: the reward model scores the result of every decision, only ends of episodes,
+or the history up to every decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RLinfSettings(RunSettings):
-    """Everything that the asynchronous workers need beyond RLinf's own config."""
+    """The settings that the asynchronous workers need besides RLinf's own config."""
 
     loss: str
     advantage: str
     takes_turns: bool = False
-    """True if learner, inference and simulators are offloaded while another of them works."""
+    """True if learner, inference or simulators are offloaded while another of them works."""
     reward_workers: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-    """Ray's handles of RLinf's reward workers, in the order of the ranks, once they have started."""
+    """Ray's handles of RLinf's reward workers, in the order of their ranks; set once they have started."""
 
     @property
     def has_critic(self) -> bool:
-        """True if advantages are estimated with values."""
+        """True if advantages are computed from values."""
         return self.advantage == GAE_TYPE
 
     @property
@@ -61,19 +61,19 @@ class RLinfSettings(RunSettings):
 
     @property
     def restartable(self) -> frozenset[str]:
-        """As of every host; none where processes leave their accelerators to each other in turn."""
+        """As in `RunSettings`; empty if processes take turns on their accelerators."""
         return frozenset() if self.takes_turns else super().restartable
 
     @classmethod
     def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> RLinfSettings:
-        """Resolve every `auto`.
+        """Read the settings from a config, with every `auto` resolved.
 
         Args:
             cfg: RLinf's config as plain data.
-            sizes: processes per component.
+            sizes: the number of processes of each component.
 
         Raises:
-            ValueError: sizes that do not fit together, with the nearest that do.
+            ValueError: sizes do not fit together; with the nearest ones that do.
         """
         train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
         plan = _plan(cfg, asynchrony, sizes)
@@ -93,10 +93,10 @@ class RLinfSettings(RunSettings):
             buckets=_buckets(cfg, asynchrony, plan, most),
             loss=str(algorithm["loss_type"]),
             advantage=str(algorithm["adv_type"]),
-            # RLinf's actor passes no `normalize_advantages`, which GAE then takes for True.
+            # RLinf's actor does not pass `normalize_advantages`, and its default in GAE is True.
             normalizes=algorithm["adv_type"] == GAE_TYPE,
             seed=int(actor.get("seed", 0)),
-            # RLinf's -1 is never, which is 0 here.
+            # -1 means never in RLinf; here 0 does.
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
             skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
@@ -137,7 +137,9 @@ class RLinfSettings(RunSettings):
             )
 
     def _other_total(self, per_step: int) -> str:
-        """The number of environments nearest to that of the plan which keeps the micro-batch as it is."""
+        """Return, as the end of a sentence, the nearest number of environments that keeps the micro-batch
+        size.
+        """
         plan = self.plan
         each = per_step // math.gcd(per_step, plan.rollout_epochs * self.horizon)
         each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
@@ -146,10 +148,10 @@ class RLinfSettings(RunSettings):
 
 
 def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Episodes that are no whole number of chunks of actions."""
+    """Yield a reason if an episode is not a whole number of action chunks."""
     chunk = int(cfg["actor"]["model"]["num_action_chunks"])
     for mode in ("train", "eval") if _evaluating(cfg) else ("train",):
-        # RLinf asks for it in evaluation, too, and says so.
+        # RLinf requires it for evaluation, too.
         steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
         if steps % chunk:
             nearest = nearest_multiple(steps, chunk)
@@ -161,7 +163,9 @@ def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
-    """Sizes to pad to: the captured one, or several for policies compiled for every size that they meet."""
+    """Return batch sizes to pad to: one for CUDA graphs, or several for compiled policies, as each size
+    compiles anew.
+    """
     if cfg["rollout"].get("enable_cuda_graph", False):
         return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
     skips_ended = asynchrony.skip.ended
@@ -170,14 +174,16 @@ def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, m
     )
     if not asynchrony.rollout.enabled:
         most = _all_in_flight(cfg, asynchrony, plan)
-    # A request of a shard, some of whose episodes have ended, has any size.
+    # Once some episodes have ended, a shard's request may have any size.
     return buckets_up_to(most, least=1 if skips_ended else plan.envs_per_shard) if pads else ()
 
 
 def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:
-    """Environments in the largest batch while level 2 is off: of all shards that share a queue."""
+    """Return the environments in the largest batch while level 2 is off: those of all shards that share a
+    queue.
+    """
     queues = [plan.queue(shard) for shard in range(plan.shards)]
-    # As `loops.queues` divides the shards: in a deterministic run all stages of a rank share a queue.
+    # As in `loops.queues`: in a deterministic run all stages of a rank share a queue.
     sharing = Counter(queue[:1] if asynchrony.deterministic else queue for queue in queues)
     return max(sharing.values()) * max(plan.envs_per_shard, _evaluation(cfg).of_shard(plan))
 
@@ -207,10 +213,10 @@ def evaluation_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     ]
 
 
-ANNEALING = ("cosine", "torch_cosine")
-"""RLinf's `actor.optim.lr_scheduler` that end at the last of `total_training_steps`."""
-WARMING_UP = (None, "constant", "cosine")
-"""Those that read a warm-up; without the key it is constant."""
+ANNEALING_SCHEDULES = ("cosine", "torch_cosine")
+"""RLinf's values of `actor.optim.lr_scheduler` that need `total_training_steps`."""
+WARM_UP_SCHEDULES = (None, "constant", "cosine")
+"""Values that have a warm-up; without the key the schedule is constant."""
 
 
 def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -221,15 +227,15 @@ def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     if optim.get("total_training_steps") is not None:
         return []
     schedule, ratio = optim.get("lr_scheduler"), optim.get("lr_warmup_steps_ratio") or 0
-    counts_by_ratio = ratio > 0 and (optim.get("lr_warmup_steps") or -1) < 0 and schedule in WARMING_UP
-    if schedule not in ANNEALING and not counts_by_ratio:
+    counts_by_ratio = ratio > 0 and (optim.get("lr_warmup_steps") or -1) < 0 and schedule in WARM_UP_SCHEDULES
+    if schedule not in ANNEALING_SCHEDULES and not counts_by_ratio:
         return []
-    name = "lr_scheduler" if schedule in ANNEALING else "lr_warmup_steps_ratio"
+    name = "lr_scheduler" if schedule in ANNEALING_SCHEDULES else "lr_warmup_steps_ratio"
     steps = last_step(cfg["runner"])[1]
     return [
         Reason(
             f"actor.optim.{name}={optim[name]} needs actor.optim.total_training_steps, which the config "
-            "lacks; RLinf's schedule goes on once in a global step, after all of its optimizer steps, and "
+            "lacks; RLinf's schedule advances once in a global step, after all of its optimizer steps, and "
             f"this run has {steps} global steps: set actor.optim.total_training_steps={steps}",
             f"++actor.optim.total_training_steps={steps}",
         )
@@ -254,9 +260,10 @@ def interval_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
 
 
 def _group_size(cfg: Mapping[str, Any]) -> int:
-    """Environments that stay together: those that begin alike, and those whose advantages are compared.
+    """Return the size of groups that stay in one shard: of equal initial states, and of compared advantages.
 
-    RLinf compares `algorithm.group_size` neighbours, whatever `env.train.group_size` says of their starts.
+    RLinf compares `algorithm.group_size` neighbours; `env.train.group_size` neighbours have equal initial
+    states.
     """
     alike = int(cfg["env"]["train"].get("group_size") or 1)
     algorithm = cfg["algorithm"]
@@ -285,8 +292,9 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
 
 
 def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield why steps after the end of an episode count in the training of `cfg`, RLinf's config as plain
-    data, so that `async.skip.ended` leaves none out; each with the override by which they would not.
+    """Yield the reasons why steps after the end of an episode count in the training of `cfg` (plain data).
+
+    With one of them `async.skip.ended` leaves no steps out; each has the override that removes it.
     """
     yield from counts_on(cfg["env"]["train"])
     if scored_by_workers(cfg) and lookup(cfg, "reward.history_reward_assign"):
@@ -302,17 +310,19 @@ def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def overlap(asynchrony: AsyncConfig) -> bool:
-    """Return True if training and rollouts go on at the same time."""
+    """Return True if training and rollouts overlap in time."""
     return asynchrony.train.enabled or asynchrony.streamer.enabled
 
 
 def offloading(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    """Return True if a run of `cfg`, RLinf's config as plain data, has to take turns."""
+    """Return True if the parts of a run of `cfg` (plain data) take turns on their accelerators."""
     return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOAD_KEYS)
 
 
 def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
-    """Return True if RLinf's reward workers score what environments show; a robot's asks one by itself."""
+    """Return True if RLinf's reward workers score observations. A real robot's env worker calls its own
+    reward model.
+    """
     return bool(lookup(cfg, "reward.use_reward_model")) and not lookup(cfg, "reward.standalone_realworld")
 
 
@@ -354,11 +364,11 @@ def size_reasons(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
 
 
 def last_step(runner: Mapping[str, Any] | DictConfig) -> tuple[str, int]:
-    """The key by which a run ends, and the number of its last step, by the section `runner` of its config."""
+    """Return the key in the section `runner` that ends the run, and the number of the last step."""
     epochs, most = runner.get("max_epochs"), runner.get("max_steps")
     if epochs is None:
         raise ValueError("the config gives no runner.max_epochs, which RLinf needs")
-    # As RLinf's `set_max_steps`: an epoch is one step, and a negative number of steps is no bound.
+    # As RLinf's `set_max_steps`: an epoch is one step, and a negative `max_steps` means no limit.
     if most is not None and 0 <= int(most) < int(epochs):
         return "runner.max_steps", int(most)
     return "runner.max_epochs", int(epochs)

@@ -1,4 +1,4 @@
-"""Reads the definitions of a Python package from its sources: nothing of it is imported."""
+"""Reads the definitions of a Python package from its sources, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Sources:
-    """The sources of a package; a place in them is `module:name`, wherever that is imported from."""
+    """The sources of a package. A place is `module:name`, also for a name that the module imports."""
 
     def __init__(self, root: Path) -> None:
         """`root`: the folder of the package."""
@@ -22,12 +22,13 @@ class Sources:
         return self._find(*_parts(place)) is not None
 
     def members(self, place: str) -> set[str]:
-        """Names that instances of a class have: methods, class variables, and attributes that methods of it
-        or of its bases set."""
+        """Return the names of a class and its bases: methods, class variables, and attributes set in
+        methods.
+        """
         return self._members(*_parts(place))
 
     def keys_given(self, place: str, method: str) -> set[str]:
-        """The keys of the dictionary that a method of a class returns, where it is written out."""
+        """Return the keys of the dictionaries that a method returns as literals."""
         class_place = self._find(*_parts(place))
         body = (
             class_place[1].body
@@ -45,7 +46,9 @@ class Sources:
         return {key.value for key in keys if isinstance(key, ast.Constant) and type(key.value) is str}
 
     def given_to(self, function: str, file: str) -> set[str]:
-        """The words that calls of `function` begin with in a file of the package."""
+        """Return the string literals that are first arguments of calls of `function` in a file of the
+        package.
+        """
         path = self.root / file
         calls = [node for node in ast.walk(_syntax_tree(path)) if isinstance(node, ast.Call)]
         own_calls = [
@@ -57,7 +60,9 @@ class Sources:
         }
 
     def compared_with(self, name: str, file: str) -> set[str]:
-        """The words that a variable, an attribute or a key called `name` is compared with in a file."""
+        """Return the string literals with which a file compares a variable, an attribute or a key called
+        `name`.
+        """
         return {
             word
             for node in ast.walk(_syntax_tree(self.root / file))
@@ -67,7 +72,9 @@ class Sources:
         }
 
     def assigned(self, name: str, file: str) -> set[str]:
-        """What a file assigns to below a variable called `name`, as dotted names without it."""
+        """Return the attributes of a variable called `name` that a file assigns to, as dotted names without
+        `name`.
+        """
         targets = [
             _dotted(target)
             for node in ast.walk(_syntax_tree(self.root / file))
@@ -77,7 +84,7 @@ class Sources:
         return {chain.removeprefix(f"{name}.") for chain in targets if chain.startswith(f"{name}.")}
 
     def values_of(self, place: str) -> dict[str, str]:
-        """The words that the body of a class gives to names, as an enumeration does."""
+        """Return {name: string literal} of the assignments in the body of a class, such as an enumeration."""
         found = self._find(*_parts(place))
         body = found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else []
         return {
@@ -90,7 +97,7 @@ class Sources:
         }
 
     def registered(self, registry: str, file: str) -> dict[str, str]:
-        """The words of a registry by its attributes: `Registry.A = Registry.register("a")`."""
+        """Return {"A": "a"} for every `Registry.A = Registry.register("a")` in a file."""
         return {
             target.attr: word
             for node in ast.walk(_syntax_tree(self.root / file))
@@ -102,7 +109,7 @@ class Sources:
         }
 
     def listed(self, name: str, file: str) -> set[str]:
-        """The last names of what a variable of a file is given, such as `A` of `{Registry.A}`."""
+        """Return the attribute names in the value of a file's variable, such as `A` in `{Registry.A}`."""
         values = [
             node.value
             for node in _syntax_tree(self.root / file).body
@@ -117,16 +124,18 @@ class Sources:
         module, definition = place
         if not isinstance(definition, ast.ClassDef):
             return set()
-        # A base that is written `module.Class` is left out; its members are then reported as missing.
+        # A base that is written as `module.Class` is not followed; its members are then reported as missing.
         bases = [base.id for base in definition.bases if isinstance(base, ast.Name)]
         return _own(definition).union(*(self._members(module, base) for base in bases))
 
     def _find(self, module: str, name: str) -> tuple[str, ast.stmt] | None:
-        """The module that defines a name of `module`, and the definition; None if that is elsewhere."""
+        """Return the module that defines a name of `module`, and the definition; None if it is outside of the
+        package.
+        """
         path = self._path(module)
         if path is None:
             return None
-        # The top level of the module alone: a name that is defined under `if` or `try` is not found.
+        # Only the module's top level: a name defined under `if` or `try` is not found.
         for node in _syntax_tree(path).body:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name:
                 return module, node
@@ -149,7 +158,7 @@ class Sources:
 
 @cache
 def sources_of(package: str) -> Sources | None:
-    """Return the sources that `import` would load in this process; None where it finds no package."""
+    """Return the sources that `import` would load in this process; None if it finds no package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -162,7 +171,7 @@ def _parts(place: str) -> tuple[str, str]:
 
 
 def _imported_module(module: str, node: ast.ImportFrom, path: Path) -> str:
-    """The module that an import names, which may be relative to `module`."""
+    """Return the absolute name of the module in an import, which may be relative to `module`."""
     if not node.level:
         return node.module or ""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
@@ -190,7 +199,7 @@ def _own(definition: ast.ClassDef) -> set[str]:
 
 
 def _dotted(node: ast.AST) -> str:
-    """An attribute of attributes of a variable, as it is written; empty for anything else."""
+    """Return a chain of attributes of a variable as written; empty for other expressions."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
@@ -205,7 +214,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """A word that is written out, or those of a list, a tuple or a set of them."""
+    """Yield a string literal, or those in a list, a tuple or a set."""
     for each in getattr(node, "elts", [node]):
         if isinstance(each, ast.Constant) and isinstance(each.value, str):
             yield each.value

@@ -1,6 +1,6 @@
-"""Records of the steps of RLinf's own runner, in the form of any other run's.
+"""Records the steps of RLinf's own runner, in the same form as those of other runs.
 
-The runner, its workers and what they compute are untouched: this listens to its logger, in the driver.
+The runner and its workers are unchanged: this module reads the calls of the runner's logger, in the driver.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlinf_async.observe.summary import RunSummary, Tally
 
 
 class ObservedRunner:
-    """Makes RLinf's runner of a run, with its logger heard; to be called in the place of its class."""
+    """Builds RLinf's runner with a `HeardLogger`; called instead of the runner's class."""
 
     def __init__(self, runner_class: Callable[..., Any]) -> None:
         self._runner_class = runner_class
@@ -47,17 +47,19 @@ class ObservedRunner:
         return runner
 
     def summary(self, faults: FaultCounts) -> RunSummary:
-        """Return the sum of the steps so far, if there are any."""
+        """Return the summary of the steps so far."""
         return self._records.summary(faults) if self._records is not None else no_steps(faults)
 
 
 class HeardLogger:
-    """RLinf's metric logger, whose calls are passed on; `remake` gives another for one that fails."""
+    """Passes calls on to RLinf's metric logger, and records them; `remake` builds another logger after a
+    failure.
+    """
 
     def __init__(
         self, logger: Any, records: StockRecords, *, remake: Callable[[], Any] | None = None
     ) -> None:
-        # The outlet makes a logger at once, and another after a failure: the first is RLinf's own.
+        # The outlet takes a logger at once, and another after a failure: the first one is RLinf's own.
         makers = chain([lambda: logger], repeat(remake or (lambda: logger)))
         self._logger = logger
         self._records = records
@@ -68,7 +70,7 @@ class HeardLogger:
 
     def log(self, data: Mapping[str, Any], step: int, backend: Any = None, **keywords: Any) -> None:
         self._outlet.log(step, data, backend=backend, **keywords)
-        if "worker_group_name" not in keywords:  # one worker's part of what is logged beside it
+        if "worker_group_name" not in keywords:  # one worker's part, which is also in the metrics of the step
             self._records.hear(data, step)
 
     def finish(self) -> None:
@@ -77,14 +79,15 @@ class HeardLogger:
 
 
 class StockRecords:
-    """The run directory of a run of RLinf's own loop: config, facts, metrics, status, summary, and its steps.
+    """Writes the run directory of a run of RLinf's own loop: config, facts, metrics, status, summary and
+    steps.
 
-    RLinf logs a step in parts, of which the times come once. A step lasts until then from when those of the
-    step before came, so that what is logged between two steps counts, as it does where levels are on.
+    RLinf logs a step in parts, one of them with its times. A step lasts from the times of the step before to
+    its own, so that work between two steps counts, as in runs with levels on.
     """
 
     def __init__(self, cfg: DictConfig, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin the directory; files of an earlier run have been moved aside."""
+        """Begin the directory, after files of an earlier run were moved aside."""
         self._now = now
         self._env_steps = env_steps_of(cfg)
         self._trajectories = int(cfg.env.train.total_num_envs) * int(cfg.env.train.get("rollout_epoch", 1))
@@ -110,7 +113,7 @@ class StockRecords:
         self._is_finished = False
 
     def hear(self, data: Mapping[str, Any], step: int) -> None:
-        """Take in a part of what is logged of `step`, which RLinf counts from 0."""
+        """Take a part of the metrics of `step`, which RLinf counts from 0."""
         if self._step is not None and step != self._step:
             self._write()
         self._step = step
@@ -123,7 +126,7 @@ class StockRecords:
             self._step_end = now
 
     def finish(self) -> None:
-        """Sum up. RLinf closes its logger more than once."""
+        """Write the summary, once: RLinf closes its logger more than once."""
         self._write()
         if not self._is_finished and self._step_end is not None:
             self._run_dir.write_summary(self.summary(count_failures(self._run_dir.path)).as_dict())
@@ -131,7 +134,9 @@ class StockRecords:
         self._is_finished = True
 
     def summary(self, faults: FaultCounts) -> RunSummary:
-        """Return the sum of the steps so far: every trajectory that RLinf's own loop collects is trained."""
+        """Return the summary of the steps so far. RLinf's own loop trains every trajectory that it
+        collects.
+        """
         trajectories = self._trajectories * self._written
         return self._tally.summary(Ledger(produced=trajectories, trained=trajectories), faults)
 
@@ -148,7 +153,7 @@ class StockRecords:
 
     def _report(self, parts: Mapping[str, float], step: int) -> StepReport:
         seconds = parts["async/step_seconds"]
-        # An env worker steps its pipeline stages, which are env shards here, one after the other.
+        # RLinf's env worker steps its pipeline stages (env shards here) one after the other.
         each = {"env": self._stages}
         work = {name: sum(parts.get(tag, 0.0) for tag in tags) for name, tags in WORK_METRICS.items()}
         shares = {name: min(1.0, took / each.get(name, 1) / seconds) for name, took in work.items()}

@@ -1,4 +1,4 @@
-"""A training run, wired like RLinf's own entry scripts for embodied agents."""
+"""Starts a training run, in the same way as RLinf's entry scripts for embodied agents."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
-    """Run `cfg`, with RLinf's stock workers where its async block turns every level off.
+    """Run `cfg`; with every level off, RLinf's stock workers run.
 
-    `dashboard`: whether a cluster that is started for this run serves Ray's dashboard, a dozen processes
-    that execute what they are sent.
+    `dashboard`: whether a Ray cluster that is started for this run has the dashboard, a dozen processes that
+        execute code sent to them.
     """
     active = asks_for_levels(cfg)
     if active:
-        PROCESS_HOOKS.install()  # Hydra does so as well, where it finds its plugins
-    # RLinf's own workers, too, take their platform from us where there is no accelerator.
+        PROCESS_HOOKS.install()  # Hydra does so as well, if it finds its plugins
+    # RLinf's own workers also need our CPU platform on machines without an accelerator.
     load_in_workers(active)
     if active:
         _launch(cfg, EmbodiedRunner, dashboard=dashboard)
@@ -69,10 +69,10 @@ def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
 
 
 def _reward(cfg: DictConfig) -> dict[str, Any]:
-    """The class of the reward workers, if the run has a reward model.
+    """Return {"reward": class of the reward workers}, if the run has a reward model.
 
     Raises:
-        ValueError: it is behind a server that RLinf's own script would start.
+        ValueError: the reward model needs a server that only RLinf's own script starts.
     """
     if not scored_by_workers(plain(cfg)):
         return {}
@@ -99,17 +99,18 @@ def _actor(cfg: DictConfig) -> Any:
 
 
 def launch(cfg: DictConfig, runner_class: object, *, dashboard: bool = False, **workers: object) -> None:
-    """Start Ray, the `workers` of RLinf by component, and their runner, and train."""
+    """Start Ray, RLinf's `workers` by component and their runner, and train."""
     with starting_ray(say=RunDisplay().note, options={"include_dashboard": dashboard}):
         _run(cfg, runner_class, **workers)
 
 
 def _run(cfg: DictConfig, runner_class: Any, **workers: Any) -> None:
-    # In the order of RLinf's scripts: it counts the processes of components, for which it starts the cluster.
+    # In the order of RLinf's scripts: `validate_cfg` counts the processes of components, and starts the
+    # cluster for that.
     cfg = validate_cfg(cfg)
     cluster = Cluster(cluster_cfg=cfg.cluster, distributed_log_dir=cfg.runner.per_worker_log_path)
     placement = HybridComponentPlacement(cfg, cluster)
-    # After the cluster, whose start takes SIGUSR1 for itself.
+    # After the cluster, which installs its own handler of SIGUSR1.
     hear_worker_groups()
     groups = {
         name: worker.create_group(cfg).launch(

@@ -1,4 +1,4 @@
-"""The rollouts of a shard: what its environments show, and what RLinf's actor trains on, as pieces."""
+"""The outputs of a shard's environments, and its rollouts in the form that RLinf's actor trains on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.observe.episodes import MODEL_REWARDS
 
 OUTCOME_FIELDS = ("rewards", "dones", "terminations", "truncations", "intervene_actions", "intervene_flags")
-"""Results of a chunk of steps, beside observations."""
+"""Results of a chunk of steps, besides observations."""
 INFO_KEYS = ("success", "episode", "final_info")
-"""Keys of the information of a step that RLinf's reward models are told."""
+"""Keys of a step's `info` that RLinf's reward models get."""
 
 
 @dataclass(kw_only=True)
@@ -30,54 +30,55 @@ class EnvStep:
 
     obs: dict[str, Any]
     final_obs: dict[str, Any] | None = None
-    """The last observations of episodes that others have followed."""
+    """The last observations of episodes that were reset."""
     rewards: torch.Tensor | None = None
-    """[B, C]; none at the beginning of a rollout."""
+    """[B, C]; None at the start of a rollout."""
     dones: torch.Tensor | None = None
-    """[B, C] bool, as are `terminations` and `truncations`; none in an evaluation."""
+    """[B, C] bool, as are `terminations` and `truncations`; None in an evaluation."""
     terminations: torch.Tensor | None = None
     truncations: torch.Tensor | None = None
     intervene_actions: torch.Tensor | None = None
-    """[B, C x A]: what a hand did in the place of the actions before."""
+    """[B, C x A]: actions of a human intervention, which replaced the policy's."""
     intervene_flags: torch.Tensor | None = None
-    """[B, C] bool: where it did."""
+    """[B, C] bool: the steps with an intervention."""
     infos: dict[str, Any] | None = None
-    """Further facts for reward models: success, and statistics of episodes."""
+    """Further inputs of reward models: success, and statistics of episodes."""
     model_rewards: torch.Tensor | None = None
-    """[B, 1] or [B, C]: the part of the rewards that a reward model has given, before it was weighted."""
+    """[B, 1] or [B, C]: a reward model's part of the rewards, before its weight."""
     spread: tuple[torch.Tensor, list[int]] | None = None
-    """[B, 1], and a number of decisions for each environment: a reward that all of the last so many get, this
-    one among them, which has it already."""
+    """A reward [B, 1], and a number n of decisions for each environment: the reward belongs to the last n
+    decisions. The last of them already includes it."""
 
     @classmethod
     def of(cls, output: Any) -> EnvStep:
-        """From an env output of RLinf, whose newest form keeps what came of the steps in its `transition`."""
+        """Convert an env output of RLinf; newer versions have the results in its `transition`."""
         outcome = getattr(output, "transition", output)
-        told = {name: getattr(outcome, name) for name in OUTCOME_FIELDS}
+        results = {name: getattr(outcome, name) for name in OUTCOME_FIELDS}
         infos = getattr(output, "env_infos", None) or {}
         kept_infos = {name: infos[name] for name in INFO_KEYS if name in infos}
-        return cls(obs=output.obs, final_obs=output.final_obs, infos=kept_infos or None, **told)
+        return cls(obs=output.obs, final_obs=output.final_obs, infos=kept_infos or None, **results)
 
     def __post_init__(self) -> None:
         self.obs = _policy_fields(self.obs)
         self.final_obs = None if self.final_obs is None else _policy_fields(self.final_obs)
 
     def rewards_with(self, values: torch.Tensor | None, algorithm: Any) -> torch.Tensor | None:
-        """The rewards of environments that reset themselves, as RLinf completes them, [B, C].
+        """Return the rewards [B, C] of environments with auto_reset, with bootstrapped values as RLinf adds
+        them.
 
-        Where an episode was cut, or with another `bootstrap_type` than `standard` has ended, the value of its
-        last observation is added to the last reward.
+        The value of the final observation is added to the last reward of a truncated episode; with a
+        `bootstrap_type` other than `standard`, of every ended episode.
 
         Args:
             values: [B, 1], of the final observations.
-            algorithm: RLinf's section.
+            algorithm: RLinf's section `algorithm`.
         """
         if self.rewards is None or values is None or self.dones is None:
             return self.rewards
         standard = algorithm.get("bootstrap_type", "standard") == "standard"
         ends = self.truncations if standard else self.dones
         assert ends is not None, "the ends of a chunk come together"
-        # RLinf looks at the last step of a chunk alone (`compute_bootstrap_rewards`).
+        # RLinf looks only at the last step of a chunk (`compute_bootstrap_rewards`).
         last = ends[:, -1]
         rewards = self.rewards.clone()
         rewards[last, -1] += algorithm.gamma * values[last].reshape(-1).to(torch.float32)
@@ -91,47 +92,53 @@ class ShardOutput:
     env: EnvStep
     info: dict[str, torch.Tensor] = field(default_factory=dict)
     playing: Playing | None = None
-    """Those of whom the next decision is; None for all."""
+    """The environments of the next decision; None for all."""
 
 
 class Trajectory:
-    """A rollout of the environments of a shard, field by field, of [T or T + 1, B, ...].
+    """A rollout of a shard's environments: fields [T, B, ...] or [T + 1, B, ...].
 
-    `actions`, `intervene_flags`, `prev_logprobs`, `versions` and the tree `forward_inputs` have T decisions,
-    `rewards` what came of them; `dones`, `terminations`, `truncations` and `prev_values` belong to T + 1
-    observations. RLinf's actor computes with these names and shapes.
+    `actions`, `intervene_flags`, `prev_logprobs`, `versions`, `rewards` and the tree `forward_inputs` have a
+    row for each of T decisions; `dones`, `terminations`, `truncations` and `prev_values` for each of T + 1
+    observations. RLinf's actor expects these names and shapes.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = defaultdict(list)
 
     def see(self, step: EnvStep, rewards: torch.Tensor | None, values: torch.Tensor | None) -> None:
-        """Add an observation, its value, and what came of the decision before it."""
+        """Add an observation, its value, and the results of the decision before it."""
         ends = {name: getattr(step, name) for name in ("dones", "terminations", "truncations")}
         self._add({**ends, "rewards": rewards, "prev_values": values})
 
     def decide(self, inputs: Tree, logprobs: torch.Tensor, *, version: int) -> None:
-        """Add a decision on the observation that was seen last, by one policy version.
+        """Add a decision of one policy version on the last observation.
 
         Args:
-            inputs: [B, ...], what the policy wants to be scored with; its `action` was acted.
+            inputs: [B, ...], the policy's inputs for scoring the decision; `action` was executed.
         """
         action: Any = inputs.get("action")
-        no_hand = None if action is None else torch.zeros_like(action, dtype=torch.bool)
-        # Environments may have set another default type, in which a version would be rounded.
+        no_intervention = None if action is None else torch.zeros_like(action, dtype=torch.bool)
+        # The type is explicit, as environments may have set a default type that rounds versions.
         made_by = torch.full((len(logprobs), 1), float(version), dtype=torch.float32)
         present_inputs = {name: value for name, value in inputs.items() if value is not None}
-        self._add({"actions": action, "intervene_flags": no_hand, "forward_inputs": present_inputs or None})
+        self._add(
+            {
+                "actions": action,
+                "intervene_flags": no_intervention,
+                "forward_inputs": present_inputs or None,
+            }
+        )
         self._add({"prev_logprobs": logprobs, "versions": made_by})
 
     def correct(self, actions: torch.Tensor, flags: torch.Tensor) -> None:
-        """A hand acted in the place of the last decision, if there was one.
+        """Replace actions of the last decision, if there is one, by those of a human intervention.
 
         Args:
             actions: [B, C x A].
-            flags: [B, C] bool; or [B], of whole chunks.
+            flags: [B, C] bool; or [B], for whole chunks.
         """
-        # At the start of a rollout: the hand acted in the rollout before, which has been handed over.
+        # At the start of a rollout the intervention belongs to the rollout before, which is complete.
         if not self._rows["actions"]:
             return
         steps = flags.reshape(len(flags), -1, 1)
@@ -143,23 +150,24 @@ class Trajectory:
         self._rows["intervene_flags"][-1] = steps.expand_as(by_hand).flatten(1)
         inputs = self._rows["forward_inputs"][-1]
         inputs["action"] = mixed
-        # As RLinf's `update_last_actions` (0.3 and main): the policy did not act.
+        # As RLinf's `update_last_actions` (0.3 and main): the policy did not choose this action.
         inputs.pop("model_action", None)
 
     def spread(self, rewards: torch.Tensor, decisions: Sequence[int]) -> None:
-        """Add a reward to the decisions before the last one, which has it already.
+        """Add a reward to earlier decisions; the last decision already includes it.
 
         Args:
             rewards: [B, 1].
-            decisions: how many of the last get it, for each of B; those of rollouts before are out of reach.
+            decisions: for each environment, the number of last decisions that get the reward; decisions of
+                earlier rollouts do not get it.
         """
         for env, number in enumerate(decisions):
-            # For 0 the slice would be all rows but the last.
+            # With 0 the slice would be all rows but the last.
             for row in self._rows["rewards"][-number:-1] if number else ():
                 row[env] += rewards[env]
 
     def whole(self) -> Tree:
-        """All of it."""
+        """Return all fields, stacked."""
         return {name: _stack_rows(rows) for name, rows in self._rows.items() if rows}
 
     def _add(self, fields: Mapping[str, Any]) -> None:
@@ -175,10 +183,10 @@ def _stack_rows(rows: Sequence[Any]) -> Any:
 
 
 def _policy_fields(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an observation that policies are shown; None for a field that is not there."""
-    told = observation.get("task_descriptions")
+    """Return the fields of an observation that policies get; None for a missing field."""
+    descriptions = observation.get("task_descriptions")
     fields = {name: _on_cpu(observation.get(name)) for name in OBSERVED_FIELDS}
-    return {**fields, "task_descriptions": None if told is None else list(told)}
+    return {**fields, "task_descriptions": None if descriptions is None else list(descriptions)}
 
 
 def _on_cpu(value: Any) -> Any:
@@ -186,13 +194,13 @@ def _on_cpu(value: Any) -> Any:
 
 
 class ShardRecorder(Recorder[ShardOutput]):
-    """Records what RLinf's workers would, chunk step by chunk step, for one rollout epoch."""
+    """Records the fields that RLinf's workers would, for one rollout epoch."""
 
     def __init__(
         self, ticket: Ticket, *, settings: RLinfSettings, cfg: DictConfig, episodes: Episodes
     ) -> None:
         env = cfg.env.train
-        # As RLinf's `_run_interact_once`: otherwise each chunk tells of the whole rollout so far.
+        # As RLinf's `_run_interact_once`: otherwise each chunk has statistics of the whole rollout so far.
         every_end = bool(env.auto_reset or env.ignore_terminations)
         super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
         self._algorithm, self._resets = cfg.algorithm, bool(env.auto_reset)
@@ -207,12 +215,12 @@ class ShardRecorder(Recorder[ShardOutput]):
     def see(self, output: ShardOutput, answer: Mapping[str, Any]) -> None:
         step = output.env
         if step.intervene_actions is not None:
-            assert step.intervene_flags is not None, "a hand says where it acted"
+            assert step.intervene_flags is not None, "an intervention has flags"
             self._trajectory.correct(step.intervene_actions, step.intervene_flags)
-        # As RLinf's `compute_bootstrap_rewards`: without `auto_reset` nothing is added to rewards.
+        # As RLinf's `compute_bootstrap_rewards`: without `auto_reset` no values are added to rewards.
         values = answer["bootstrap_values"] if self._resets else None
         self._trajectory.see(step, step.rewards_with(values, self._algorithm), answer["prev_values"])
-        # After `see`, which has added the row of this step: the last one is left out.
+        # After `see`, which added the row of this step, as `spread` leaves the last row out.
         if step.spread is not None:
             self._trajectory.spread(*step.spread)
         if step.model_rewards is not None:

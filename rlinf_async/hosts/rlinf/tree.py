@@ -1,9 +1,9 @@
-"""Reads which RLinf is here, and if our classes can extend it.
+"""Finds the RLinf that `import rlinf` would load, and checks whether our classes can extend it.
 
-RLinf's users have checkouts on `PYTHONPATH`, of which two different ones call themselves 0.3.0, and wheels.
-So what RLinf is here is decided by what `import rlinf` finds and by what its modules define, never by the
-metadata of an installed distribution. The sources are read rather than imported: importing RLinf's workers
-takes seconds and needs the packages of simulators and models.
+RLinf's users have wheels and checkouts on `PYTHONPATH`, and two different checkouts call themselves 0.3.0. So
+the check looks at the definitions in the modules that `import rlinf` finds, never at the metadata of an
+installed distribution. The sources are read rather than imported: importing RLinf's workers takes seconds and
+needs the packages of simulators and models.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES, OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 
 SUPPORTED_VERSIONS = "0.3.x, and the main branch that calls itself 0.4.0"
-"""The RLinf versions with which this package was run."""
+"""The RLinf versions that this package was run with."""
 
 
 @dataclass(frozen=True)
 class RLinfTree:
-    """An RLinf, such as `import rlinf` gives in this process."""
+    """An RLinf package: its folder, its version and the names that it lacks."""
 
     root: Path
     """The folder of the package."""
     version: str
-    """The version that it gives itself, or `of unknown version`."""
+    """The version by its project file or distribution, or `of unknown version`."""
     missing: tuple[str, ...]
-    """Names that our classes need and it does not have, as `Class` or `Class.member`, with what needs it."""
+    """Names that our classes need and this RLinf lacks, as `Class` or `Class.member`, each with its use."""
 
     def __str__(self) -> str:
         return f"RLinf {self.version} in {self.root}"
 
 
 def rlinf_tree() -> RLinfTree | None:
-    """Return the RLinf that is here; None where `import rlinf` finds none. Nothing of it is imported."""
+    """Return the RLinf that `import rlinf` would load, without importing it; None if there is none."""
     sources = sources_of("rlinf")
     return None if sources is None else read_tree(sources.root)
 
 
 @cache
 def read_tree(root: Path) -> RLinfTree:
-    """The RLinf whose package is in the folder `root`."""
+    """Return the RLinf in the package folder `root`."""
     return RLinfTree(root=root, version=_version(root), missing=tuple(_missing(Sources(root))))
 
 
 def check_rlinf() -> RLinfTree:
-    """The RLinf that is here, if our classes can extend it.
+    """Return the RLinf that `import rlinf` would load, if our classes can extend it.
 
     Raises:
-        ValueError: there is none, or it lacks what they need, with the remedy.
+        ValueError: there is none, or it lacks names that our classes need; with the remedy.
     """
     tree = rlinf_tree()
     if tree is None:
@@ -65,7 +65,7 @@ def check_rlinf() -> RLinfTree:
 
 
 def why_unserved(tree: RLinfTree) -> str:
-    """Why our classes cannot extend a tree, in one sentence."""
+    """Return a sentence on why our classes cannot extend `tree`."""
     return (
         f"{tree} is not one that rlinf-async can extend: it has no {', '.join(tree.missing)}; "
         f"supported are {SUPPORTED_VERSIONS}, and with async.mode=off RLinf runs by itself"
@@ -90,7 +90,7 @@ def _missing(sources: Sources) -> Iterator[str]:
 
 
 def _version(root: Path) -> str:
-    """Return the version of the tree by the project file beside it, or by an installed distribution."""
+    """Return the version in the project file beside the package, or of the installed distribution."""
     project = root.parent / "pyproject.toml"
     if project.is_file():
         match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)
@@ -100,6 +100,6 @@ def _version(root: Path) -> str:
         package = distribution("rlinf")
     except PackageNotFoundError:
         return "of unknown version"
-    # A checkout on PYTHONPATH hides an installed RLinf, whose version is another.
+    # A checkout on PYTHONPATH hides an installed RLinf, which may have another version.
     same = Path(str(package.locate_file("rlinf"))).resolve() == root.resolve()
     return package.version if same else "of unknown version"

@@ -1,4 +1,4 @@
-"""The weights of an RLinf actor that inference is to have."""
+"""The weights of an RLinf actor that are published to inference."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TYPES_OF_PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torc
 
 
 class Snapshot(ShardedWeights):
-    """The weights of an RLinf actor.
+    """Copies the weights of an RLinf actor.
 
-    What is sent and what the receiver has in the end is what RLinf's own weight syncers would send and
-    leave, whatever `weight_syncer.type` says.
+    The sent tensors, and the receiver's weights in the end, are the same as with RLinf's own weight syncers
+    of any `weight_syncer.type`.
     """
 
     def __init__(self, actor: Any) -> None:
-        # Rank 0 alone has memory to send from, as in RLinf (`_is_weight_sender`).
+        # Only rank 0 sends, as in RLinf (`_is_weight_sender`).
         super().__init__(actor.model, sends=actor._rank == 0)
         self._actor = actor
 
@@ -35,9 +35,11 @@ class Snapshot(ShardedWeights):
         return set(self._actor.param_names_need_sync)
 
     def types_to_send(self, names: Collection[str]) -> Types:
-        """As RLinf's: the type that its bucket syncer is told to send, else the receiver's."""
+        """Return the types as in RLinf: that of its bucket syncer, if one is configured, else the
+        receiver's.
+        """
         dtype = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
-        # RLinf's bucket syncer alone reads the key (`weight_syncer/base.py`).
+        # Only RLinf's bucket syncer reads the key (`weight_syncer/base.py`).
         if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
             return self.types
         trained = set(self._actor.param_names_need_sync).intersection(names)

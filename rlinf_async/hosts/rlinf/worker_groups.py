@@ -1,7 +1,8 @@
 """RLinf's worker groups: their reports of failures, and workers that are started on other nodes.
 
-A group prints the error and sends SIGUSR1 to its own process, once for every call that has failed. RLinf's
-handler then kills all actors, leaves Ray and exits, whatever the driver is doing. Here both become one error.
+For every failed call, a group prints the error and sends SIGUSR1 to its own process. RLinf's handler then
+kills all actors, leaves Ray and exits, whatever the driver is doing. Here the first failure becomes one
+error.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 GROUP_MODULE = "rlinf.scheduler.worker.worker_group"
 
 
-class PrintedWords:
-    """Collects the messages of the groups, in the place of `print`."""
+class PrintedErrors:
+    """Collects the error messages of worker groups, instead of `print`."""
 
     def __init__(self) -> None:
         self._messages: list[str] = []
@@ -30,10 +31,13 @@ class PrintedWords:
         self._messages.append(str(text))
 
     def first(self) -> str | None:
-        """The first failure in a line: whose call it was, and the last line of its error; None before."""
+        """Return the first failure as a line: the call, and the last line of its error; None without a
+        failure.
+        """
         if not self._messages:
             return None
-        # The words of RLinf's `worker_group.py`, `_wait_for_results` (0.3 and main), as is the prefix below.
+        # This separator and the prefix below are those of `_wait_for_results` in RLinf's `worker_group.py`
+        # (0.3 and main).
         call, _, error = self._messages[0].partition(": exception is ")
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return (
@@ -42,53 +46,55 @@ class PrintedWords:
 
 
 def hear_worker_groups() -> None:
-    """Have worker groups that fail raise one RuntimeError in the driver; called once its cluster is up."""
-    words = PrintedWords()
-    # The name is looked up in the module first; an RLinf that says it otherwise says it as ever.
-    vars(import_module(GROUP_MODULE))["print"] = words.note
-    TERMINATION.take_for_failure(signal.SIGUSR1, words.first)
+    """Have failed worker groups raise one RuntimeError in the driver; called once its cluster is up."""
+    errors = PrintedErrors()
+    # A module global hides the built-in `print`; an RLinf that reports otherwise is not affected.
+    vars(import_module(GROUP_MODULE))["print"] = errors.note
+    TERMINATION.take_for_failure(signal.SIGUSR1, errors.first)
 
 
 @dataclass(frozen=True)
 class StartedWorker:
-    """A worker, by the call of RLinf's that has started it."""
+    """A worker, and RLinf's call that started it."""
 
     allocate: Callable[..., Any]
-    """`Cluster.allocate` of the cluster, and its worker class."""
+    """RLinf's `Cluster.allocate`."""
     cluster: Any
     options: dict[str, Any]
 
     @property
     def node(self) -> int:
-        """RLinf's rank of its node."""
+        """The node's rank in RLinf."""
         return int(self.options["node_rank"])
 
     def on(self, node: int) -> StartedWorker:
-        """The same worker on another node."""
-        # RLinf's worker reads its node from the variable, its placement from the option: both have to agree.
+        """Return the same worker for another node."""
+        # RLinf's worker reads its node from the variable, and Ray places it by the option: both must agree.
         variables = {**self.options["env_vars"], "CLUSTER_NODE_RANK": str(node)}
         return replace(self, options={**self.options, "node_rank": node, "env_vars": variables})
 
 
 class StartedWorkers:
-    """The workers of a group by rank, each of which can be started again on another node."""
+    """The workers of a group by rank; each can be started again on another node."""
 
     def __init__(self) -> None:
         self._workers: dict[int, StartedWorker] = {}
 
     def start(self, allocate: Callable[..., Any], cluster: Any, **options: Any) -> Any:
-        """Have RLinf start a worker, and remember how; its handle."""
+        """Have RLinf start a worker, remember the call, and return the worker's handle."""
         return self._start(StartedWorker(allocate, cluster, options))
 
     def hand_over(self) -> StartedWorkers:
-        """Return the workers so far, which belong to one run; those of the next run are noted anew."""
+        """Return the workers started so far, which belong to one run, and forget them."""
         own = StartedWorkers()
         own._workers, self._workers = self._workers, {}
         return own
 
     def start_elsewhere(self, rank: int) -> tuple[Any, str] | None:
-        """Start the worker of `rank` on the node that has the fewest, of those that may hold it; its handle
-        and the address of the node. None if there is no such node.
+        """Start the worker of `rank` on the suitable node with the fewest workers.
+
+        Returns:
+            Its handle and the address of the node; None if there is no such node.
         """
         lost = self._workers[rank]
         nodes = [node for node in nodes_alike(lost) if node != lost.node]
@@ -100,13 +106,14 @@ class StartedWorkers:
 
     def _start(self, worker: StartedWorker) -> Any:
         self._workers[int(worker.options["worker_rank"])] = worker
-        # The options are the parameters of RLinf's `Cluster.allocate`, by their names.
+        # The options are keyword arguments of RLinf's `Cluster.allocate`.
         return worker.allocate(worker.cluster, **worker.options)
 
 
 def nodes_alike(worker: StartedWorker) -> list[int]:
-    """Nodes of the run that live, by rank: those of the worker's node group that have what its own node had,
-    as RLinf has numbered the accelerators and robots that the worker uses.
+    """Return the ranks of living nodes in the worker's node group with the same hardware as its own node.
+
+    The hardware must be the same, as the worker uses accelerators and robots by RLinf's numbers.
     """
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     had = _hardware(worker.cluster.get_node_info(worker.node))
@@ -119,4 +126,4 @@ def _hardware(node: Any) -> list[tuple[str, int]]:
 
 
 ENV_WORKERS = StartedWorkers()
-"""The env workers of a run that is starting, until its runner takes them over."""
+"""The env workers of a run that is starting, until its runner takes them (`hand_over`)."""

@@ -1,6 +1,7 @@
-"""The plugin in a worker process of RLinf: its platform, its models and environments, its base class.
+"""The plugin in a worker process of RLinf: the CPU platform, models and environments, and the workers' base
+class.
 
-Nothing here judges a config, which the driver has done before Ray starts.
+Workers do not check configs: the driver does so before Ray starts.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 
 EXT_MODULE = "RLINF_EXT_MODULE"
 USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""The variable that keeps the user's extension module while ours has its place."""
+"""The variable with the user's extension module, while ours is in RLinf's variable."""
 OWN_MODULE = "rlinf_async.plugin"
 WORKER_NAME = "WORKER_NAME"
 """The variable that RLinf sets in worker processes only."""
 
-# RLinf's `env_worker.py` imports `get_env_cls` by its name, so that both modules hold it.
+# RLinf's `env_worker.py` imports `get_env_cls` by name, so it must be replaced in both modules.
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
 
 
 class WorkerHooks:
-    """Installs and removes the hooks; installing twice is installing once.
+    """Installs and removes the hooks; a second install does nothing.
 
-    A worker process gets a CPU platform where it has no accelerator, the models and environments of entry
+    A worker process gets a CPU platform if it has no accelerator, the models and environments of entry
     points, and the user's extension module.
     """
 
@@ -41,16 +42,16 @@ class WorkerHooks:
         self.installed = False
 
     def install(self) -> None:
-        """Put the plugin into this process."""
+        """Install the plugin in this process."""
         if not self.installed:
-            # First: the user's extension module, which this loads, may call `register()` itself.
+            # Set first: the user's extension module, which `_put_in` loads, may call `register()` itself.
             self.installed = True
             self._put_in()
 
     def remove(self) -> None:
-        """Leave RLinf as it was."""
+        """Restore RLinf."""
         self.installed = False
-        # The last first: what was replaced twice gets its first value back.
+        # In reverse order: an attribute that was replaced twice gets its first value back.
         while self._undo:
             self._undo.pop()()
 
@@ -61,19 +62,20 @@ class WorkerHooks:
             _load_users_module()
         for name in ENV_MODULES:
             module = sys.modules.get(name)
-            # Where neither is loaded no environment is built: an env worker's class comes with its module.
+            # A process with neither module builds no environments: an env worker's class comes with its
+            # module.
             if module is not None:
                 self._replace(module, "get_env_cls", _choosing_env(module.get_env_cls))
 
     def _replace(self, owner: Any, name: str, value: Any, *, fallback: Any = None) -> None:
-        # From `__dict__`, and not by `getattr`, which would bind a classmethod: it is put back as it was.
+        # From `__dict__`: `getattr` would bind a classmethod, which could not be restored as it was.
         before = owner.__dict__.get(name, fallback)
         setattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
 
 
 WORKER_HOOKS = WorkerHooks()
-"""The hooks of this process, a worker of RLinf."""
+"""The hooks of this process, if it is a worker of RLinf."""
 
 
 WRONG_RUNNER = (
@@ -86,17 +88,17 @@ class InstallsPlugin:
     """A worker that installs the plugin in its process before RLinf loads the user's extension module."""
 
     def _load_user_extensions(self) -> None:
-        # First: RLinf's own loading only logs what goes wrong, and the user's module may count on the plugin.
+        # First: RLinf's own loading only logs errors, and the user's module may need the plugin.
         WORKER_HOOKS.install()
         super()._load_user_extensions()  # type: ignore[misc]
 
 
 class PluginWorker(InstallsPlugin):
-    """A worker in the place of one of RLinf's, with its config.
+    """The base class of workers that replace RLinf's.
 
-    The config is not in struct mode. RLinf asks in every pass for keys that most configs lack; in struct mode
-    OmegaConf answers by an error of its own, which it catches, and which keeps the frames of all its callers
-    with what they hold (the observations and answers of a pass) until the garbage collector comes by.
+    The config is not in struct mode. In every pass RLinf looks up keys that most configs lack; in struct mode
+    OmegaConf raises and catches an error for each, which keeps the frames of all callers, with the
+    observations and answers of a pass, alive until the next garbage collection.
     """
 
     cfg: DictConfig
@@ -107,7 +109,7 @@ class PluginWorker(InstallsPlugin):
 
 
 def _load_users_module() -> None:
-    """Load the extension module that the user has named, as RLinf does."""
+    """Load the user's extension module, as RLinf does."""
     if name := os.environ.get(USERS_MODULE):
         register = getattr(importlib.import_module(name), "register", None)
         if callable(register):

@@ -1,4 +1,4 @@
-"""The facts that all runs of one config of RLinf share: read from the config, not from its runs."""
+"""Reads the facts that all runs of one RLinf config share, from the config alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rlinf_async.hosts.host import StockRuns, Workload
 from rlinf_async.hosts.rlinf.settings import last_step
 
-OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are what its workers say they took."
+OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are the times that they report."
 
 
 def workload(cfg: DictConfig) -> Workload:
@@ -48,7 +48,7 @@ def _check_trains(cfg: DictConfig) -> None:
 
 
 def env_steps_of(cfg: DictConfig) -> int:
-    """Environment steps of all environments in a step of training."""
+    """Return the environment steps of all environments in one training step."""
     chunk = int(_required_value(cfg, "actor.model.num_action_chunks"))
     decisions = int(_required_value(cfg, "env.train.max_steps_per_rollout_epoch")) // chunk
     epochs = int(_select(cfg, "env.train.rollout_epoch", 1))
@@ -56,9 +56,9 @@ def env_steps_of(cfg: DictConfig) -> int:
 
 
 def _logger_overrides(backends: Any) -> tuple[str, ...]:
-    """Return the overrides with which RLinf writes the event files by which its own runs are measured.
+    """Return the overrides with which RLinf's own runs write event files, for measuring them.
 
-    `backends`: as RLinf's logger reads it, a list, one name, or null for none.
+    `backends`: the logger's setting: a list, one name, or null for none.
     """
     if backends is None:
         loggers: tuple[str, ...] = ()

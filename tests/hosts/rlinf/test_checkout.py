@@ -23,7 +23,7 @@ def run(*arguments):
 def test_the_trees_at_hand_have_every_name_and_no_example_that_is_new(name):
     found = run(checkout(name))
     assert found.exit_code == 0, found.output
-    assert "every name that is used is there" in found.output
+    assert "every name that is needed is there" in found.output
     assert "every on-policy config is known" in found.output
 
 
@@ -77,7 +77,7 @@ def test_what_a_tree_has_taken_away_added_and_changed_is_named(moved):
     assert "lacks    MultiStepRolloutWorker.predict (for answers of inference)" in lines
     assert "adds     moon_ppo_mlp" in lines
     (changed,) = (line for line in lines if line.startswith("changes"))
-    assert changed.startswith("changes  maniskill_ppo_mlp, with keys that nobody has looked at:")
+    assert changed.startswith("changes  maniskill_ppo_mlp, with keys that are not examined:")
     assert "algorithm.gamma_of_moon" in changed
     assert "values   loss_type: refused are moon_loss" in lines
     (models,) = (
@@ -86,7 +86,7 @@ def test_what_a_tree_has_taken_away_added_and_changed_is_named(moved):
     assert models.endswith(", moon_model, resnet, value_model")
     (simulators,) = (line for line in lines if line.startswith("values   env_type: one shard "))
     assert simulators.endswith(" moon, realworld")
-    assert "reads    keys that nobody has looked at: rollout.moon, rollout.moon.radius" in lines
+    assert "reads    keys that are not examined: rollout.moon, rollout.moon.radius" in lines
     assert len(lines) == 8
     plain = json.loads(run(moved, "--json").output)
     assert plain["added"] == ["moon_ppo_mlp"]

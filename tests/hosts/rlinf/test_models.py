@@ -6,7 +6,13 @@ import pytest
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
-from rlinf_async.hosts.rlinf.models import ONE_STEP, PER_SAMPLE, SHARED_STEP, scored_by, shared_chance
+from rlinf_async.hosts.rlinf.models import (
+    ONE_STEP_MODELS,
+    PER_SAMPLE_MODELS,
+    SHARED_STEP,
+    scored_by,
+    shared_chance,
+)
 from tests.checkouts import TREES, package
 
 FULL = AsyncConfig.from_mapping({"mode": "full"})
@@ -49,7 +55,7 @@ def test_what_samples_of_a_pass_share_is_that_of_the_models_head(kind, more, sha
 def test_policies_of_other_packages_are_not_examined():
     assert own_chance("gaussian_mlp") == ""
     assert own_chance("somebody_elses") is None
-    assert set(OWN_MODELS) <= PER_SAMPLE
+    assert set(OWN_MODELS) <= PER_SAMPLE_MODELS
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -61,8 +67,8 @@ def test_every_model_of_rlinfs_that_draws_one_step_for_a_pass_is_known_to_do_so(
         for path in root.rglob("*.py")
         if all(word in path.read_text() for word in DRAWS)
     }
-    families = {name.partition("_n1")[0] for name in ONE_STEP}
-    assert drawing - {"starvla"} <= families, "look at it, and add it to ONE_STEP"
+    families = {name.partition("_n1")[0] for name in ONE_STEP_MODELS}
+    assert drawing - {"starvla"} <= families, "look at it, and add it to ONE_STEP_MODELS"
     assert len(drawing) > 5
 
 
@@ -71,7 +77,7 @@ def test_models_that_this_package_declares_draw_for_each_sample_or_are_known_not
     block = text.partition('[project.entry-points."rlinf_async.models"]')[2].partition("\n\n")[0]
     declared = {line.partition(" = ")[0] for line in block.strip().splitlines()}
     assert set(OWN_MODELS) <= declared
-    assert declared - set(OWN_MODELS) <= ONE_STEP
+    assert declared - set(OWN_MODELS) <= ONE_STEP_MODELS
 
 
 def said(kind, **model):

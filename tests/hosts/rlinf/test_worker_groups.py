@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
-from rlinf_async.hosts.rlinf.worker_groups import PrintedWords, StartedWorkers, hear_worker_groups
+from rlinf_async.hosts.rlinf.worker_groups import PrintedErrors, StartedWorkers, hear_worker_groups
 from rlinf_async.ray_runtime.cluster.termination import Termination
 
 SAID = (
@@ -39,7 +39,7 @@ def test_the_first_failure_is_an_error_with_its_last_line_and_nothing_is_printed
 
 
 def test_a_signal_of_which_no_group_has_said_anything_asks_the_run_to_end(groups):
-    assert PrintedWords().first() is None
+    assert PrintedErrors().first() is None
     hear_worker_groups()
     with pytest.raises(Terminated) as asked:
         signal.raise_signal(signal.SIGUSR1)

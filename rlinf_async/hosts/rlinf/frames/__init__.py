@@ -1,1 +1,1 @@
-"""RLinf's environments drawing the last frame of a decision alone, one module for each simulator."""
+"""Makes RLinf's environments render only the last frame of a decision, one module per simulator."""

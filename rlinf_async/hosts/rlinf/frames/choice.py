@@ -1,4 +1,6 @@
-"""Which environments leave out frames: what looks at all of them, and who can leave them out."""
+"""Decides which environments leave out frames: no setting may need every frame, and the class must support
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,23 @@ from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 
 DECISIONS_ONLY = "video_cfg.decisions_only"
-"""A key of RLinf's `env` sections: their video shows decisions alone, and other frames may be left out."""
+"""A key of RLinf's `env` sections: if true, videos show only the frame after each decision, and others can be
+left out."""
 
 
 def watcher(section: Mapping[str, Any]) -> str | None:
-    """The key, under an `env` section, that has every frame looked at; None if none does."""
+    """Return the key under an `env` section that needs every frame; None if there is none."""
     if lookup(section, "video_cfg.save_video") and not lookup(section, DECISIONS_ONLY):
         return "video_cfg.save_video"
-    # RLinf's `CollectEpisode` writes what every step shows.
+    # RLinf's `CollectEpisode` writes the observation of every step.
     return "data_collection.enabled" if lookup(section, "data_collection.enabled") else None
 
 
 def with_last_frames(env_cls: type, section: Mapping[str, Any]) -> type:
-    """`env_cls`, or a subclass that can `draw_last_only`.
+    """Return `env_cls`, or a subclass of it with `draw_last_only`.
 
     Args:
-        section: an `env` section. Environments of its `env_class` draw as they say themselves.
+        section: an `env` section. The class of an `env_class` is returned unchanged.
     """
     name = str(section["env_type"])
     if section.get("env_class") or name not in names_of(ADAPTER_GROUP):

@@ -1,6 +1,7 @@
-"""RLinf's Isaac Lab: one process with all environments, whose `step` takes `render=False` in newer versions.
+"""Frames of RLinf's Isaac Lab: one process has all environments, and its `step` takes `render=False` in newer
+versions.
 
-Written from the sources of Isaac Lab and RLinf, and not run: Isaac Lab needs a GPU that draws.
+Written from the sources of Isaac Lab and RLinf, and never run: Isaac Lab needs a GPU with ray tracing cores.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from rlinf_async.core.frames import Frames
 from rlinf_async.hosts.rlinf.frames.libero import Unseen
 from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 
-OF_A_MOMENT = frozenset({"Off", "FXAA"})
-"""Isaac Lab's antialiasing modes that look at one picture; the others gather from those before."""
+SINGLE_FRAME_MODES = frozenset({"Off", "FXAA"})
+"""Isaac Lab's antialiasing modes that use one frame; the others accumulate earlier frames."""
 
-LEFT_OUT = "rlinf_async_left_out"
-"""An entry of the information of a step that was not drawn; RLinf does not see it."""
+LEFT_OUT_KEY = "rlinf_async_left_out"
+"""A key of the `info` of a step that was not rendered; it is removed before RLinf sees it."""
 
 
 def adapt(env_cls: type) -> type | None:
-    """`env_cls`, with `draw_last_only`."""
+    """Return a subclass of `env_cls` with `draw_last_only`; None if it lacks a method that is needed."""
     return subclass_of(env_cls, IsaacFrames, needs=("_make_env_function", "_init_isaaclab_env", "step"))
 
 
 class IsaacFrames(LastFrames):
-    """Marks the actions after which nobody looks at the pictures."""
+    """Wraps an action in `Unseen` if its frame is not used."""
 
     def _make_env_function(self) -> Callable[[], Any]:
         return partial(start, super()._make_env_function())  # type: ignore[misc]
@@ -40,7 +41,7 @@ class IsaacFrames(LastFrames):
 
 def _step(step: Callable[[Any], Any], frames: Frames, environments: int, action: Any) -> Any:
     *shown, info = step(action if frames.begin_step() else Unseen(action))
-    if info.pop(LEFT_OUT, False):
+    if info.pop(LEFT_OUT_KEY, False):
         frames.count_left_out(environments)
     else:
         frames.count_drawn(environments)
@@ -56,7 +57,7 @@ def start(build: Callable[[], Any]) -> tuple[Simulators, Any]:
 
 
 class Simulators:
-    """Isaac Lab's environments; a step whose action is `Unseen` draws nothing, where that is exact."""
+    """Isaac Lab's environments, which do not render an `Unseen` action's step if later frames stay exact."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._can_leave_out = env, _draws_moments(env)
@@ -70,12 +71,12 @@ class Simulators:
         if not self._can_leave_out:
             return self._env.step(action.value)
         *shown, info = self._env.step(action.value, render=False)
-        return (*shown, {**info, LEFT_OUT: True})
+        return (*shown, {**info, LEFT_OUT_KEY: True})
 
 
 def _draws_moments(env: Any) -> bool:
-    """Return True if `env.step` can leave drawing out, and later pictures do not depend on it."""
+    """Return True if `env.step` can skip rendering, and later frames do not depend on skipped ones."""
     render = getattr(getattr(getattr(env, "cfg", None), "sim", None), "render", None)
     return "render" in inspect.signature(env.step).parameters and (
-        getattr(render, "antialiasing_mode", None) in OF_A_MOMENT
+        getattr(render, "antialiasing_mode", None) in SINGLE_FRAME_MODES
     )

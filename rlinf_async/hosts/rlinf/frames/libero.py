@@ -1,7 +1,7 @@
-"""RLinf's LIBERO: simulators in processes of their own, which are told with each call whether to draw.
+"""Frames of RLinf's LIBERO: each call to a simulator, in its own process, says whether to render.
 
-A reset makes 15 steps until the scene has settled, after two observations that nobody reads: 17 frames, of
-which one is looked at.
+A reset renders 17 frames and uses one: it discards two observations, then makes 15 steps until the scene has
+settled.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras
 
 CHILD_MODULE, CHILD_CLASS = "rlinf.envs.libero.venv", "OffScreenRenderEnv"
-"""Where a simulator's process looks for the class of the next task."""
+"""The module and the name of the class that a simulator's process uses to build the next task."""
 
 
 def adapt(env_cls: type) -> type | None:
-    """`env_cls`, with `draw_last_only`."""
+    """Return a subclass of `env_cls` with `draw_last_only`; None if it lacks a method that is needed."""
     return subclass_of(env_cls, LiberoFrames, needs=("get_env_fns", "_init_env", "reset"))
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """The argument of a call after which nobody looks at the pictures."""
+    """Marks the argument of a call if the resulting frames are not used."""
 
     value: Any
 
 
 class LiberoFrames(LastFrames):
-    """Marks what is sent to the simulators."""
+    """Wraps the arguments of calls to simulators in `Unseen` if the frames are not used."""
 
     def get_env_fns(self) -> list[Callable[[], Any]]:
         return [partial(start, build) for build in super().get_env_fns()]  # type: ignore[misc]
@@ -57,7 +57,7 @@ def _step(step: Callable[..., Any], frames: Frames, action: Any, id: Any = None)
 
 
 def _reset(reset: Callable[..., Any], frames: Frames, size: int, id: Any = None, **kwargs: Any) -> Any:
-    # A number is one environment, as RLinf's vector environments have it.
+    # A number stands for one environment, as in RLinf's vector environments.
     seen = frames.moment(size if id is None else len(id) if hasattr(id, "__len__") else 1)
     return reset(id, **kwargs) if seen else reset(id, **kwargs, unseen=True)
 
@@ -73,7 +73,9 @@ def _set_init_state(
 
 
 def start(build: Callable[[], Any]) -> Simulator:
-    """Build the simulator of this process; those of later tasks are built by RLinf's class of that name."""
+    """Build this process's simulator, and replace the class for later tasks so that they become `Simulator`s,
+    too.
+    """
     module = sys.modules[CHILD_MODULE]
     later = getattr(module, CHILD_CLASS)
     setattr(module, CHILD_CLASS, lambda **settings: Simulator(later(**settings)))
@@ -81,7 +83,7 @@ def start(build: Callable[[], Any]) -> Simulator:
 
 
 class Simulator:
-    """LIBERO's environment around a robosuite environment; what is `Unseen` leaves its cameras still."""
+    """LIBERO's environment around a robosuite environment; `Unseen` arguments keep its cameras still."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._cameras = env, StillCameras(getattr(env, "env", None))

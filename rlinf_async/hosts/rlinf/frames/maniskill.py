@@ -1,7 +1,7 @@
-"""RLinf's ManiSkill: sensors are read when somebody reads them, and not before.
+"""Frames of RLinf's ManiSkill: cameras are rendered only when their images are read.
 
-A task's reward may read the observation, and then its pictures are taken. Of the others only the pictures are
-left out: states, and whatever random numbers a task draws for them, are those of every step.
+Images are still rendered if a task's reward reads the observation. Only images are left out: states, and the
+random numbers that a task draws for them, are computed at every step.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 
-RASTERISED = frozenset({"minimal", "default"})
-"""ManiSkill's shaders whose pictures depend on the one moment; ray tracing may gather over several."""
+RASTERISED_SHADERS = frozenset({"minimal", "default"})
+"""ManiSkill's shaders that use one frame; ray tracing may accumulate several."""
 
 
 def adapt(env_cls: type) -> type | None:
-    """`env_cls`, with `draw_last_only`."""
+    """Return a subclass of `env_cls` with `draw_last_only`; None if it lacks a method that is needed."""
     return subclass_of(env_cls, ManiskillFrames, needs=("step", "_wrap_obs"))
 
 
 class ManiskillFrames(LastFrames):
-    """Shows the old pictures of a step whose new ones nobody has read."""
+    """Returns the previous images for a step if its own images were not read."""
 
     _simulator: Any = None
-    """The one whose sensors are read late."""
+    """The simulator with the replaced `_get_obs_sensor_data`."""
     _pictures: Any = None
 
     def draw_last_only(self) -> None:
@@ -37,7 +37,7 @@ class ManiskillFrames(LastFrames):
             simulator._get_obs_sensor_data = partial(self._sense, simulator._get_obs_sensor_data)
 
     def chunk_step(self, chunk_actions: Any) -> tuple[Any, ...]:
-        # RLinf builds another one after it was offloaded to the CPU.
+        # RLinf builds a new simulator after an offload to the CPU.
         if self._last_only and self.env.unwrapped is not self._simulator:  # type: ignore[attr-defined]
             self.draw_last_only()
         return super().chunk_step(chunk_actions)
@@ -66,25 +66,25 @@ class ManiskillFrames(LastFrames):
 
 
 def depends_on_a_moment(simulator: Any) -> bool:
-    """Return True if pictures of `simulator` can be left out: nothing but the pictures hangs on them."""
+    """Return True if images of `simulator` can be left out without effect on later images or states."""
     sensors = getattr(simulator, "_sensors", None)
     if not isinstance(sensors, dict) or not callable(getattr(simulator, "_get_obs_sensor_data", None)):
         return False
-    # On a GPU an object is hidden from the cameras by moving it away, and back.
+    # On a GPU, rendering hides objects from the cameras by moving them away and back.
     moves = bool(simulator._hidden_objects) and bool(simulator.gpu_sim_enabled)
     shaders = {getattr(getattr(sensor, "config", None), "shader_pack", None) for sensor in sensors.values()}
-    return not moves and shaders <= RASTERISED
+    return not moves and shaders <= RASTERISED_SHADERS
 
 
 class UnreadSensors(dict[str, Any]):
-    """What sensors show at this moment, taken when it is read for the first time."""
+    """Images of the present moment, rendered at the first read."""
 
     def __init__(self, take: Callable[[], dict[str, Any]]) -> None:
         super().__init__()
         self._take: Callable[[], dict[str, Any]] | None = take
 
     def let_go(self) -> bool:
-        """The moment is over; True if nobody has read."""
+        """Drop the images, as the moment is over; return True if they were not read."""
         unread, self._take = self._take is not None, None
         return unread
 

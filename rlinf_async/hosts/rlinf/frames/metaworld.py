@@ -1,4 +1,4 @@
-"""RLinf's Meta-World: a step is drawn by a call of its own, after all simulators have taken it."""
+"""Frames of RLinf's Meta-World: a separate call renders a step, after all simulators have taken it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 
 
 def adapt(env_cls: type) -> type | None:
-    """`env_cls`, with `draw_last_only`."""
+    """Return a subclass of `env_cls` with `draw_last_only`; None if it lacks a method that is needed."""
     return subclass_of(env_cls, MetaWorldFrames, needs=("_init_env", "step"))
 
 
 class MetaWorldFrames(LastFrames):
-    """Gives the old pictures in the place of those that nobody looks at."""
+    """Returns the previous images where new ones are not used."""
 
     def _init_env(self) -> None:
         super()._init_env()  # type: ignore[misc]
@@ -28,7 +28,7 @@ class MetaWorldFrames(LastFrames):
 
 
 class LateCamera:
-    """The `render` of one simulator."""
+    """The `render` of one simulator, which returns the previous image if a new one is not used."""
 
     def __init__(self, render: Callable[..., Any], frames: Frames) -> None:
         self._render, self._frames = render, frames

@@ -1,4 +1,4 @@
-"""The common part of RLinf's environments that draw the last frame of a decision alone."""
+"""The common part of RLinf's environments that render only the last frame of a decision."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rlinf_async.core.frames import Frames
 
 
 class LastFrames:
-    """Stands before a class of RLinf whose `chunk_step` calls `step` once for each action.
+    """A mixin before a class of RLinf; its `chunk_step` must call `step` once for each action.
 
-    A subclass says how a step is not drawn. Nothing is left out before `draw_last_only`.
+    Subclasses implement skipping a frame. No frames are left out before `draw_last_only` is called.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -34,12 +34,14 @@ class LastFrames:
             return super().chunk_step(chunk_actions)  # type: ignore[misc]
         with self._frames.decision(chunk_actions.shape[1]):
             observations, *rest = super().chunk_step(chunk_actions)  # type: ignore[misc]
-        # What was not drawn is not shown: RLinf's `RecordVideo` leaves out what is None.
+        # None for steps that were not rendered: RLinf's `RecordVideo` skips None.
         return ([None] * (len(observations) - 1) + observations[-1:], *rest)
 
 
 def subclass_of(env_cls: type, mixin: type, *, needs: tuple[str, ...]) -> type | None:
-    """`env_cls` with `mixin` before it; None if it lacks one of the methods that the mixin `needs`."""
+    """Return a class with `mixin` before `env_cls`; None if `env_cls` lacks a method that the mixin
+    `needs`.
+    """
     if not all(callable(getattr(env_cls, name, None)) for name in ("chunk_step", *needs)):
         return None
     return type(env_cls.__name__, (mixin, env_cls), {"__module__": env_cls.__module__})

@@ -1,9 +1,9 @@
-"""Cameras of a robosuite environment that can stand still for a while; robosuite is not imported.
+"""Skips rendering of a robosuite environment's cameras for a while; robosuite is not imported.
 
 A camera is an observable with a clock: it samples once in a control step, at its last physics step after a
-reset. `set_enabled` sets that clock back, so that the camera samples elsewhere from then on, and shows black
-until it does. So observables stay enabled here, sample when they sampled, and draw what random numbers they
-drew; only their sensor returns the old picture.
+reset. `set_enabled` resets that clock, so that the camera samples at another moment from then on, and shows
+black until it does. So observables stay enabled here, sample at their usual moments, and draw their usual
+random numbers; only their sensors return the previous image.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-PICTURES = "image"
-"""robosuite's modality of what a camera sees: colours, depths and segmentations."""
+IMAGE_MODALITY = "image"
+"""robosuite's modality of camera observables: colours, depths and segmentations."""
 
 
 class StillCameras:
     """The cameras of a robosuite environment."""
 
     def __init__(self, env: Any) -> None:
-        """`env`: a robosuite `MujocoEnv`; of any other nothing ever stands still."""
+        """`env`: a robosuite `MujocoEnv`; for any other object `still` has no effect."""
         self._env, self._still = env, False
         if keeps_time(env):
-            # On the instance: its observables get other sensors at every reset, and others replace them.
+            # Patched on the instance, as every reset replaces observables or their sensors.
             env._update_observables = partial(self._update, env._update_observables)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Cameras that sample in this block keep their picture of before."""
+        """Have cameras that sample inside this block keep their previous image."""
         self._still = True
         try:
             yield
@@ -40,7 +40,7 @@ class StillCameras:
     def _update(self, update: Callable[..., None], force: bool = False) -> None:
         if not self._still:
             return update(force=force)
-        cameras = [each for each in self._env._observables.values() if each.modality == PICTURES]
+        cameras = [each for each in self._env._observables.values() if each.modality == IMAGE_MODALITY]
         sensors = [camera._sensor for camera in cameras]
         try:
             for camera in cameras:
@@ -52,7 +52,7 @@ class StillCameras:
 
 
 class _Old:
-    """A sensor that returns the picture that its camera has."""
+    """A sensor that returns its camera's previous image."""
 
     def __init__(self, camera: Any) -> None:
         self._camera, self.__modality__ = camera, camera.modality
@@ -64,14 +64,14 @@ class _Old:
 def keeps_time(env: Any) -> bool:
     """Return True if every camera of `env` samples exactly once in each control step.
 
-    Else the picture after a step may be of the step before, which must then be drawn, too.
+    Else the image after a step may be of the step before, which must then be rendered, too.
     """
     observables = getattr(env, "_observables", None)
     if not isinstance(observables, dict) or not hasattr(env, "_update_observables"):
         return False
     step_s = float(getattr(env, "control_timestep", math.nan))
     physics_steps = step_s / float(getattr(env, "model_timestep", math.nan))
-    cameras = [each for each in observables.values() if each.modality == PICTURES]
+    cameras = [each for each in observables.values() if each.modality == IMAGE_MODALITY]
     return math.isclose(physics_steps, round(physics_steps) if math.isfinite(physics_steps) else 0) and all(
         math.isclose(camera._sampling_timestep, step_s) and camera.is_enabled() for camera in cameras
     )
