@@ -61,7 +61,7 @@ class Counting(BaseEnv):
 
 @pytest.fixture
 def counting(monkeypatch):
-    monkeypatch.setitem(adapter.CLASSES, "libero", f"{__name__}:Counting")
+    monkeypatch.setitem(adapter.SIMULATOR_CLASSES, "libero", f"{__name__}:Counting")
 
     def build(**changes):
         return adapter.VerlVlaEnv({**SECTION, **changes}, 2, 0, 1, None)

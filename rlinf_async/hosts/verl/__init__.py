@@ -1,1 +1,1 @@
-"""veRL as a host: a trainer mode of its registry, around its own engine, losses and checkpoints."""
+"""The veRL host: a trainer mode in veRL's registry, with veRL's own engine, losses and checkpoints."""

@@ -1,8 +1,8 @@
 """Advantages and returns of rollouts, by veRL's estimators or by this package's GAE.
 
-A trajectory is to veRL's estimators a sequence of decisions. Those that compare trajectories of a group do so
-piece by piece, as no group is spread over pieces. Those that look at the whole batch are given all of it, of
-every learner rank: rewards, values and masks are a number per decision.
+veRL's estimators get a trajectory as a sequence of decisions, with one reward, value and mask entry per
+decision. Estimators that compare trajectories of a group work piece by piece, as no group is spread over
+pieces. Estimators that need the whole batch get it from all learner ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from rlinf_async.hosts.verl.settings import VerlSettings
 
 
 def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
-    """Return which decisions belong to an episode, [T, B] bool: without auto_reset none after its end."""
-    # [T + 1, B]: row t says whether the episode had ended before decision t; the last row follows them all.
+    """Return [T, B] bool: the decision belongs to an episode. Without auto_reset, decisions after its end do
+    not.
+    """
+    # [T + 1, B]: row t is True if the episode ended before decision t; the last row is after all decisions.
     ended = rollout["ended"][:-1]
     return torch.ones_like(ended) if settings.auto_reset else ~ended
 
@@ -38,7 +40,7 @@ def valid_decisions(rollout: Tensors, settings: VerlSettings) -> torch.Tensor:
 def estimate_pieces(
     rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages that are not yet normalised over the batch, and returns, [T, B] each, of whole groups.
+    """Return advantages, not yet normalised over the batch, and returns, [T, B] each, for whole groups.
 
     Args:
         algorithm: veRL's `algorithm` section, which its estimators read.
@@ -60,20 +62,18 @@ def estimate_pieces(
 def estimate_batch(
     rollout: Tensors, settings: VerlSettings, algorithm: AlgoConfig, group: ProcessGroup | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Final advantages, and returns, [T, B] each, of this rank's part of a complete batch.
+    """Return final advantages, and returns, [T, B] each, for this rank's part of a complete batch.
 
     Args:
-        group: the process group of the learner ranks, all of which call this with parts of one size.
+        group: the process group of the learner ranks; all must call this, with parts of equal size.
     """
     if settings.estimator in VALUE_ESTIMATORS and settings.auto_reset:
-        # veRL's own GAE takes a sequence for one episode and would reach across a reset; of veRL comes the
-        # whitening.
+        # Only the whitening is veRL's: its GAE takes a sequence for one episode, and would cross a reset.
         advantages, returns = _bootstrap(rollout, settings)
         valid = valid_decisions(rollout, settings).float()
         everyone = masked_whiten(_everyone(advantages, group), _everyone(valid, group))
         return _own(everyone, advantages, group), returns
-    # Joined along sequences: a group is never spread over ranks, so its members stay side by side for
-    # `index`.
+    # Joined along sequences: no group is spread over ranks, so its members stay adjacent for `index`.
     rewards, mask = (_everyone(tensor.T, group, dim=0) for tensor in _of_first_episode(rollout, settings))
     values = None
     if settings.estimator in VALUE_ESTIMATORS:
@@ -91,7 +91,7 @@ def _by_verl(
     *,
     values: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """veRL's estimator on sequences [B, T]; [T, B] again."""
+    """Return the results [T, B] of veRL's estimator on sequences [B, T]."""
     inputs: dict[str, Any] = {"token_level_rewards": rewards, "response_mask": mask}
     if settings.estimator in VALUE_ESTIMATORS:
         inputs |= {"values": values, "gamma": settings.gamma, "lam": settings.lam}
@@ -107,18 +107,19 @@ def _by_verl(
 
 
 def _without_signal(rewards: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
-    """Sequences, [B] bool, whose advantages would be what rounding has left of equal scores.
+    """Return [B] bool: the sequence's group has equal scores, so that its advantages would be rounding
+    errors.
 
-    It may be as large as a signal, as it is divided by a deviation that is rounding, too.
+    Such advantages may be as large as real ones, as the standard deviation is a rounding error, too.
     """
     silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
     if settings.estimator in WHITENED_ESTIMATORS:
-        silent = silent.all().expand_as(silent)  # the advantage of one silent group is the mean of all others
+        silent = silent.all().expand_as(silent)  # after whitening, a silent group's advantages are not noise
     return silent.repeat_interleave(settings.plan.group_size)
 
 
 def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:
-    """Groups of this rank's trajectories whose members scored the same; 0 where none are compared."""
+    """Return the number of this rank's groups with equal scores of all members; 0 without groups."""
     if settings.plan.group_size < 2:
         return 0
     rewards, _ = _of_first_episode(rollout, settings)
@@ -126,7 +127,7 @@ def silent_groups(rollout: Tensors, settings: VerlSettings) -> int:
 
 
 def _bootstrap(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, torch.Tensor]:
-    """GAE [T, B]. Without auto_reset the horizon ends an episode, as veRL has it."""
+    """Return GAE [T, B]. Without auto_reset the horizon ends an episode, as in veRL."""
     rewards, values, ended = rollout["rewards"], rollout["prev_values"], rollout["ended"]
     if not settings.auto_reset:
         ended = torch.cat([ended[:-1], torch.ones_like(ended[-1:])])
@@ -144,19 +145,19 @@ def _sequences(rollout: Tensors, settings: VerlSettings) -> tuple[torch.Tensor, 
 
 
 def _everyone(tensor: torch.Tensor, group: ProcessGroup | None, *, dim: int = 1) -> torch.Tensor:
-    """The parts of all ranks side by side; `tensor` where there is one rank."""
+    """Return the parts of all ranks, joined; `tensor` if there is one rank."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return tensor.contiguous()
-    # `all_gather` takes contiguous tensors of one shape: every rank has an equal part of a batch.
+    # `all_gather` needs contiguous tensors of equal shape: every rank has an equal part of a batch.
     parts = [torch.empty_like(tensor.contiguous()) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, tensor.contiguous(), group=group)
     return torch.cat(parts, dim=dim)
 
 
 def _own(everyone: torch.Tensor, own: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
-    """This rank's columns of [T, B] tensors of all ranks."""
+    """Return this rank's columns of a tensor [T, B] of all ranks."""
     if everyone.shape == own.shape:
         return everyone
-    # `_everyone` has joined the parts in the order of the ranks.
+    # `_everyone` joins the parts in the order of the ranks.
     start = dist.get_rank(group) * own.shape[1]
     return everyone[:, start : start + own.shape[1]].contiguous()

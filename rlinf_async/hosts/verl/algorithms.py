@@ -1,4 +1,4 @@
-"""veRL's advantage estimators and policy losses, by what each needs to see; known without importing veRL.
+"""veRL's advantage estimators and policy losses by the inputs that they need, without importing veRL.
 
 They are the values of `algorithm.adv_estimator` and of `actor_rollout_ref.actor.policy_loss.loss_mode`.
 """
@@ -9,13 +9,13 @@ VALUE_ESTIMATORS = frozenset({"gae"})
 """Estimators that need the policy's values."""
 
 GROUP_ESTIMATORS = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo"})
-"""Estimators that compare the members of a group only, and groups never cross a piece."""
+"""Estimators that compare only the members of a group; a group is never spread over several pieces."""
 
 WHITENED_ESTIMATORS = frozenset({"reinforce_plus_plus_baseline"})
 """Estimators that compare the members of a group, and normalise the result over the batch."""
 
 COMPARING_ESTIMATORS = GROUP_ESTIMATORS | WHITENED_ESTIMATORS | {"gpg"}
-"""Estimators that compare the members of a group; a member alone has no advantage."""
+"""Estimators that compare the members of a group, which needs at least two members."""
 
 REFUSED_ESTIMATORS = {
     "remax": "it needs a second, greedy rollout of every start",
@@ -23,21 +23,21 @@ REFUSED_ESTIMATORS = {
     "optimal_token_baseline": "it needs the gradients of tokens",
     "tir_optimal_token_baseline": "it needs the gradients of tokens",
 }
-"""Estimators that need something that a run of policies lacks, and what they need."""
+"""Estimators that this package does not support, and the input that each would need."""
 
 ESTIMATOR_NAMES = tuple(
     sorted({*VALUE_ESTIMATORS, *COMPARING_ESTIMATORS, *REFUSED_ESTIMATORS, "reinforce_plus_plus"})
 )
-"""All estimators of veRL's; a package of the user's may register others."""
+"""All of veRL's estimators; a user's package may register others."""
 
 SEQUENCE_LOSSES = frozenset({"sapo"})
-"""Losses that are means over the sequences of a step, whatever `loss_agg_mode` says."""
+"""Losses that are means over the sequences of a step, for any `loss_agg_mode`."""
 
 MICRO_BATCH_LOSSES = frozenset({"geo_mean"})
-"""Losses that are means over one micro-batch, whatever `loss_agg_mode` says."""
+"""Losses that are means over one micro-batch, for any `loss_agg_mode`."""
 
 SELECTING_LOSSES = frozenset({"clip_cov", "kl_cov"})
-"""Losses that choose among the entries of one micro-batch: its other members matter."""
+"""Losses that select entries of a micro-batch by comparison with its other entries."""
 
 LOSS_NAMES = tuple(
     sorted(
@@ -47,10 +47,11 @@ LOSS_NAMES = tuple(
         | SELECTING_LOSSES
     )
 )
-"""All losses of veRL's; a package of the user's may register others."""
+"""All of veRL's losses; a user's package may register others."""
 
 TOKEN_MEAN_MODE = "token-mean"
-"""veRL's default `loss_agg_mode`; streamed micro-batches are sums then, divided when a step is made."""
+"""veRL's default `loss_agg_mode`; with it, losses of streamed micro-batches are sums, divided at the
+optimizer step."""
 
 AGGREGATION_MODES = (
     TOKEN_MEAN_MODE,
@@ -68,12 +69,14 @@ def streams(estimator: str) -> bool:
 
 
 def normalizes(estimator: str) -> bool:
-    """Return True if advantages depend on the whole batch: those of all estimators but the group ones may."""
+    """Return True if advantages may depend on the whole batch: with all estimators except the group ones."""
     return estimator not in GROUP_ESTIMATORS
 
 
 def override_for(loss_mode: str, loss_agg_mode: str) -> str:
-    """Return the override with which micro-batches of this loss add up to its step; "" if they do without."""
+    """Return the override that makes losses of micro-batches add up to that of the step; "" if none is
+    needed.
+    """
     if loss_mode in MICRO_BATCH_LOSSES:
         return "async.streamer.enabled=false"
     if loss_mode in SEQUENCE_LOSSES and loss_agg_mode == TOKEN_MEAN_MODE:

@@ -21,23 +21,22 @@ from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
 )
 
 LATEST_STEP_FILE = "latest_checkpointed_iteration.txt"
-"""veRL's file that names the newest step."""
+"""veRL's file with the step of the newest checkpoint."""
 MAX_LATEST_BYTES = 100
 
 
 def claim(config: DictConfig) -> None:
-    """Be the only run that writes into the run directory, and the only one that saves into its
-    checkpoints.
+    """Claim the run directory and, if the run saves checkpoints, their folder; announce both to `supervise`.
 
-    `rlinf-async supervise` is told both. Runs that save nothing may share a place for checkpoints.
+    Runs that save no checkpoints may share that folder.
 
     Raises:
-        ValueError: another run does.
+        ValueError: another run has claimed one of them.
     """
     claim_directory(Path(config.vla.run_dir), key="vla.run_dir")
     if (config.trainer.save_freq or 0) > 0:
         claim_directory(folder_of(config), key="trainer.default_local_dir")
-        # After the claim: a run that still goes on would lose the checkpoint that it is writing.
+        # After the claim, as `tidy` would remove a checkpoint that another run is writing.
         tidy(folder_of(config))
     run_dir = Path(config.vla.run_dir).absolute()
     Attempt(
@@ -49,35 +48,35 @@ def claim(config: DictConfig) -> None:
 
 
 def set_aside(config: DictConfig, *, goes_on: bool, say: Callable[[str], None]) -> None:
-    """Move aside the files that an earlier run has left in the run directory, before this run writes any."""
+    """Move aside an earlier run's files in the run directory, before this run writes any."""
     RunDir(Path(config.vla.run_dir).absolute()).set_aside(goes_on=goes_on, say=say)
 
 
 def folder_of(config: DictConfig) -> Path:
-    """The folder of all checkpoints, absolute."""
+    """Return the folder of all checkpoints, absolute."""
     return Path(config.trainer.default_local_dir).absolute()
 
 
 def step_folder(config: DictConfig, step: int) -> Path:
-    """The folder of the checkpoint after `step`, absolute."""
+    """Return the folder of the checkpoint after `step`, absolute."""
     return folder_of(config) / f"global_step_{step}"
 
 
 def note_latest(config: DictConfig, step: int) -> None:
-    """Say that the checkpoint of `step` is complete and the newest."""
+    """Record, in veRL's file, that the checkpoint of `step` is complete and the newest."""
     write_whole(folder_of(config) / LATEST_STEP_FILE, str(step).encode(), private=False, flush=True)
 
 
 def resume_point(
     config: DictConfig, *, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Path | None, int]:
-    """Return the checkpoint to go on from, and its step; (None, 0) for a run that begins from scratch.
+    """Return the checkpoint to resume from, and its step; (None, 0) for a run from scratch.
 
-    With `trainer.resume_mode=auto` it is the newest whole one; `say` is told of damaged ones. A checkpoint of
-    veRL's own trainers, which has no list of its files, counts where it is veRL's latest.
+    With `trainer.resume_mode=auto` it is the newest whole one; `say` gets a remark on each damaged one. A
+    checkpoint of veRL's own trainers, which has no list of its files, is used if veRL's file names it.
 
     Raises:
-        ValueError: `trainer.resume_from_path` is no checkpoint.
+        ValueError: `trainer.resume_from_path` is not a checkpoint.
     """
     trainer = config.trainer
     if trainer.resume_mode == "disable":
@@ -85,7 +84,7 @@ def resume_point(
     if trainer.resume_mode == "auto":
         return _newest(folder_of(config), say)
     folder = Path(str(trainer.resume_from_path)).absolute()
-    # veRL's own trainers write no list of files by which a checkpoint could be judged.
+    # Checkpoints of veRL's own trainers have no list of files, and cannot be verified.
     problem = problem_of(folder) if (folder / LIST_FILE).exists() else None
     if why := why_no_checkpoint(trainer.resume_from_path) or (problem and _not_whole(folder, problem)):
         raise ValueError(why)
@@ -93,7 +92,7 @@ def resume_point(
 
 
 def beginning(config: DictConfig) -> str:
-    """Say where a run begins, for a reader."""
+    """Return a text on where a run begins, for `explain`."""
     mode = config.trainer.resume_mode
     if mode == "disable":
         return f"anew: trainer.resume_mode={mode}"
@@ -106,7 +105,9 @@ def beginning(config: DictConfig) -> str:
 
 
 def why_no_checkpoint(path: Any) -> str:
-    """Why a run cannot go on from `path`, as far as its name and its folders tell; empty if it can."""
+    """Return the reason why a run cannot resume from `path`, judged by its name and folders; empty if it
+    can.
+    """
     if not isinstance(path, str):
         return (
             f"trainer.resume_from_path={path} names no checkpoint; name one, or use trainer.resume_mode=auto"
@@ -125,7 +126,7 @@ def _not_whole(folder: Path, problem: str) -> str:
 
 
 def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]:
-    # veRL's file goes first: `find_newest` sees no checkpoint without a list of files, and veRL writes none.
+    # veRL's file first: `find_newest` ignores checkpoints without a list of files, such as veRL's own.
     latest = _latest(parent, say)
     if latest is not None:
         return latest, step_of(latest) or 0
@@ -136,7 +137,7 @@ def _newest(parent: Path, say: Callable[[str], None]) -> tuple[Path | None, int]
 
 
 def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
-    """Return the folder that veRL's file names, if veRL has written it by itself."""
+    """Return the folder that veRL's file names, if its checkpoint is of veRL's own trainers."""
     file = parent / LATEST_STEP_FILE
     try:
         text = read_named(file, limit=MAX_LATEST_BYTES).decode(errors="replace").strip()
@@ -146,9 +147,10 @@ def _latest(parent: Path, say: Callable[[str], None]) -> Path | None:
         say(f"{file} cannot be read: {error.strerror}")
         return None
     folder = parent / f"global_step_{text}"
-    # Digits alone: another text could lead out of the folder.
+    # Only digits: another text could lead out of the folder.
     if text.isdecimal() and (folder / "actor").is_dir():
-        # One of this package is left to `find_newest`, which reads all of it and falls back on an older one.
+        # A checkpoint of this package is left to `find_newest`, which verifies it and falls back on an older
+        # one.
         return None if (folder / LIST_FILE).exists() else folder
     say(f"{file} names the step {text!r}, of which there is no checkpoint")
     return None

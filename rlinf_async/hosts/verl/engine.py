@@ -1,7 +1,7 @@
 """veRL's FSDP2 engine around a policy of the entry point group `rlinf_async.models`.
 
-veRL's engine reads facts of a Hugging Face model. `PolicyModelConfig` stands for its config, and
-`PolicyConfig` for that on its module.
+veRL's engine expects a Hugging Face model: `PolicyModelConfig` replaces veRL's model config, and
+`PolicyConfig` the `config` attribute of the module.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ MODEL_TYPE = "vla_policy"
 
 @dataclass(kw_only=True)
 class PolicyModelConfig:
-    """The config from which a learner rank builds its policy, with the names that veRL's engine looks for.
+    """The config of a learner rank's policy, with the field names that veRL's engine reads.
 
     Not frozen: veRL's training worker writes `model_type`.
     """
 
     section: dict[str, Any]
-    """`vla.model` as plain data: what a builder of the group `rlinf_async.models` gets."""
+    """`vla.model` as plain data, for a builder of the group `rlinf_async.models`."""
     ckpt_path: str | None = None
-    """A state dict to start from: `vla.ckpt_path`."""
+    """`vla.ckpt_path`: a state dict with initial weights."""
     value_lr: float | None = None
-    """The learning rate of `value_head`: veRL's `critic.optim.lr`. None: that of the policy."""
+    """veRL's `critic.optim.lr`: the learning rate of `value_head`. None: that of the policy."""
     adapters: Adapters | None = None
-    """The policy's own, of which veRL's engine is not told."""
+    """The policy's adapters, which this package adds; veRL's own `lora` fields stay empty."""
     seed: int = 0
-    """Fresh weights are drawn by it, on every rank the same."""
+    """The seed of new weights, the same on every rank."""
 
     model_type: str = MODEL_TYPE
     use_remove_padding: bool = False
@@ -68,14 +68,14 @@ class PolicyModelConfig:
         return getattr(self, name, default)
 
     def get_processor(self) -> None:
-        """Return None: a policy has no tokenizer to be saved with it."""
+        """Return None: a policy has no tokenizer to save."""
         return
 
 
 class PolicyConfig:
     """The fields that veRL's wrapping and checkpoints read as `module.config`."""
 
-    # True keeps veRL from wrapping every embedding by itself: a policy may share one, or look into it.
+    # True: veRL then does not wrap embeddings separately, which a policy may share or read directly.
     tie_word_embeddings = True
     name_or_path = ""
 
@@ -83,7 +83,7 @@ class PolicyConfig:
         self._section = section
 
     def save_pretrained(self, directory: str) -> None:
-        """Write the section that the policy was built from, where a model's configuration would stand."""
+        """Write the policy's section into the file for a model's configuration."""
         content = json.dumps(self._section, indent=2, default=str) + "\n"
         write_whole(Path(directory, "config.json"), content.encode(), private=False)
 
@@ -92,13 +92,16 @@ class PolicyConfig:
 class PolicyEngine(FSDPEngine):
     """Trains a policy that acts in an environment.
 
-    `model_config` is a `PolicyModelConfig`. A batch holds `forward_inputs`, and what the loss function reads.
+    `model_config` is a `PolicyModelConfig`. A batch has `forward_inputs` and the fields that the loss
+    function reads.
     """
 
     module: nn.Module
 
     def _build_module(self) -> nn.Module:
-        """Return the policy, of one seed on every rank; what is drawn later is a rank's own."""
+        """Return the policy, initialised with the same seed on every rank; later draws differ between
+        ranks.
+        """
         section = self.model_config.section
         build = partial(
             make_policy,
@@ -110,13 +113,14 @@ class PolicyEngine(FSDPEngine):
         )
         blame = blaming_the_policy(f"learner rank {self.rank}", built=str(section["model_type"]))
         policy = contained(build, blame)
-        # Every rank has built the same weights; from here on their draws (dropout) differ.
+        # All ranks have the same weights; from here on their random numbers (dropout) differ.
         torch.manual_seed(learner_seed(self.model_config.seed, self.rank))
         self._check_units(policy)
         return dress(policy, section)
 
     def _check_units(self, policy: nn.Module) -> None:
-        # veRL asserts that there are some, and its AssertionError says neither which key nor which classes.
+        # veRL only asserts that there are classes to wrap; its AssertionError names neither the key nor
+        # classes.
         units = (self.engine_config.wrap_policy or {}).get("transformer_layer_cls_to_wrap")
         if not units and not getattr(policy, "_no_split_modules", None):
             classes = sorted({type(module).__name__ for module in policy.modules() if module is not policy})
@@ -126,7 +130,9 @@ class PolicyEngine(FSDPEngine):
             )
 
     def _build_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """One group for the policy, and one for its value head, if it has one."""
+        """Build the optimizer, with one parameter group for the policy and one for its value head, if it has
+        one.
+        """
         policy, value_head = _split(module)
         groups: list[dict[str, Any]] = [{"params": policy}]
         if value_head:
@@ -136,12 +142,12 @@ class PolicyEngine(FSDPEngine):
         return build_optimizer(groups, self.optimizer_config)
 
     chosen: Callable[[TensorDict], TensorDict] | None = None
-    """Of the samples of an optimizer step, those that are trained; all of them without it."""
+    """Selects the samples of an optimizer step that are trained; None: all."""
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
     ) -> Any:
-        """veRL's passes over micro-batches of what is `chosen` of `data`."""
+        """Make veRL's passes over micro-batches of the samples that `chosen` selects from `data`."""
         if self.chosen is not None and not forward_only:
             data = self.chosen(data)
         return super().forward_backward_batch(data, loss_function, forward_only)
@@ -149,7 +155,9 @@ class PolicyEngine(FSDPEngine):
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Score the actions of `micro_batch`, and take the loss of the scores; without one it is 0."""
+        """Score the actions of `micro_batch`, and return the loss of the scores; 0 without a loss
+        function.
+        """
         micro_batch = micro_batch.to(get_device_id())
         output = self.scores(
             micro_batch["forward_inputs"].to_dict(),
@@ -166,8 +174,8 @@ class PolicyEngine(FSDPEngine):
     def scores(
         self, forward_inputs: Mapping[str, Any], *, entropy: bool = False, values: bool
     ) -> Mapping[str, torch.Tensor]:
-        """Return the scores of actions by the present policy, by a call to the wrapped module."""
-        # Called, and no method of the policy: FSDP2 gathers the outermost parameters in a hook of the call.
+        """Return the scores of actions by the present policy, from a call of the wrapped module."""
+        # A call, not a method of the policy: FSDP2 gathers the root's parameters in a hook of the call.
         output: Mapping[str, torch.Tensor] = self.module(
             forward_inputs=forward_inputs,
             compute_logprobs=True,
@@ -178,34 +186,37 @@ class PolicyEngine(FSDPEngine):
 
     @torch.no_grad()
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Score each of `parts`, [N, ...], of which sharded models require equally many on every rank."""
-        # Without dropout, as inference acts.
+        """Yield the scores of each of `parts`, [N, ...]; sharded models need equally many parts on every
+        rank.
+        """
+        # Without dropout, as in inference.
         self.module.eval()
         for part in parts:
             inputs: Any = part["forward_inputs"]
             on_device = map_tensors(lambda tensor: tensor.to(get_device_id()), inputs)
             yield self.scores(on_device, values=values)
         self.module.train()
-        # A pass without gradients leaves the outermost unit gathered, whatever is written to its shards next.
+        # A pass without gradients leaves the root unit gathered, even if its shards are written to
+        # afterwards.
         reshard(self.module)
 
     @property
     def model_name(self) -> str:
-        """The key that names the policy, and its value."""
+        """The key that names the policy, with its value, for messages."""
         return f"vla.model.model_type={self.model_config.section['model_type']!r}"
 
     @property
     def is_half(self) -> bool:
-        """True if a part of the forward pass is in 16 bits, to which veRL's FSDP2 casts by default."""
+        """True if a part of the forward pass is in 16 bits, as with veRL's FSDP2 by default."""
         config = self.engine_config
         cast = "bf16" if config.mixed_precision is None else config.mixed_precision.get("param_dtype", "bf16")
         return any_in_half((cast, config.model_dtype, self.model_config.section.get("precision")))
 
     skipped_steps: SkippedSteps | None = None
-    """Counts the optimizer steps that veRL leaves out, as their gradients are not finite."""
+    """Counts the optimizer steps that veRL skips because gradients are not finite."""
 
     def optimizer_step(self) -> float:
-        # The norm before clipping; where it is not finite veRL has left the step out.
+        # The norm before clipping; if it is not finite, veRL has skipped the step.
         norm = float(super().optimizer_step())
         if self.skipped_steps is not None:
             self.skipped_steps.step(norm, scaled=getattr(self, "scaler", None) is not None)
@@ -213,10 +224,10 @@ class PolicyEngine(FSDPEngine):
 
     @torch.no_grad()
     def divide_gradients(self, count: float) -> None:
-        """Make sums of gradients means over `count`."""
+        """Divide summed gradients by `count`."""
         for parameter in self.module.parameters():
             if parameter.grad is not None:
-                # A step without a valid sample has gradients of 0: divided by 0 they would be NaN.
+                # By 1 at least: gradients of a step without a valid sample are 0, and 0 / 0 is NaN.
                 parameter.grad.div_(max(1.0, count))
 
 
@@ -227,10 +238,11 @@ def _split(module: nn.Module) -> tuple[Sequence[nn.Parameter], Sequence[nn.Param
 
 
 def dress(policy: Any, section: dict[str, Any]) -> Any:
-    """Give `policy` the two attributes that veRL's engine asks for, unless it has them.
+    """Give `policy` the attributes `config` and `can_generate`, which veRL's engine reads, unless it has
+    them.
 
     Raises:
-        ValueError: its own `config` is not one that veRL can read.
+        ValueError: veRL cannot read the policy's own `config`.
     """
     if not hasattr(policy, "config"):
         policy.config = PolicyConfig(section)
@@ -241,6 +253,6 @@ def dress(policy: Any, section: dict[str, Any]) -> Any:
             "of a Hugging Face model; give it another name, or `save_pretrained` and `tie_word_embeddings`"
         )
     if not hasattr(policy, "can_generate"):
-        # veRL's checkpoints ask for it before they write how a model generates.
+        # veRL's checkpoints call it before they write a generation config.
         policy.can_generate = lambda: False
     return policy

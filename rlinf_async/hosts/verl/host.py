@@ -1,4 +1,4 @@
-"""veRL as a host. What needs veRL is imported by the call that needs it."""
+"""The veRL host. Modules that need veRL are imported by the call that needs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from rlinf_async.observe.check import Check
 
 
 class VerlHost(PackagedHost):
-    """Carries the loops into veRL. There is nothing to install: veRL's registry of trainers knows ours."""
+    """Runs the asynchronous loops under veRL. There is nothing to install: our trainer is in veRL's
+    registry.
+    """
 
     @property
     def available(self) -> bool:
@@ -38,10 +40,10 @@ class VerlHost(PackagedHost):
         return self.available
 
     def install(self) -> None:
-        """veRL finds the plugin by itself, when it is imported."""
+        """Do nothing: veRL loads the plugin itself when it is imported."""
 
     def remove(self) -> None:
-        """A run that does not ask for our trainer mode is as it would be without it."""
+        """Do nothing: the plugin does not affect runs with other trainer modes."""
 
     def serves(self, cfg: DictConfig) -> bool:
         return is_verls(cfg) and not relative(cfg)
@@ -51,7 +53,7 @@ class VerlHost(PackagedHost):
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         address = lookup(cfg, "ray_kwargs.ray_init.address")
-        # Further nodes can only be in a cluster that somebody has started.
+        # Several nodes are only possible in a cluster that is already running.
         return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
 
     def prepare(self, cfg: DictConfig) -> None:
@@ -63,12 +65,12 @@ class VerlHost(PackagedHost):
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
         settings = runnable_settings(plain(cfg))
-        # Before `validate`, which imports veRL: VERL_PLATFORM counts at that moment only.
+        # Before `validate`, which imports veRL, as veRL reads VERL_PLATFORM at its import.
         _choose_device(cfg)
         for key, value in TABLE.nulls(plain(cfg)):
             OmegaConf.update(cfg, key, value)
         validate(cfg)
-        # Before a checkpoint is looked for: another run might be about to write or to remove it.
+        # Before checkpoints are read: another run might be writing or removing one.
         claim(cfg)
         automatic = cfg.trainer.resume_mode == "auto"
         check_left(
@@ -81,12 +83,12 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.verl.task_runner import train
         from rlinf_async.observe.display import RunDisplay
 
-        # Before Ray starts, so that a run of which it does not has its end in a directory of its own.
+        # Before Ray starts, so that a failed start of Ray is recorded in this run's own files.
         set_aside(cfg, goes_on=resume_point(cfg)[0] is not None, say=RunDisplay().note)
         with open_dict(cfg):
             OmegaConf.update(cfg, "ray_kwargs.ray_init.include_dashboard", dashboard)
             if os.environ.get(PLATFORM_VARIABLE):
-                # A cluster that exists already does not have the environment of this process.
+                # Workers of an existing cluster do not inherit this process's environment.
                 key = f"ray_kwargs.ray_init.runtime_env.env_vars.{PLATFORM_VARIABLE}"
                 OmegaConf.update(cfg, key, os.environ[PLATFORM_VARIABLE], force_add=True)
         train(cfg)
@@ -98,7 +100,7 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.verl.config import write_back
         from rlinf_async.hosts.verl.presence import runnable_settings
 
-        # `write_back` changes the config that it is given.
+        # A copy, as `write_back` changes its argument.
         result = copy.deepcopy(cfg)
         write_back(result, runnable_settings(plain(result)))
         return plain(result)
@@ -113,7 +115,7 @@ class VerlHost(PackagedHost):
 
 
 def _choose_device(cfg: DictConfig) -> None:
-    """A run on a machine without an accelerator is one on its CPU, whatever the config says."""
+    """Set `trainer.device=cpu` on a machine without an accelerator, with a note."""
     from rlinf_async.observe.display import RunDisplay
 
     if not get_ready() and os.environ[PLATFORM_VARIABLE] == "cpu" and cfg.trainer.device != "cpu":

@@ -1,4 +1,4 @@
-"""The veRL that is installed: its version, what a process does before it imports it, and checks of both."""
+"""The installed veRL: its version, the preparation of a process before its import, and checks of both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlinf_async.observe.check import (
 
 # Equal to INSTALL_COMMAND and to the extra `verl` in pyproject.toml.
 FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE = (0, 9, 1), (0, 10)
-"""Supported releases of veRL: from the first of these on, and below the second."""
+"""Supported releases of veRL: from the first of these, and below the second."""
 INSTALL_COMMAND = "pip install 'verl[verl-core]>=0.9.1,<0.10', in an environment without RLinf"
 PLATFORM_VARIABLE = "VERL_PLATFORM"
-"""The variable that tells veRL of the kind of accelerator, before it is imported."""
+"""The variable with the kind of accelerator, which veRL reads when it is imported."""
 PLATFORM_LOGGER = "verl.plugin.platform.platform_manager"
 PLUGINS_VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
 PLUGIN_NAME = "rlinf_async"
@@ -56,17 +56,17 @@ def versions() -> dict[str, str]:
 def get_ready() -> bool:
     """Prepare this process for importing veRL, and return True if there is an accelerator.
 
-    Without one, veRL has to be told so before it is imported. It repeats that, and it names every engine that
-    could be installed, which nobody has asked for.
+    Without an accelerator, a variable must say so before veRL is imported. veRL logs that, and warns of every
+    engine that is not installed; both are filtered out.
     """
-    import torch  # explaining a config does without
+    import torch  # not needed to explain a config
 
-    # Called before every import of veRL; Python keeps one copy of an equal filter.
+    # May be called several times: Python keeps one copy of an equal filter.
     logging.getLogger(PLATFORM_LOGGER).addFilter(is_worth_reading)
     warnings.filterwarnings("ignore", message=r".* engine is not available", category=UserWarning)
     has_accelerator = torch.cuda.is_available()
     if not has_accelerator:
-        # The user's own choice stays.
+        # The user's own choice is kept.
         os.environ.setdefault(PLATFORM_VARIABLE, "cpu")
     return has_accelerator
 
@@ -76,7 +76,7 @@ def is_worth_reading(record: logging.LogRecord) -> bool:
 
 
 def checks() -> list[Check]:
-    """Every check, in the order in which a reader should mend what they find."""
+    """Return all checks; their faults should be fixed in this order."""
     release = version("verl")
     if release is None:
         return [skipped("verl", "not installed; configs for veRL need it, in an environment of its own")]
@@ -90,7 +90,7 @@ def checks() -> list[Check]:
 
 
 def check_plugins(environ: Mapping[str, str]) -> Check:
-    """Check that the environment lets veRL load plugins, ours among them."""
+    """Check that environment variables let veRL load our plugin."""
     plugins = environ.get(PLUGINS_VARIABLE, "auto")
     if plugins == "auto" or PLUGIN_NAME in [name.strip() for name in plugins.split(",")]:
         return Check("verl plugins", "ok", f"{PLUGINS_VARIABLE}={plugins}: veRL loads {PLUGIN_NAME}")
@@ -104,7 +104,7 @@ def check_plugins(environ: Mapping[str, str]) -> Check:
 
 
 def check_trainer(code: str = TRAINER_PROBE) -> Check:
-    """Check that veRL, which only logs that a plugin fails, knows our trainer mode."""
+    """Check that veRL knows our trainer mode, as it only logs the failure of a plugin."""
     failure = probe(code, ground=["import torch"])
     if failure:
         return Check("verl trainer", "fail", failure, f"import it to see why; {INSTALL_AGAIN}")
@@ -112,10 +112,10 @@ def check_trainer(code: str = TRAINER_PROBE) -> Check:
 
 
 def check_platform(environ: Mapping[str, str], code: str = GPUS_PROBE) -> Check:
-    """Check that veRL's own command will look for the accelerator of this machine."""
+    """Check that veRL's own command will use this machine's accelerator, or its CPU if there is none."""
     platform = environ.get(PLATFORM_VARIABLE)
     output, _ = output_of(code, ground=["import torch"])
-    # A probe that fails prints nothing; the check `gpu` says why.
+    # A failed probe prints nothing; the check `gpu` reports the reason.
     gpus = int(output or 0)
     if gpus or platform == "cpu":
         return Check("verl platform", "ok", f"{PLATFORM_VARIABLE}={platform}" if platform else f"{gpus} GPU")

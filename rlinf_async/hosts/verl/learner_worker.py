@@ -1,4 +1,4 @@
-"""The learner ranks: veRL's training worker, trained from a buffer, and its start as a worker group."""
+"""The learner ranks: veRL's training worker, fed from the buffer, and its start as a worker group."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 
 class LearnerWorker(LearnerRank, TrainingWorker):
-    """One learner rank. Its engine, mini-batch loop and checkpoints are veRL's own.
+    """One learner rank, with veRL's own engine, mini-batch loop and checkpoints.
 
-    veRL's methods block the event loop of this process: they are for the time between batches.
+    veRL's methods block the event loop of this process: they may only be called between batches.
     """
 
     engine: PolicyEngine
 
     def __init__(self, config: TrainingWorkerConfig, *, actor: ActorConfig, algorithm: AlgoConfig) -> None:
         """`actor` and `algorithm` are veRL's sections of these names, for its losses and estimators."""
-        # Before veRL's constructor, which joins a group only where this process is in none.
+        # Before veRL's constructor, which joins a process group only if this process is in none.
         join_group()
         super().__init__(config=config)
         self.actor, self.algorithm = actor, algorithm
-        # CUDA has a current device for each thread: the learner's thread begins with device 0 otherwise.
+        # CUDA's current device is set per thread: the learner's thread would begin with device 0.
         self.start_learning(
             rank=self.rank, initializer=get_torch_device().set_device, initargs=(get_device_id(),)
         )
@@ -60,21 +60,25 @@ class LearnerWorker(LearnerRank, TrainingWorker):
 
 
 def join_group() -> None:
-    """On the CPU, join the learner ranks' process group: veRL would name the device's backend twice."""
+    """On the CPU, join the learner ranks' process group here, as veRL's own call would name the CPU backend
+    twice.
+    """
     if get_device_name() == "cpu" and not dist.is_initialized():
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        # By the variables of veRL's own call.
+        # The same variables as in veRL's own call.
         address = os.environ.get("DIST_INIT_METHOD")
         dist.init_process_group("cpu:gloo", init_method=address, rank=rank, world_size=ranks)
 
 
 def start_learners(config: DictConfig, settings: VerlSettings) -> RayWorkerGroup:
-    """Ranks on `trainer.n_gpus_per_node` devices of each of `trainer.nnodes` nodes, their engines built."""
+    """Start ranks on `trainer.n_gpus_per_node` devices of each of `trainer.nnodes` nodes, and build their
+    engines.
+    """
     trainer = config.trainer
     pool = RayResourcePool(
         process_on_nodes=[trainer.n_gpus_per_node] * trainer.nnodes,
         use_gpu=trainer.device != "cpu",
-        # veRL asks Ray for as many CPUs a rank, by default 10; `settings.process_count` reckons with one.
+        # veRL requests this number of CPUs per rank, by default 10; `settings.process_count` counts one.
         max_colocate_count=1,
         accelerator_type=resource_of(plain(config), "learner"),
     )
@@ -86,26 +90,28 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> RayWorkerGroup
         algorithm=omega_conf_to_dataclass(config.algorithm),
     )
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=start, device_name=trainer.device)
-    # veRL's worker builds its engine here, and not in its constructor.
+    # veRL's worker builds its engine in `reset`, not in its constructor.
     group.reset()
     return group
 
 
 def give_back(learners: RayWorkerGroup) -> None:
-    """Let others have the places of the learner ranks, with which ranks that still run would end.
+    """Free the learner ranks' placement groups in Ray, which ends ranks that still run.
 
-    veRL itself never does: for a process that starts one run it is the same.
+    veRL itself never does so, which makes no difference to a process with a single run.
     """
     for placement in learners.resource_pool.pgs or ():
         remove_placement_group(placement)
 
 
 def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
-    """veRL's `actor_rollout_ref.actor`, with what a trainer fills in before the workers start."""
+    """Return veRL's `actor_rollout_ref.actor`, with the values that a trainer fills in before workers
+    start.
+    """
     actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     if actor.optim.total_training_steps < 1:
         actor.optim.total_training_steps = settings.batches
-    # True by veRL's default: micro-batches would be cut by tokens, which samples do not have.
+    # veRL's default is True: it would cut micro-batches by tokens, which samples here do not have.
     actor.engine.use_dynamic_bsz = False
     actor.engine.use_remove_padding = False
     actor.engine.micro_batch_size_per_gpu = settings.micro_batch_size
@@ -114,7 +120,7 @@ def actor_config(config: DictConfig, settings: VerlSettings) -> ActorConfig:
 
 
 def worker_config(config: DictConfig, settings: VerlSettings, actor: ActorConfig) -> TrainingWorkerConfig:
-    """Return the config from which veRL's training worker is built."""
+    """Return the config of veRL's training worker."""
     model = PolicyModelConfig(
         section=plain(config.vla.model),
         ckpt_path=OmegaConf.select(config, "vla.ckpt_path"),

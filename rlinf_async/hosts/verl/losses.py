@@ -1,4 +1,6 @@
-"""The loss of a micro-batch of decisions: veRL's policy, value and entropy losses, corrected for delay."""
+"""The loss of a micro-batch of decisions: veRL's policy, value and entropy losses, with off-policy
+correction.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from rlinf_async.hosts.verl.algorithms import TOKEN_MEAN_MODE
 from rlinf_async.hosts.verl.settings import VerlSettings
 
 WHOLE_TOKENS = "whole_tokens"
-"""The valid tokens of an optimizer step on all ranks, where the engine gets a part of its samples alone."""
+"""The key of the valid tokens of an optimizer step on all ranks, if the engine gets only a part of its
+samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class PolicyLoss:
     def __call__(
         self, *, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: object = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        # veRL's losses read these from the config, and not from arguments.
+        # veRL's losses read these values from the config.
         self.actor.global_batch_info.update(
             dp_size=data["dp_size"],
             batch_num_tokens=data[WHOLE_TOKENS] if WHOLE_TOKENS in data else data["batch_num_tokens"],
@@ -76,7 +79,7 @@ class PolicyLoss:
         logprobs = without_masked(mask, at_level(model_output["logprobs"].float(), self.settings))
         anchor, weights, metrics = self._anchor(logprobs, data, mask)
         compute = get_policy_loss_fn(self.actor.policy_loss.get("loss_mode", "vanilla"))
-        # Some of veRL's losses cut nothing before they exponentiate, or subtract infinite numbers.
+        # Some of veRL's losses exponentiate without a bound, or subtract infinite numbers.
         logprobs, old_logprobs = bounded_logprobs(logprobs, anchor)
         loss, measures = compute(
             old_log_prob=old_logprobs,
@@ -85,7 +88,7 @@ class PolicyLoss:
             response_mask=mask,
             loss_agg_mode=self.loss_agg_mode,
             config=self.actor,
-            # The name by which veRL's losses take the weights of samples.
+            # veRL's losses take the weights of samples under this name.
             rollout_is_weights=weights,
         )
         metrics |= Metric.from_dict(measures, aggregation=AggregationType.MEAN)
@@ -94,9 +97,9 @@ class PolicyLoss:
     def _anchor(
         self, logprobs: torch.Tensor, data: TensorDict, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any]]:
-        """`log pi_prox`, around which the ratio is clipped, and the weight of each entry."""
+        """Return `log pi_prox`, the center of the clipped ratio, the weight of each entry, and metrics."""
         weighting = self.settings.asynchrony.weighting
-        # Masked entries first: a NaN there would pass through `0 * NaN` into the gradient.
+        # Masked first: a NaN in a masked entry would pass through `0 * NaN` into the gradient.
         anchor = without_masked(mask, data["old_log_probs"])
         if weighting is None:
             return anchor, None, {}
@@ -121,7 +124,9 @@ class PolicyLoss:
     def _value_loss(
         self, model_output: Mapping[str, torch.Tensor], data: TensorDict
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Every entry of a decision bears its value, so that any way to average gives it the same weight."""
+        """Return the value loss. Each entry of a decision has the decision's value, so that any averaging
+        gives equal weights.
+        """
         mask = data["response_mask"].bool()
         values = model_output["values"].float().reshape(len(mask), 1).expand_as(mask)
         values = without_masked(mask, values)  # veRL squares before it masks
@@ -143,5 +148,5 @@ class PolicyLoss:
 
 
 def at_level(logprobs: torch.Tensor, settings: VerlSettings) -> torch.Tensor:
-    """`at_ratio_level` of N decisions as veRL has it, [N, L]."""
+    """Return `at_ratio_level` of N decisions in veRL's shape, [N, L]."""
     return at_ratio_level(logprobs, settings.ratio_level, settings.action_dim).reshape(len(logprobs), -1)

@@ -14,14 +14,14 @@ from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 
 HIDDEN_PREFIXES = ("perf/",)
-"""Prefixes of metrics of veRL's that tell nothing of training."""
+"""Prefixes of veRL's metrics that do not describe training."""
 
 
 class StepMeasures:
-    """Collects what a batch's optimizer steps have measured.
+    """Collects the metrics of a batch's optimizer steps.
 
-    What veRL adds up over the micro-batches of a step (losses, which are shares of a mean) is added up here,
-    and the rest is averaged; then every step weighs the same.
+    Within a step, metrics that veRL sums over micro-batches (losses, which are parts of a mean) are summed,
+    and all others averaged. Over steps, all are averaged with equal weights.
     """
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class StepMeasures:
         self._sums: dict[str, float] = defaultdict(float)
 
     def add(self, metrics: Mapping[str, Any], losses: Sequence[float], *, counts: bool = True) -> None:
-        """Take the result of `forward_backward_batch` for one pass; an empty one `counts` in no mean."""
+        """Add the result of `forward_backward_batch` for one pass; `counts=False` leaves it out of means."""
         self._sums["loss"] += sum(losses)
         for name, value in metrics.items():
             if isinstance(value, Metric) and value.aggregation is AggregationType.SUM:
                 self._sums[name] += float(value.aggregate())
             else:
-                # Ranks need the same names, whichever samples they had.
+                # Every rank needs the same names, also without live samples.
                 self._parts[name] += [_mean(value)] if counts else []
 
     def step(self, *, divisor: float, grad_norm: float) -> None:
-        """An optimizer step was made of what was added; sums of losses are to be divided."""
+        """Close an optimizer step: divide sums of losses by `divisor`, and begin the next step."""
         for name, total in self._sums.items():
             self._steps[name].append(total / max(1.0, divisor))
         for name, parts in self._parts.items():
@@ -53,8 +53,8 @@ class StepMeasures:
         self._steps[name].append(float(value))
 
     def means(self, group: ProcessGroup | None = None) -> dict[str, float]:
-        """Means over the steps of all ranks, which have measured the same things."""
-        # Ranks add their values up by place, so that all need one order.
+        """Return means over the steps of all ranks; every rank must have the same names."""
+        # Values are added by position, so all ranks need the same order.
         names = sorted(self._steps)
         means = {name: _mean(self._steps[name]) for name in names}
         ranks = float(dist.get_world_size(group))
@@ -62,7 +62,9 @@ class StepMeasures:
 
 
 def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The same of what veRL's `train_mini_batch` has returned, which is over all ranks already."""
+    """Return the same means from the result of veRL's `train_mini_batch`, which is reduced over ranks
+    already.
+    """
     names = {"grad_norm": "actor/grad_norm", "lr": "actor/lr"}
     return {
         names.get(name, name): _mean(value)
@@ -74,7 +76,7 @@ def of_verl(metrics: Mapping[str, Any]) -> dict[str, float]:
 def sum_over_ranks(
     sums: Mapping[str, float], group: ProcessGroup | None = None, op: object = dist.ReduceOp.SUM
 ) -> dict[str, float]:
-    """Each value, added over all learner ranks, which have the same names in the same order."""
+    """Return each value summed over all learner ranks, which must have the same names in the same order."""
     if not sums or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return dict(sums)
     values = torch.tensor(list(sums.values()), dtype=torch.float64, device=get_device_id())

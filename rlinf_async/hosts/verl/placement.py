@@ -1,7 +1,7 @@
-"""The nodes of each kind of process, by resources of Ray's that their nodes have: `vla.placement`.
+"""Places each kind of process on nodes with a certain Ray resource: `vla.placement`.
 
-A node has what it was started with: `ray start --resources='{"sim": 1}'`. veRL's pools of places know nodes
-by the same means.
+Nodes get resources at their start: `ray start --resources='{"sim": 1}'`. veRL's resource pools select nodes
+in the same way.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from rlinf_async.hosts.judge.reasons import Reason
 PLACEMENT = "vla.placement"
 PLACED_PROCESSES = ("env", "inference", "learner")
 RESOURCE_SHARE = 1e-4
-"""The part of its node's resource that a process asks for, as in veRL's pools: there is enough for all."""
+"""The share of the node's resource that each process requests, as in veRL's pools: small, so that it suffices
+for all."""
 OWN_RESOURCES_KEY = "ray_kwargs.ray_init.resources"
-"""The resources of a Ray that a run on one node starts by itself."""
+"""The key of the resources of a Ray cluster that a run on one node starts itself."""
 
 
 def resource_of(cfg: Mapping[str, Any], component: str) -> str | None:
-    """Return the resource that the nodes of a component have; None: they may be any."""
+    """Return the resource that a component's nodes must have; None: any nodes."""
     name = lookup(cfg, f"{PLACEMENT}.{component}")
     return None if name is None else str(name)
 
 
 def resources(cfg: Mapping[str, Any], component: str) -> dict[str, float]:
-    """Return the resources that a process of a component asks Ray for besides CPUs and accelerators."""
+    """Return the Ray resources that a component's process requests besides CPUs and accelerators."""
     name = resource_of(cfg, component)
     return {} if name is None else {name: RESOURCE_SHARE}
 
 
 def starts_ray(cfg: Mapping[str, Any]) -> bool:
-    """Return True if the run starts a Ray of one node by itself."""
+    """Return True if the run starts a Ray cluster of one node itself."""
     return not lookup(cfg, "ray_kwargs.ray_init.address") and lookup(cfg, "trainer.nnodes") == 1
 
 
 def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield what stands against a placement, as far as it shows before Ray is there."""
+    """Yield the reasons against a placement that are known before Ray starts."""
     if resource_of(cfg, "learner") is not None and lookup(cfg, "trainer.device") == "cpu":
         yield Reason(
             f"{PLACEMENT}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: "
-            "veRL's pools ask for it beside an accelerator; remove it",
+            "veRL's pools request it only together with an accelerator; remove it",
             f"~{PLACEMENT}.learner",
         )
     if not starts_ray(cfg):
@@ -53,8 +54,8 @@ def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         name = resource_of(cfg, component)
         if name is not None and name not in own_resources:
             yield Reason(
-                f"{PLACEMENT}.{component}={name} names a resource that the Ray of this run, on one node, "
-                f"would not have; remove it, give {OWN_RESOURCES_KEY} some, or name a cluster by "
+                f"{PLACEMENT}.{component}={name} names a resource that the Ray of this run, on one "
+                f"node, would not have; remove it, add it to {OWN_RESOURCES_KEY}, or name a cluster by "
                 "ray_kwargs.ray_init.address",
                 f"~{PLACEMENT}.{component}",
             )
@@ -63,15 +64,15 @@ def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def too_small(
     cfg: Mapping[str, Any], plan: ShardPlan, nodes: Sequence[Mapping[str, Any]], *, on_gpu: bool
 ) -> Iterator[str]:
-    """Yield which named nodes have too few places, of all processes that are to be there.
+    """Yield a sentence for each resource with too few places, on its nodes, for the processes placed there.
 
     Args:
-        nodes: those of the cluster, as `ray.nodes` gives them.
+        nodes: the cluster's nodes, as from `ray.nodes`.
     """
     numbers = {"env": plan.env_workers, "inference": plan.inference_ranks, "learner": plan.learner_ranks}
     for name in dict.fromkeys(filter(None, (resource_of(cfg, each) for each in PLACED_PROCESSES))):
         components = [each for each in PLACED_PROCESSES if resource_of(cfg, each) == name]
-        # Ray lists nodes that have gone, too.
+        # Ray also lists nodes that have left.
         have = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get(name)]
         need = {"CPU": sum(numbers[each] for each in components)}
         if on_gpu:
@@ -87,6 +88,6 @@ def too_small(
 
 
 def in_words(cfg: Mapping[str, Any]) -> str:
-    """Return where processes run that may not run anywhere; empty if all may."""
+    """Return, as text, the components that are restricted to certain nodes; empty if none is."""
     names = {each: resource_of(cfg, each) for each in PLACED_PROCESSES}
     return ", ".join(f"{each} on nodes with {name}" for each, name in names.items() if name is not None)

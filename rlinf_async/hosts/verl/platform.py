@@ -1,8 +1,7 @@
-"""A platform for veRL without an accelerator, which `VERL_PLATFORM=cpu` chooses.
+"""A CPU platform for veRL, chosen by `VERL_PLATFORM=cpu`.
 
-It is never chosen by itself: a run that does not ask for it finds the platforms that it would have found.
-Only `plugin` imports this module: veRL, imported from here for the first time, would not know
-the platform yet.
+It is never chosen automatically, so other runs find the same platforms as without it. Only `plugin` may
+import this module: if this module's import were the first of veRL, veRL would not know the platform yet.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from rlinf_async.hosts.cpu_device import CpuDevice
 
 
 class CpuModule(CpuDevice, ModuleType):
-    """`torch.cpu`, and what else veRL asks `torch.cuda` for."""
+    """`torch.cpu`, with the further functions of `torch.cuda` that veRL calls."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
-        """Free and total bytes of the accelerator."""
+        """Return the free and total bytes of device memory: none."""
         return 0, 0
 
 
 class CpuPlatform(CpuDevice, PlatformBase):
-    """Training on CPU cores; ranks talk through gloo."""
+    """Training on CPU cores, with gloo between ranks."""
 
     _module = CpuModule("rlinf_async_cpu_device")
 
@@ -47,15 +46,15 @@ class CpuPlatform(CpuDevice, PlatformBase):
         return self._module
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Asked when veRL looks for a platform itself, which must not find this one."""
+        """Return False, so that veRL's automatic search does not choose this platform."""
         return False
 
     def current_device(self) -> Any:
-        """The device that tensors are moved to: not a number, which would be a CUDA device."""
+        """Return the device for tensors; not a number, which would mean a CUDA device."""
         return "cpu"
 
     def set_allocator_settings(self, settings: str) -> None:
-        """The allocator has none."""
+        """Do nothing: the CPU's allocator has no settings."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None

@@ -1,7 +1,7 @@
 """The module of the entry point group `verl.plugins`: its import registers the platform and the trainer.
 
-veRL imports it in every process, while it is being imported itself, and hides errors at the log level DEBUG;
-all that a user would see is that the trainer is unknown. So the cause is printed here.
+veRL imports it in every process, while veRL itself is being imported, and logs errors at level DEBUG only;
+users would just see that the trainer is unknown. So this module prints the cause.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 
 def guard() -> None:
-    """Look at every config that veRL checks in this process; twice is once.
+    """Check every config in veRL's `validate_config`; a second call does nothing.
 
-    An `async` block that no trainer reads ends a run of veRL's own commands before Ray starts: only
-    `trainer.v1.trainer_mode=vla_async` reads one. Every entry script of veRL gives its config to
-    `validate_config` before anything else.
+    A run of veRL's own commands with an `async` block ends before Ray starts, unless it has
+    `trainer.v1.trainer_mode=vla_async`, the only trainer that reads the block. Every entry script of veRL
+    calls `validate_config` first.
     """
     import verl.utils.config
 
     from rlinf_async.hosts.verl.recognition import another_mode, is_verls
 
     stock = verl.utils.config.validate_config
-    # The mark that `wraps` leaves.
+    # The attribute that `wraps` sets.
     if hasattr(stock, "__wrapped__"):
         return
 
@@ -31,12 +31,12 @@ def guard() -> None:
     def validate_config(config: Any, *args: Any, **kwargs: Any) -> Any:
         if is_verls(config) and (why := another_mode(config)):
             _write(f"error: {why}")
-            # `supervise.CONFIG_ERROR`: the run cannot begin, and is not tried again.
+            # `supervise.CONFIG_ERROR`: the run cannot begin, and `supervise` does not retry it.
             raise SystemExit(2)
         return stock(config, *args, **kwargs)
 
-    # Early enough for `from verl.utils.config import validate_config`: veRL loads plugins before its scripts
-    # go on.
+    # Early enough for scripts with `from verl.utils.config import validate_config`: veRL loads plugins
+    # before.
     verl.utils.config.validate_config = validate_config
 
 
@@ -50,7 +50,7 @@ try:
 
     guard()
 except Exception as error:
-    # The last word that a user sees of it: veRL catches every Exception of a plugin and logs it at DEBUG.
+    # The only message that users see: veRL catches every Exception of a plugin and logs it at DEBUG.
     _write(
         f"rlinf-async: veRL has no trainer mode vla_async in this process: {type(error).__name__}: {error}; "
         "`rlinf-async doctor` looks for the cause"

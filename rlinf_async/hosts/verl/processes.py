@@ -1,4 +1,4 @@
-"""The processes of a run that are not veRL's: env workers, inference ranks and the two channels."""
+"""Starts the processes of a run that are not veRL's: env workers, inference ranks and the two channels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
 # Ray keeps the number in 32 bits.
 MAX_CHANNEL_CALLS = 2**31 - 1
-"""Calls of a channel at the same time: every env shard may wait in it."""
+"""Simultaneous calls of a channel: every env shard may wait in one."""
 
 
 def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool) -> None:
-    """Refuse to start where Ray cannot place the processes of a run: veRL would wait for places forever.
+    """Check that Ray has places for the processes of a run, as veRL would wait for them for ever.
 
     Raises:
-        ValueError: there are not enough, with what to set.
+        ValueError: there are not enough; the message has the setting to change.
     """
     plan = settings.plan
     if missing := list(too_small(cfg, plan, ray.nodes(), on_gpu=on_gpu)):
@@ -54,7 +54,7 @@ def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool
 
 
 def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
-    """Ray's handles, by rank; environments are built by `initialise`."""
+    """Start env workers, and return Ray's handles by rank; `initialise` builds their environments."""
     cfg = plain(config)
     modes = ("train", "eval") if evaluates(cfg) else ("train",)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "env")).options(
@@ -66,7 +66,7 @@ def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
 
 
 def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
-    """Ray's handles, by rank; policies are built by `initialise`."""
+    """Start inference ranks, and return Ray's handles by rank; `initialise` builds their policies."""
     cfg = plain(config)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "inference")).options(
         num_cpus=1,
@@ -79,14 +79,14 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
 
 
 def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
-    """Ray's options for actors of which one that dies may be started again."""
+    """Return Ray's options for the actors of a group: to restart dead ones, if the run may."""
     return STARTED_AGAIN if group in settings.restartable else {}
 
 
 def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
-    """The request channel and the coordinator, on this node; they wait more than they compute."""
+    """Start the request channel and the coordinator on this node, and return Ray's handles."""
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # No CPU of Ray's: `settings.process_count`, by which places are checked, does not count channels.
+    # 0 CPUs: they mostly wait, and `settings.process_count`, with which places are checked, omits them.
     options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": this_node}
     requests = ray.remote(RequestChannel).options(**options).remote(settings)
     coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)

@@ -1,6 +1,6 @@
 """The settings of a run under veRL, and the division of its environments, from a config as plain data.
 
-Env workers and inference ranks import this, too: nothing here imports veRL, Ray or a command's interface.
+Env workers and inference ranks import this module as well, so it imports neither veRL nor Ray.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROLLOUT_SECTION = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings(WorkerSettings):
-    """A run of trainer mode `vla_async`; see `config` for the meaning of each of veRL's keys here."""
+    """The settings of a run in trainer mode `vla_async`; `config` documents the meaning of veRL's keys."""
 
     ratio_level: RatioLevel
-    """The meaning of one entry of veRL's `response_mask`: `vla.ratio_level`."""
+    """`vla.ratio_level`: the level of probability ratios, one for each entry of veRL's `response_mask`."""
     estimator: str
     """veRL's `algorithm.adv_estimator`."""
     lam: float
@@ -40,10 +40,10 @@ class VerlSettings(WorkerSettings):
 
 
 def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
-    """Return the whole number of at least 1 at a dotted key.
+    """Return the integer of at least 1 at a dotted key.
 
     Raises:
-        ValueError: the value is no such number.
+        ValueError: the value is not such a number.
     """
     value: Any = lookup(cfg, key)
     value = default if value is None else value
@@ -53,15 +53,15 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
 
 
 def group_size(cfg: Mapping[str, Any]) -> int:
-    """Trajectories that start alike: what veRL calls `rollout.n`."""
+    """Return the number of trajectories with the same initial state, veRL's `rollout.n`."""
     return whole(cfg, f"{ROLLOUT_SECTION}.n", default=1)
 
 
 def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """`env.train` or `env.eval` with what the other keys of the config say about it.
+    """Return `env.train` or `env.eval`, completed from other keys of the config.
 
     Raises:
-        ValueError: it is missing, names no class, or its simulator has no name.
+        ValueError: the block is missing or has no `env_class`, or its simulator's name is not a string.
     """
     block = lookup(cfg, f"env.{mode}")
     if not isinstance(block, Mapping):
@@ -75,7 +75,7 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": mode == "eval",
-        # Last: what the block itself says wins.
+        # Last: the block's own values take precedence.
         **block,
     }
     if not isinstance(section["env_type"], str):
@@ -86,10 +86,10 @@ def section(cfg: Mapping[str, Any], mode: str) -> dict[str, Any]:
 
 
 def horizon(cfg: Mapping[str, Any], mode: str) -> int:
-    """Decisions in one rollout.
+    """Return the number of decisions in one rollout.
 
     Raises:
-        ValueError: a rollout is not made of whole decisions.
+        ValueError: a rollout is not a whole number of decisions.
     """
     env, chunks = section(cfg, mode), whole(cfg, "vla.model.num_action_chunks")
     key = "max_steps_per_rollout_epoch" if env.get("max_steps_per_rollout_epoch") else "max_episode_steps"
@@ -108,14 +108,14 @@ def learner_ranks(cfg: Mapping[str, Any]) -> int:
 
 
 def inference_ranks(cfg: Mapping[str, Any]) -> int:
-    """Return `vla.inference.ranks`, else the accelerators that veRL sets apart for rollouts, else one."""
+    """Return `vla.inference.ranks`, else the number of accelerators in veRL's rollout section, else 1."""
     nodes = lookup(cfg, f"{ROLLOUT_SECTION}.nnodes") or 0
     rollout_gpus = nodes * whole(cfg, f"{ROLLOUT_SECTION}.n_gpus_per_node", default=1)
     return whole(cfg, "vla.inference.ranks", default=rollout_gpus or 1)
 
 
 def process_count(plan: ShardPlan) -> int:
-    """Return the number of places that a run needs of Ray: one of each of its processes."""
+    """Return the number of Ray CPUs that a run needs: one for each of its processes."""
     return plan.learner_ranks + plan.env_workers + plan.inference_ranks
 
 
@@ -148,7 +148,7 @@ def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
     """Return the plan that assigns environments to workers, shards and ranks.
 
     Raises:
-        ValueError: numbers that do not divide, with the nearest that do.
+        ValueError: numbers do not divide; with the nearest that do.
     """
     one_each = ShardPlan(
         total_envs=whole(cfg, "env.train.total_num_envs"),
@@ -169,10 +169,10 @@ def make_plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> ShardPlan:
 
 
 def evaluation(cfg: Mapping[str, Any]) -> Evaluation:
-    """The environments that a run is evaluated in.
+    """Return the evaluation environments of a run.
 
     Raises:
-        ValueError: the run is evaluated, and says not in how many.
+        ValueError: the run evaluates and has no `env.eval.total_num_envs`.
     """
     if not evaluates(cfg):
         return Evaluation(None)

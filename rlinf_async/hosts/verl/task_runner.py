@@ -1,4 +1,4 @@
-"""A training run in the process of its command, started by veRL's `run_ppo`."""
+"""Runs training in the process of the command, through veRL's `run_ppo`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["InThisProcess", "plugin", "train"]
 
 
 def train(config: DictConfig) -> None:
-    """Start Ray as veRL does, and train; without TransferQueue, through which nothing would pass."""
+    """Start Ray as veRL does, and train; without TransferQueue, which this trainer does not use."""
     with starting_ray(say=RunDisplay().note):
         run_ppo(config, task_runner_class=InThisProcess)
 
 
 class InThisProcess:
-    """The stand-in for the class of a Ray actor that `run_ppo` takes. Its call runs here and now.
+    """Replaces the Ray actor class that `run_ppo` expects; its method runs in this process.
 
     So the terminal shows the run, an interrupt reaches it, and an error keeps its type.
     """
@@ -42,20 +42,19 @@ class InThisProcess:
 
 
 class _Call:
-    """A function in the form of a method of a Ray actor."""
+    """A function with the interface of a Ray actor's method."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
 
     def remote(self, *arguments: object) -> Any:
-        # `run_ppo` hands the result to `ray.get`, which takes references only.
+        # `run_ppo` passes the result to `ray.get`, which takes only references.
         return ray.put(self._function(*arguments))
 
 
 def _run(config: DictConfig) -> None:
     """Do the work of veRL's task runner, without TransferQueue and agent loops."""
-    # As veRL's runner does: a section that goes to a process alone could not resolve what points outside of
-    # it.
+    # As veRL's runner does: a section passed to a process by itself could not resolve references out of it.
     OmegaConf.resolve(config)
     trainer = get_trainer_cls(TRAINER_MODE)(config=config)
     success = False
@@ -64,6 +63,6 @@ def _run(config: DictConfig) -> None:
         trainer.fit(None)
         success = True
     finally:
-        # As veRL's runner does, which knows the logger as None until `fit` has made it.
+        # As veRL's runner does; the logger is None until `fit` builds it.
         if trainer.logger is not None:
             trainer.logger.finish(exit_code=0 if success else 1)

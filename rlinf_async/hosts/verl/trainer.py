@@ -1,4 +1,6 @@
-"""veRL's trainer mode `vla_async`: a policy that acts in environments, trained without a barrier."""
+"""veRL's trainer mode `vla_async`: trains an embodied policy without a barrier between rollouts and
+training.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from rlinf_async.ray_runtime.driver.run import AsyncRun
 
 
 class NoAgentLoop:
-    """The stand-in for veRL's agent loops: here, environments ask for actions by themselves."""
+    """Replaces veRL's agent loops, which are not needed: env workers request actions themselves."""
 
     @classmethod
     def create(cls, **_: object) -> NoAgentLoop:
@@ -39,7 +41,9 @@ class NoAgentLoop:
 
 
 class LastingTracking(MetricsOutlet[Any]):
-    """Stands for the `Tracking` that `make` gives; what veRL does with a trainer's logger is `finish`."""
+    """Replaces veRL's `Tracking`, which `make` builds, and survives its failures; veRL itself only calls
+    `finish`.
+    """
 
     def __init__(self, make: Callable[[], Any], *, say: Callable[[str], None]) -> None:
         super().__init__(
@@ -47,22 +51,22 @@ class LastingTracking(MetricsOutlet[Any]):
             # veRL counts batches from 1.
             write=lambda tracking, batch, metrics: tracking.log(data=dict(metrics), step=batch + 1),
             close=lambda tracking, exit_code: tracking.finish(exit_code=exit_code),
-            # veRL's Tracking finishes once: done here, nothing is left for `__del__` to raise.
+            # veRL's Tracking finishes once: finished here, its `__del__` cannot raise.
             drop=lambda tracking: tracking.finish(exit_code=1),
             say=say,
         )
 
     def finish(self, exit_code: int = 0) -> None:
-        """Close the loggers, of a run that has failed with another code than 0; twice is once."""
+        """Close the loggers, with another code than 0 after a failure; a second call does nothing."""
         self.close(exit_code=exit_code)
 
 
 @register_trainer(TRAINER_MODE)
 class VLAAsyncTrainer(PPOTrainer):
-    """Starts the processes of a run, and has `AsyncRun` drive them; fills its `RunHooks`.
+    """Starts the processes of a run, and has `AsyncRun` drive them; implements its `RunHooks`.
 
-    veRL's own construction is left out: it makes a buffer of prompts. What veRL calls is `init`, which calls
-    `_setup` and `on_init_end`, three getters, and `fit`.
+    The base class's constructor is not called, as it builds a buffer of prompts. veRL calls `init` (which
+    calls `_setup` and `on_init_end`), three getters, and `fit`.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -85,21 +89,21 @@ class VLAAsyncTrainer(PPOTrainer):
         )
 
         config, on_gpu = self.config, self.config.trainer.device != "cpu"
-        TERMINATION.install()  # Ray is up by now, and models take their time
+        TERMINATION.install()  # after Ray's start, and before models are loaded, which takes long
         make_ready(config)
         self.settings = read(config)
-        # Before the config is written back, after which it has nothing left to remark.
+        # Before `write_back`, which replaces the settings on which the remarks are.
         notes = list(remarks(plain(config), self.settings))
         for note in (*map(str, write_back(config, self.settings)), *notes):
             RunDisplay().note(note)
-        # veRL's own command comes here without `VerlHost.prepare` and `train`; after those, claiming and
-        # setting aside once more change nothing.
+        # For veRL's own command, which does not call `VerlHost.prepare` and `train`. After those, claiming
+        # and setting aside again has no effect.
         claim(config)
         self._checkpoint, self.global_steps = resume_point(config, say=RunDisplay().note)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
-        # Before the first process starts: the places of this run's own would count as taken.
+        # Before the first process starts, as this run's own processes would count as taken places.
         check_places(plain(config), self.settings, on_gpu=on_gpu)
-        # Versions go on from the step of the checkpoint.
+        # Policy versions continue from the checkpoint's step.
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {
             "env": start_env_workers(config, self.settings),
@@ -125,7 +129,7 @@ class VLAAsyncTrainer(PPOTrainer):
         self.run = AsyncRun(run)
 
     def on_init_end(self) -> None:
-        """Have the processes build what they hold, and load the checkpoint that the run goes on from."""
+        """Have the processes build environments and policies, and load the checkpoint to resume from."""
         resume = partial(self._resume, self._checkpoint) if self._checkpoint else None
         self.run.prepare(self._initialise, resume=resume)
 
@@ -142,7 +146,7 @@ class VLAAsyncTrainer(PPOTrainer):
     def fit(self, agent_loop_manager: object) -> None:
         """Train until the last step."""
         trainer = self.config.trainer
-        # veRL's Tracking reads the variable, and writes into the current folder without it.
+        # veRL's Tracking reads this variable, and without it writes into the current folder.
         os.environ.setdefault(
             "TENSORBOARD_DIR", str(Path(self.config.vla.run_dir).absolute() / "tensorboard")
         )
@@ -157,13 +161,15 @@ class VLAAsyncTrainer(PPOTrainer):
         self.run.train(evaluate_first=bool(trainer.val_before_train))
 
     def on_step_end(self) -> None:
-        """veRL's hook of a loop that does not run here."""
+        """Do nothing: the hook of veRL's own loop, which does not run."""
 
     def on_sample_end(self) -> None:
-        """veRL's hook of a loop that does not run here."""
+        """Do nothing: the hook of veRL's own loop, which does not run."""
 
     def due(self, step: int) -> tuple[bool, bool]:
-        """Every `test_freq` and `save_freq` steps, and after the last one; see `RunHooks`."""
+        """Evaluate and save every `test_freq` and `save_freq` steps, and after the last one; see
+        `RunHooks`.
+        """
         trainer, last = self.config.trainer, step >= self.settings.batches
         evaluate, save = (
             every is not None and every > 0 and (last or step % every == 0)
@@ -172,14 +178,14 @@ class VLAAsyncTrainer(PPOTrainer):
         return evaluate, save
 
     def checkpoint(self, step: int) -> Path:
-        """In veRL's place."""
+        """Return veRL's folder for the checkpoint after `step`."""
         return step_folder(self.config, step)
 
     def save(self, step: int, folder: Path) -> None:
         """Write veRL's checkpoint of every learner rank.
 
-        How many are kept is `async.advanced.keep_checkpoints` (`config` makes it of veRL's keys): veRL
-        would look for those to remove under the names that they had while they were written.
+        Old checkpoints are removed by `async.advanced.keep_checkpoints` (which `config` derives from veRL's
+        keys), not by veRL: it would look for them under their temporary names.
         """
         self.global_steps = step
         remote = self.config.trainer.default_hdfs_dir
@@ -187,19 +193,19 @@ class VLAAsyncTrainer(PPOTrainer):
         self.run.saver.save_learners(str(folder / "actor"), remote, step, None)
 
     def saved(self, step: int, folder: Path) -> None:
-        """Note that it is the newest, and tell who wants to know."""
+        """Record the checkpoint as the newest, and call veRL's checkpoint callback."""
         note_latest(self.config, step)
         self.checkpoint_callback.on_save(
             trainer=self, global_step=step, checkpoint_dir=str(folder), async_save=False
         )
 
     def log(self, batch: int, metrics: Mapping[str, float]) -> None:
-        """Give the metrics to veRL's loggers; see `RunHooks`."""
+        """Write the metrics to veRL's loggers; see `RunHooks`."""
         assert self.logger is not None
         self.logger.log(batch, metrics)
 
     def finished(self) -> None:
-        """Give back the places of the learner ranks; veRL closes its loggers. See `RunHooks`."""
+        """Free the learner ranks' places in Ray; veRL closes the loggers. See `RunHooks`."""
         self._give_back()
 
     def _initialise(self, fleet: Fleet) -> None:

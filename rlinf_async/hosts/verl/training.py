@@ -1,4 +1,4 @@
-"""Training by veRL: its engine, losses, estimators and mini-batch loop, from pieces of rollouts."""
+"""Trains on pieces of rollouts with veRL's engine, losses, estimators and mini-batch loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TrainsMiniBatches(Protocol):
     actor: ActorConfig
     """veRL's `actor_rollout_ref.actor`."""
     algorithm: AlgoConfig
-    """veRL's section of that name."""
+    """veRL's section `algorithm`."""
     premise: Premise | None
     spans: SpanLog
 
@@ -52,7 +52,7 @@ class TrainsMiniBatches(Protocol):
 
 
 def engine_learner(worker: TrainsMiniBatches, settings: VerlSettings, busy: BusyMeter) -> StreamingLearner:
-    """The learner of one rank, which from now on is trained by `worker`."""
+    """Return the learner of one rank, which trains with the parts of `worker`."""
     return StreamingLearner(
         EngineTraining(worker, settings),
         settings,
@@ -64,11 +64,12 @@ def engine_learner(worker: TrainsMiniBatches, settings: VerlSettings, busy: Busy
 
 
 class EngineTraining(ScoringTraining):
-    """Trains a `PolicyEngine`; fills `loops.streaming_learner.Training`.
+    """Trains a `PolicyEngine`; implements `loops.streaming_learner.Training`.
 
-    A complete batch is trained by veRL's own loop over mini-batches and epochs, so that what does not stream
-    is veRL's to the last bit. Streamed micro-batches are calls of the engine one by one, which veRL would
-    divide by the valid tokens of each: their gradients are sums instead, divided when the step is complete.
+    Without streaming, veRL's own loop over mini-batches and epochs trains the complete batch, so that results
+    equal veRL's bit for bit. Streamed micro-batches are separate calls of the engine, and veRL would divide
+    the loss of each by its valid tokens: here their gradients are sums instead, divided when the step is
+    complete.
     """
 
     def __init__(self, worker: TrainsMiniBatches, settings: VerlSettings) -> None:
@@ -80,7 +81,7 @@ class EngineTraining(ScoringTraining):
         self._settings: VerlSettings = settings
         whole = PolicyLoss(actor=worker.actor, settings=settings)
         self._loss = replace(whole, streamed=settings.streams)
-        # veRL's own loop divides by the tokens of a mini-batch: it gets the loss that does not stream.
+        # veRL's own loop divides by the tokens of a mini-batch itself, so it gets the loss without streaming.
         worker.set_loss_fn(whole)
         self._passes: LivePasses | None = None
         if settings.left_out and not couples_rows(worker.engine.module.train()):
@@ -93,7 +94,8 @@ class EngineTraining(ScoringTraining):
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        # What was accumulated stays when the block ends: the rest of a step may come in the next one.
+        # Accumulated gradients are kept at the end of the block: the rest of a step may come in the next
+        # block.
         with self._engine.train_mode(disable_auto_offload=True, zero_grad_on_exit=False):
             yield
 
@@ -112,7 +114,7 @@ class EngineTraining(ScoringTraining):
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
                 "vla.model.add_value_head=true, or another algorithm.adv_estimator"
             )
-        # Batch N is trained from version N of the policy: the difference is an age in versions.
+        # Batch N is trained starting from policy version N, so the difference is the staleness in versions.
         rollout["staleness"] = self._batch - leaf(rollout, "versions")
         if self._passes is not None:
             rollout[LIVE_FIELD] = self.live(rollout)
@@ -158,7 +160,7 @@ class EngineTraining(ScoringTraining):
             columns["behaviour_log_probs"] = behaviour
             columns["staleness"] = leaf(rollout, "staleness").flatten()
         valid = _spread(rollout["valid"], behaviour)
-        # veRL's losses mask by the first, and its engine counts the tokens of a step by the second.
+        # veRL's losses use `response_mask`; its engine counts the tokens of a step by `loss_mask`.
         columns |= {"response_mask": valid, "loss_mask": valid}
         columns["advantages"] = _spread(rollout["advantages"], behaviour)
         if self._critic:
@@ -183,7 +185,7 @@ class EngineTraining(ScoringTraining):
         return self.summed({"tokens": float(mask.sum())})["tokens"]
 
     def _train_pass(self, samples: Tree, *, rows: int | None = None) -> None:
-        """One forward and backward pass over the first `rows` of the samples, or over all."""
+        """Make a forward and backward pass over samples; only the first `rows` count (None: all)."""
         data = self.batch_of(samples, micro_batch_size=size_of(samples))
         if rows is not None:
             _mask_behind(data, rows)
@@ -191,14 +193,16 @@ class EngineTraining(ScoringTraining):
         self._measures.add(output["metrics"], output["loss"], counts=rows != 0)
 
     def _packed(self, data: TensorDict) -> TensorDict:
-        """The samples of an optimizer step that have a gradient, in equally many passes on every rank."""
-        assert self._passes is not None, "nothing is left out without it"
+        """Return the samples of an optimizer step that have a gradient, for equally many passes on every
+        rank.
+        """
+        assert self._passes is not None, "samples are only left out with it"
         mask, tokens = data["response_mask"], self._tokens(data["loss_mask"])
         rows = self._passes.live(mask, data["advantages"]).nonzero().flatten()
         self._passes.count(seen=len(mask), trained=len(rows))
         passes = self.most(passes_over(len(rows), self._settings.micro_batch_size))
         size = passes_over(len(rows), passes)
-        # veRL cuts equal micro-batches: what is missing to the last of them counts nothing.
+        # veRL cuts equal micro-batches, so the last one is filled up with masked samples.
         padded = torch.cat([rows, rows.new_zeros(passes * size - len(rows))])
         packed: TensorDict = data[padded]
         _mask_behind(packed, len(rows))
@@ -208,7 +212,7 @@ class EngineTraining(ScoringTraining):
     def _step(self) -> None:
         divisor = self._count if self._loss.divides_later else 1.0
         with self._worker.spans.span("optimizer step"):
-            # Before the step, which clips the norm: the norm of a sum would be clipped at another place.
+            # Before the step, which clips the norm: the limit is for means, not for sums.
             self._engine.divide_gradients(divisor)
             norm = self._engine.optimizer_step()
             self._engine.optimizer_zero_grad()
@@ -216,7 +220,9 @@ class EngineTraining(ScoringTraining):
         self._count = 0.0
 
     def batch_of(self, samples: Tree, *, micro_batch_size: int) -> TensorDict:
-        """Samples as veRL's engine takes them, to be trained `micro_batch_size` at a time on every rank."""
+        """Return samples in the form of veRL's engine, which trains `micro_batch_size` at a time on every
+        rank.
+        """
         options = {
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": micro_batch_size,
@@ -229,7 +235,7 @@ class EngineTraining(ScoringTraining):
         return tensors
 
     def train_whole(self, rollout: Tree) -> dict[str, float]:
-        """veRL's own training, over all epochs."""
+        """Train a whole batch with veRL's own loop, over all epochs."""
         tensors: Tensors = rollout  # type: ignore[assignment]
         self._complete(tensors, *estimate_batch(tensors, self._settings, self._worker.algorithm, self._group))
         data = self.batch_of(
@@ -250,7 +256,7 @@ class EngineTraining(ScoringTraining):
 
     @contextmanager
     def _choosing(self) -> Iterator[None]:
-        """The block in which veRL's own loop trains the samples that have a gradient."""
+        """Have veRL's own loop train only samples with a gradient inside the block."""
         self._engine.chosen = self._packed if self._passes is not None else None
         try:
             yield
@@ -261,14 +267,14 @@ class EngineTraining(ScoringTraining):
         self._measures.note(name, value)
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Return the sums of all ranks: veRL normalises a whole batch."""
+        """Return the sums over all ranks: veRL normalises over the whole batch."""
         return self.summed(sums)
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         for report in self._reports:
-            # Reported when samples were cut, before the batch was complete and its mean known.
+            # The report was made when samples were cut, before the mean of the whole batch was known.
             report["advantages"] = normalized(report["advantages"])
-        # Once a batch: veRL's own loop does it after the last mini-batch of the last epoch.
+        # Once per batch, as veRL's own loop does after the last mini-batch of the last epoch.
         self._measures.note("actor/lr", self._engine.lr_scheduler_step())
         return self._metrics(self._measures.means(self._group))
 
@@ -292,20 +298,20 @@ class EngineTraining(ScoringTraining):
 
 
 def _spread(per_decision: Any, like: torch.Tensor) -> torch.Tensor:
-    """[T, B] as [T * B, L]: every ratio of a decision has its advantage, mask, return and value."""
+    """Expand [T, B] to [T * B, L]: each of a decision's L ratios gets the decision's value."""
     return per_decision.flatten().float()[:, None].expand_as(like)
 
 
 def _mask_behind(data: TensorDict, rows: int) -> None:
-    """Let samples behind the first `rows` count nothing."""
+    """Mask all samples after the first `rows`."""
     for name in ("response_mask", "loss_mask"):
-        mask = data[name].clone()  # it may be a part of another tensor
+        mask = data[name].clone()  # it may share memory with another tensor
         mask[rows:] = 0
         data[name] = mask
 
 
 def _by_trajectory(rewards: torch.Tensor) -> torch.Tensor:
-    """The order in which the decisions of a trajectory follow each other; without shuffling it is kept."""
+    """Return an order of samples that keeps the decisions of each trajectory together, in sequence."""
     steps, width = rewards.shape
     return torch.arange(steps * width).view(steps, width).T.flatten()
 

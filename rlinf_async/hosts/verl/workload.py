@@ -1,4 +1,4 @@
-"""The facts that all runs of one config of veRL share: read from the config, not from its runs."""
+"""Reads the facts that all runs of one veRL config share, from the config alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def workload(cfg: DictConfig) -> Workload:
     if lookup(values, "env.train.seed") is not None:
         seeds["env.train.seed"] = int(train["seed"])
     steps = "trainer.total_training_steps"
-    # A run that found the checkpoint of another would go on from there.
+    # With `auto` a run would resume from another run's checkpoint.
     resumes = lookup(values, "trainer.resume_mode") == "auto"
     return Workload(
         run_dir="vla.run_dir",

@@ -1,4 +1,4 @@
-"""Environments and policies of verl-vla, which the user installs, under veRL and by their own names.
+"""Environments and policies of verl-vla, an optional package of the user's, for runs under veRL.
 
-Nothing of it is imported before a config asks for it.
+verl-vla is imported only for a config that names it.
 """

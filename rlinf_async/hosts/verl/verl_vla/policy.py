@@ -1,6 +1,6 @@
 """verl-vla's GaussianActor as a policy for PPO and GRPO: `model_type: verl_vla`.
 
-verl-vla trains it by SAC and TD3; it has no value of a state. Here one action is a decision, its
+verl-vla trains it with SAC and TD3, which have no state values. Here each decision is one action, its
 log-probabilities are those of verl-vla's squashed Gaussian, and a head of verl-vla's critic class estimates
 values.
 """
@@ -22,15 +22,16 @@ from torch.distributions import Normal
 from torch.distributions.transforms import TanhTransform
 
 from rlinf_async.core.tensors import Tensors
-from rlinf_async.hosts.verl.verl_vla.env import FIELDS
+from rlinf_async.hosts.verl.verl_vla.env import OBSERVATION_NAMES
 
-ARCHITECTURE = "gaussian_actor"
-"""The one of verl-vla's whose classes give log-probabilities of actions that were drawn before."""
+ARCHITECTURE_NAME = "gaussian_actor"
+"""The only architecture of verl-vla that can compute log-probabilities of earlier actions."""
 STEPS_DRAWN_ANEW = ", which draws the steps of an action anew wherever it gives a log-probability"
-# Of pi0 and pi0.5: the flow-SDE draws a noise level and every step itself, keeps neither and takes neither.
-WHY_NOT = {"pi0": STEPS_DRAWN_ANEW, "PI0Policy": STEPS_DRAWN_ANEW}
-NO_CRITIC = {"critic": {"enabled": False}}
-SQUASH = TanhTransform()
+# pi0 and pi0.5: their flow-SDE draws a noise level and every step itself, and neither stores nor accepts
+# them.
+UNSUPPORTED_KINDS = {"pi0": STEPS_DRAWN_ANEW, "PI0Policy": STEPS_DRAWN_ANEW}
+WITHOUT_CRITIC = {"critic": {"enabled": False}}
+TANH_TRANSFORM = TanhTransform()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,43 +44,46 @@ class Settings:
     add_value_head: bool = True
     precision: str | None = None
     model_path: str | None = None
-    """A folder with verl-vla's artifact: what its own `model.path` names. None: fresh weights."""
+    """A folder with a model artifact of verl-vla, as in verl-vla's `model.path`. None: new weights."""
     state_dim: int = 8
-    """Of fresh weights, as all that follows."""
+    """The size of the state, for new weights; as are all fields below."""
     image_size: int = 0
-    """0: no pictures."""
+    """Pixels of an image's side; 0: no images."""
     cameras: tuple[str, ...] = ("main_images", "wrist_images")
     hidden_dims: tuple[int, ...] = (256, 256)
-    """Of the actor, and of the value head."""
+    """Hidden layers of the actor and of the value head."""
     config: dict[str, Any] = field(default_factory=dict)
     """Other fields of verl-vla's GaussianActorConfig."""
 
     def __post_init__(self) -> None:
         if self.num_action_chunks != 1:
             raise ValueError(
-                f"vla.model.num_action_chunks={self.num_action_chunks}: {ARCHITECTURE} decides on one action "
-                "at a time; use 1"
+                f"vla.model.num_action_chunks={self.num_action_chunks}: {ARCHITECTURE_NAME} decides on one "
+                "action at a time; use 1"
             )
 
 
 class GaussianActor(nn.Module):
-    """Acts by verl-vla's policy, and scores what it drew."""
+    """Acts with verl-vla's policy, and scores its earlier actions."""
 
     def __init__(self, model: Any, value_head: nn.Module | None) -> None:
         super().__init__()
         self.model = model
         self.value_head = value_head
-        theirs = {name: ours for name, ours in FIELDS.items() if name in model.policy.config.input_features}
-        if unknown := set(model.policy.config.input_features) - set(theirs):
+        input_features = model.policy.config.input_features
+        fields = {name: ours for name, ours in OBSERVATION_NAMES.items() if name in input_features}
+        if unknown := set(input_features) - set(fields):
             raise ValueError(
-                f"the policy looks at {sorted(unknown)}, "
-                f"which no environment here shows; use one of {sorted(FIELDS)}"
+                f"the policy needs the observations {sorted(unknown)}, "
+                f"which no environment here has; use one with {sorted(OBSERVATION_NAMES)}"
             )
-        self._fields = theirs
+        self._fields = fields
         self.train()
 
     def train(self, mode: bool = True) -> GaussianActor:
-        """As of any module, but for dropout: the same weights have to score an action alike."""
+        """Set the mode, but without dropout in verl-vla's model, as the same weights must score an action
+        alike.
+        """
         super().train(mode)
         self.model.eval()
         return self
@@ -90,7 +94,7 @@ class GaussianActor(nn.Module):
     def predict_action_batch(
         self, env_obs: Mapping[str, Any], mode: str = "train", do_sample: bool = True, **_: Any
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Act on observations: actions [B, 1, action_dim], and what PPO needs of them."""
+        """Return actions [B, 1, action_dim] for observations, and the fields that PPO needs."""
         device = next(self.parameters()).device
         seen = {ours: torch.as_tensor(env_obs[ours]).to(device) for ours in self._fields.values()}
         with torch.no_grad():
@@ -115,7 +119,8 @@ class GaussianActor(nn.Module):
     ) -> Tensors:
         """Score stored actions: log-probabilities and entropy [B, 1, action_dim], values [B, 1].
 
-        The entropy of a squashed Gaussian has no closed form: it is that of one draw, as in verl-vla's SAC.
+        The entropy of a squashed Gaussian has no closed form: it is estimated by one draw, as in verl-vla's
+            SAC.
         """
         normal, value = self._heads(forward_inputs, values=compute_values)
         scores = {}
@@ -128,7 +133,7 @@ class GaussianActor(nn.Module):
         return scores
 
     def _heads(self, seen: Mapping[str, Any], *, values: bool) -> tuple[Normal, torch.Tensor | None]:
-        """The Gaussian before it is squashed, and the value."""
+        """Return the Gaussian before squashing, and the value."""
         data = import_module("verl").DataProto
         observations = data.from_dict(tensors={name: seen[ours] for name, ours in self._fields.items()})
         features = self.model.sac_forward_state_features(observations, None)
@@ -141,23 +146,23 @@ class GaussianActor(nn.Module):
 
 
 def logprobs(normal: Normal, drawn: torch.Tensor) -> torch.Tensor:
-    """Of the action `drawn.tanh()`, [B, 1, action_dim]: their sum is verl-vla's log-probability.
+    """Return log-probabilities of the action `drawn.tanh()`, [B, 1, action_dim]; their sum is verl-vla's.
 
-    Draws are stored before they are squashed, where no action is too near to a bound to be scored.
+    Draws are stored before squashing, as an action too near to a bound could not be scored.
     """
-    return (normal.log_prob(drawn) - SQUASH.log_abs_det_jacobian(drawn, drawn.tanh()))[:, None]
+    return (normal.log_prob(drawn) - TANH_TRANSFORM.log_abs_det_jacobian(drawn, drawn.tanh()))[:, None]
 
 
 def build(cfg: Any, torch_dtype: torch.dtype | None) -> GaussianActor:
-    """The policy of a `vla.model` section; an artifact of verl-vla's is read by verl-vla's own builder.
+    """Build the policy of a `vla.model` section; verl-vla's own builder reads an artifact of verl-vla.
 
     Raises:
-        ValueError: a setting that it does not have, or an artifact of another architecture.
+        ValueError: an unsupported setting, or an artifact of another architecture.
     """
     given: Any = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
     settings = Settings(**given)
     dtype = torch_dtype or torch.float32
-    with torch.device("cpu"):  # whatever an import computes: `explain` builds policies without data
+    with torch.device("cpu"):  # the import computes tensors, and `explain` builds on the meta device
         actor = import_module("verl_vla.models.gaussian_actor")
     model = _artifact(settings.model_path, dtype) if settings.model_path else _fresh(actor, settings, dtype)
     width = model.policy.config.output_features["action"].shape[0]
@@ -175,7 +180,7 @@ def build(cfg: Any, torch_dtype: torch.dtype | None) -> GaussianActor:
 
 def _fresh(actor: Any, settings: Settings, dtype: torch.dtype) -> Any:
     types = import_module("lerobot.configs.types")
-    theirs = {ours: name for name, ours in FIELDS.items()}
+    theirs = {ours: name for name, ours in OBSERVATION_NAMES.items()}
     size = settings.image_size
     seen = {theirs["states"]: types.PolicyFeature(types.FeatureType.STATE, (settings.state_dim,))} | {
         theirs[name]: types.PolicyFeature(types.FeatureType.VISUAL, (3, size, size))
@@ -189,12 +194,12 @@ def _fresh(actor: Any, settings: Settings, dtype: torch.dtype) -> Any:
         actor_network_kwargs=network(hidden_dims=list(settings.hidden_dims)),
         **settings.config,
     )
-    # Without statistics nothing is normalised: actions are those of the simulator, from -1 to 1.
+    # Without statistics actions are not normalised: they are the simulator's, from -1 to 1.
     processors = import_module("verl_vla.models.gaussian_actor.processor")
     before, after = processors.make_gaussian_actor_pre_post_processors(config)
     policy = actor.GaussianActorPolicy(config).to(dtype)
     return actor.GaussianActorTrainableModel(
-        policy, preprocessor=before, postprocessor=after, adapter_config=NO_CRITIC
+        policy, preprocessor=before, postprocessor=after, adapter_config=WITHOUT_CRITIC
     )
 
 
@@ -204,10 +209,12 @@ def _artifact(path: str, dtype: torch.dtype) -> Any:
         raise ValueError(f"vla.model.model_path={path} holds no config.json of verl-vla; name its folder")
     found = json.loads(file.read_text())
     kind = found.get("type") or found.get("_class_name") or found.get("model_type")
-    if kind != ARCHITECTURE:
+    if kind != ARCHITECTURE_NAME:
         raise ValueError(
-            f"vla.model.model_path={path} holds a {kind} of verl-vla{WHY_NOT.get(kind, '')}; use a "
-            f"{ARCHITECTURE}, whose classes say how probable an action was"
+            f"vla.model.model_path={path} holds a {kind} of verl-vla{UNSUPPORTED_KINDS.get(kind, '')}; use a "
+            f"{ARCHITECTURE_NAME}, whose classes compute the log-probability of an earlier action"
         )
-    config = SimpleNamespace(native_architecture=kind, local_path=path, override_config={}, adapter=NO_CRITIC)
+    config = SimpleNamespace(
+        native_architecture=kind, local_path=path, override_config={}, adapter=WITHOUT_CRITIC
+    )
     return import_module("verl_vla.models").build_vla_model(config, torch_dtype=dtype)
