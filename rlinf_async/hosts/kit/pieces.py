@@ -69,7 +69,7 @@ def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
     """Join the fields of pieces to those of a rollout of `horizon` decisions, [T, B, ...] or [T + 1, B, ...].
 
     The last decision of a shorter piece is repeated, without a reward, up to the horizon: all of its episodes
-        have ended, and the loss masks these rows.
+    have ended, and the loss masks these rows.
     """
     return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
 

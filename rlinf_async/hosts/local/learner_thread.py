@@ -22,7 +22,7 @@ class LearnerThread:
     """Runs `learn_batch` in a thread, so that its forward and backward passes do not block other loops.
 
     A cancelled `train` waits until the thread has left `learn_batch`: the present pass ends, and an error
-        ends the wait for pieces.
+    ends the wait for pieces.
     """
 
     def __init__(

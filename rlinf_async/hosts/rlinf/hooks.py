@@ -58,7 +58,7 @@ def prepare(cfg: DictConfig) -> list[str]:
         register_models()
         check_entry_points()
         settings = resolve(cfg, beside=config_reasons(checked(cfg), active=is_active(cfg)))
-        # Before `write_back`, after which the config has no setting left that would give way.
+        # Before `write_back`, which replaces the settings on which the remarks are.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
     # After every check: it moves aside the files of an earlier run, which must not happen for a refused

@@ -132,7 +132,7 @@ def _levels_of_rlinf() -> set[str]:
 
 
 def ratio_level_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if RLinf forms ratios at a level that nobody has looked at here."""
+    """Yield a reason if RLinf forms ratios at a level that is not examined here."""
     level = lookup(cfg, "algorithm.logprob_type")
     if level is not None and level not in RATIO_LEVELS:
         yield Reason(
@@ -270,7 +270,7 @@ class GroupAdvantages:
     """RLinf's GRPO advantages, but 0 for groups without signal, which are counted.
 
     For equal scores RLinf divides rounding errors by their own standard deviation: seven scores of 0.7 get
-        advantages of 0.06 there.
+    advantages of 0.06 there.
     """
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ class GroupAdvantages:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """The block in which advantages are asked for that will be asked for again."""
+        """Do not count groups inside the block, as the same advantages will be computed again."""
         token = _COUNTS.set(False)
         try:
             yield

@@ -143,7 +143,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             *scorers,
         ]
         fleet.wait(init, "init_worker on the inference, env and reward workers")
-        # After the others, as RLinf's `init_workers`: fewer models are loaded at a time.
+        # After the others, as in RLinf's `init_workers`, so that fewer models are loaded at a time.
         fleet.run_framework("learner", "init_worker")
 
     def _load_checkpoint(self, fleet: Fleet) -> None:

@@ -201,7 +201,7 @@ def _asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
 
 
 def evaluation_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return why RLinf's `validate_cfg` would refuse the evaluation of a run, for which nothing is there."""
+    """Return the reason why RLinf's `validate_cfg` would refuse a run that evaluates without `env.eval`."""
     if not _asks_for_evaluation(cfg) or isinstance(lookup(cfg, "env.eval"), Mapping):
         return []
     return [
@@ -220,8 +220,8 @@ WARM_UP_SCHEDULES = (None, "constant", "cosine")
 
 
 def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return why RLinf's schedule of the learning rate would be one of 0 steps, which jumps from one end to
-    the other.
+    """Return the reason why RLinf's learning rate schedule would have 0 steps, and so jump from its start to
+    its end.
     """
     optim = lookup(cfg, "actor.optim") or {}
     if optim.get("total_training_steps") is not None:
@@ -243,7 +243,9 @@ def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
 
 
 def interval_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return why RLinf's `check_progress` would fail behind the first step: what is saved is evaluated."""
+    """Return the reason why RLinf's `check_progress` would fail after the first step: each save must coincide
+    with an evaluation.
+    """
     evaluate, save = lookup(cfg, "runner.val_check_interval"), lookup(cfg, "runner.save_interval")
     if lookup(cfg, "runner.only_eval") or not (isinstance(evaluate, int) and isinstance(save, int)):
         return []
@@ -327,7 +329,7 @@ def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
 
 
 def reward_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield why the rewards that `cfg` (plain data) asks for cannot be had."""
+    """Yield the reasons why a run cannot have the reward model in `cfg` (plain data)."""
     if not scored_by_workers(cfg):
         return
     components = ",".join(lookup(cfg, "cluster.component_placement") or ())
@@ -354,7 +356,7 @@ def reward_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def size_reasons(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
-    """Yield why `workers` reward workers are refused by RLinf."""
+    """Yield the reason why RLinf refuses `workers` reward workers."""
     total = int(lookup(cfg, "env.train.total_num_envs"))
     if scored_by_workers(cfg) and workers and total % workers:
         yield Reason(

@@ -35,7 +35,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     """Run `cfg`; with every level off, RLinf's stock workers run.
 
     `dashboard`: whether a Ray cluster that is started for this run has the dashboard, a dozen processes that
-        execute code sent to them.
+    execute code sent to them.
     """
     active = asks_for_levels(cfg)
     if active:

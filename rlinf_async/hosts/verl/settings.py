@@ -180,7 +180,7 @@ def evaluation(cfg: Mapping[str, Any]) -> Evaluation:
 
 
 def size_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """Sizes of steps, batches and evaluation that do not go together, with the nearest that do."""
+    """Yield the sizes of steps, batches and evaluation that do not fit together, with the nearest that do."""
     yield from request_reasons(settings)
     yield from _step_reasons(settings)
     yield from evaluation(cfg).size_reasons(settings)

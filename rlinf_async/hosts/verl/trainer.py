@@ -209,7 +209,7 @@ class VLAAsyncTrainer(PPOTrainer):
         self._give_back()
 
     def _initialise(self, fleet: Fleet) -> None:
-        # All are asked before any is waited for: environments and policies are built side by side.
+        # All calls are made before the wait, so that environments and policies are built at the same time.
         building = [
             *fleet.call("env", EnvActor.initialise),
             *fleet.call("inference", InferenceActor.initialise),

@@ -120,7 +120,7 @@ class GaussianActor(nn.Module):
         """Score stored actions: log-probabilities and entropy [B, 1, action_dim], values [B, 1].
 
         The entropy of a squashed Gaussian has no closed form: it is estimated by one draw, as in verl-vla's
-            SAC.
+        SAC.
         """
         normal, value = self._heads(forward_inputs, values=compute_values)
         scores = {}
