@@ -82,7 +82,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
 
 
 def assertion_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the assertions of RLinf's on `cfg` (plain data) that would fail once it has started Ray."""
+    """Return the reasons why RLinf's assertions on `cfg` (plain data) would fail after it has started Ray."""
     return [*_groups(cfg), *_mask(cfg), *_critic(cfg), *_levels(cfg)]
 
 
