@@ -52,7 +52,10 @@ def ended(*, skips: bool, stands: bool, kept: Iterable[Reason]) -> DeadWork:
     """
     if not skips:
         return DeadWork(kind="ended", kept=tuple(reason.text for reason in kept))
-    unit = "a simulator is not stepped" if stands else "a shard is not stepped once all of its episodes have"
+    shard = (
+        "a shard is not stepped once all of its episodes have (a simulator, by environments with let_play)"
+    )
+    unit = "a simulator is not stepped" if stands else shard
     return DeadWork(
         kind="ended",
         left_out=(

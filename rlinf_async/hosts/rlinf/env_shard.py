@@ -11,6 +11,7 @@ from rlinf_async.hosts.contract import Contract, shown
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
+from rlinf_async.hosts.kit.standing import let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
@@ -83,9 +84,13 @@ class WorkerStage:
     def env_behind(self, contract: Contract) -> ContractedEnv:
         return ContractedEnv(self.env, contract, self.steps)
 
-    def let_play(self, playing: Playing | None) -> None:
-        """Step only the simulators of `playing` in the next decision (None: all)."""
-        StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
+    def let_play(self, playing: Playing | None) -> bool:
+        """Step only the simulators of `playing` in the next decision (None: all); False if it steps all."""
+        if stands(self.section):
+            StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
+            return True
+        # RLinf's other simulators were not examined: who gives a class of their own says so by its method.
+        return bool(self.section.get("env_class")) and let_play(self.env, playing)
 
     def flush_video(self) -> None:
         """Write the video of a rollout, if the config records one."""
@@ -111,7 +116,6 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         """`rewards`: the rewards of a reward model, if the run has one."""
         self._stage = WorkerStage(worker, stage, "train")
         super().__init__(simulators, busy=busy, number=stage, skips_ended=skips_ended, **self._stage.sizes())
-        self.others_stand = skips_ended and stands(self._stage.section)
         self._rewards = rewards
         self._over = torch.zeros(self.size, dtype=torch.bool)
 
@@ -119,8 +123,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         return output.playing
 
     def stand(self, playing: Playing | None) -> None:
-        if self.others_stand:
-            self._stage.let_play(playing)
+        self.others_stand = self._skips_ended and self._stage.let_play(playing)
 
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         output = await super().step(answer)
@@ -214,11 +217,9 @@ class EvalShard(kit.EvalShard[EnvStep]):
         # With `auto_reset` no environment waits: its next episode begins.
         skips_ended = skips_ended and not stage_of_worker.section.auto_reset
         super().__init__(simulators, skips_ended=skips_ended, **stage_of_worker.sizes())
-        self.others_stand = skips_ended and stands(stage_of_worker.section)
 
     def stand(self, playing: Playing | None) -> None:
-        if self.others_stand:
-            self._stage.let_play(playing)
+        self.others_stand = self._skips_ended and self._stage.let_play(playing)
 
     def shown(self, output: EnvStep) -> dict[str, Any]:
         return {"obs": output.obs, "final_obs": None}

@@ -15,6 +15,7 @@ from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
 from rlinf_async.hosts.kit.shard import Shown
+from rlinf_async.hosts.kit.standing import let_play
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
@@ -99,6 +100,9 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     def playing_at(self, output: ShardOutput) -> Playing | None:
         return output.playing
 
+    def stand(self, playing: Playing | None) -> None:
+        self.others_stand = self._skips_ended and let_play(self._stage.env, playing)
+
     def shown(self, output: ShardOutput) -> dict[str, Any]:
         """Return the payload for inference; final observations of ended episodes are sent for their
         values.
@@ -171,6 +175,9 @@ class EvalShard(kit.EvalShard[Observation]):
         )
         self._stage, self._auto_reset = stage, stage.auto_reset
         self._ended = torch.zeros(stage.size, dtype=torch.bool)
+
+    def stand(self, playing: Playing | None) -> None:
+        self.others_stand = self._skips_ended and let_play(self._stage.env, playing)
 
     def shown(self, output: Observation) -> dict[str, Any]:
         return {"obs": output, "final_obs": None}

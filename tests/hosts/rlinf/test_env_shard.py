@@ -291,9 +291,27 @@ class ByPlace:
         return {"actions": aim.expand(-1, CHUNK, ACTION)}
 
 
-def evaluated(*, skips_ended):
+class Standing(Evaluated):
+    """Steps those that it is told, and gives junk of the others."""
+
+    playing = None
+
+    def let_play(self, numbers):
+        self.playing = numbers
+
+    def chunk_step(self, actions):
+        results = super().chunk_step(actions)
+        if self.playing is not None:
+            self.taken += len(self.playing) - len(actions)
+            stands = torch.ones(len(actions), dtype=torch.bool)
+            stands[self.playing] = False
+            results[0][0]["states"][stands] = 77.0
+        return results
+
+
+def evaluated(*, skips_ended, env_cls=Evaluated):
     """What four rollouts tell of their episodes, and the decisions that were inferred and taken."""
-    shard, worker = eval_shard(env_cls=Evaluated, skips_ended=skips_ended)
+    shard, worker = eval_shard(env_cls=env_cls, skips_ended=skips_ended)
     policy = ByPlace()
     asyncio.run(evaluate_shard(shard=1, env=shard, policy=policy, rollouts=4))
     told = concatenate_metrics(shard.episodes)
@@ -311,6 +329,9 @@ def test_an_evaluation_tells_the_same_of_its_episodes_whether_or_not_anything_fo
     lengths = torch.tensor(whole["episode_len"]) / CHUNK
     assert fewer_asked == int(lengths.sum()) < asked == 4 * 4 * HORIZON
     assert fewer_taken <= taken == asked
+    told, fewer_asked, fewest_taken = evaluated(skips_ended=True, env_cls=Standing)
+    assert (told, fewer_asked) == (whole, int(lengths.sum()))
+    assert fewest_taken == fewer_asked
 
 
 def test_evaluation_that_resets_itself_goes_on_and_counts_every_episode():

@@ -285,9 +285,33 @@ class Nimble:
         return {"actions": (0.3 + states / 4)[:, :, None].expand(-1, CHUNK, ACTION)}
 
 
-def evaluated(thread, *, most, skips_ended):
+class Standing(Evaluated):
+    """Steps those that it is told; the others give again what they gave, and junk for rewards and ends."""
+
+    playing = None
+
+    def let_play(self, numbers):
+        self.playing = numbers
+
+    def chunk_step(self, actions):
+        if self.playing is None:
+            return super().chunk_step(actions)
+        where, decisions, taken = self.where, self.decisions, self.taken
+        _, rewards, terminations, truncations, info = super().chunk_step(actions)
+        stands = torch.ones(SIZE, dtype=torch.bool)
+        stands[self.playing] = False
+        self.where, self.decisions = (
+            torch.where(stands, before, now)
+            for before, now in ((where, self.where), (decisions, self.decisions))
+        )
+        self.taken = taken + len(self.playing)
+        junk = torch.where(stands[:, None], 77.0, rewards)
+        return [self._seen()], junk, terminations | stands[:, None], truncations, info
+
+
+def evaluated(thread, *, most, skips_ended, cls=Evaluated):
     """What two rollouts tell of their episodes, and the decisions that were inferred and taken."""
-    env, policy = Evaluated(SIZE, most=most), Nimble()
+    env, policy = cls(SIZE, most=most), Nimble()
     shard = EvalShard(stage(env, thread), skips_ended=skips_ended)
     asyncio.run(evaluate_shard(shard=0, env=shard, policy=policy, rollouts=2))
     told = concatenate(shard.episodes)
@@ -303,6 +327,50 @@ def test_an_evaluation_tells_the_same_of_its_episodes_whether_or_not_anything_fo
     assert whole["episode_len"] == [4.0, 6.0, 6.0] * 2
     assert (asked, taken) == (24, 24)
     assert (fewer_asked, fewer_taken) == (2 * (3 + 3 + 2), 2 * 3 * SIZE)
+    told, fewer_asked, fewest_taken = evaluated(thread, most=3, skips_ended=True, cls=Standing)
+    assert told == whole
+    assert fewest_taken == fewer_asked == 2 * (3 + 3 + 2)
+
+
+def played(thread, cls, *, skips_ended):
+    """The outputs of a rollout for training, and the decisions that were taken."""
+    env = cls(SIZE, most=4)
+    shard = TrainShard(stage(env, thread), busy=BusyMeter(), number=0, skips_ended=skips_ended)
+
+    async def main():
+        outputs = [await shard.start()]
+        while waiting := shard.waiting(outputs[-1]):
+            if len(outputs) > shard.horizon:
+                break
+            outputs.append(await shard.step(moves(waiting, 0.5)))
+        await shard.finish()
+        return outputs
+
+    return asyncio.run(main()), env.taken
+
+
+@pytest.mark.parametrize("cls", [Evaluated, Standing])
+def test_simulators_that_can_be_left_alone_are_once_their_episodes_have_ended(thread, cls):
+    whole, taken = played(thread, cls, skips_ended=False)
+    left, fewer = played(thread, cls, skips_ended=True)
+    assert (len(whole), len(left)) == (5, 4)
+    # Environment i arrives with its decision number i + 1.
+    assert (taken, fewer) == (4 * SIZE, 1 + 2 + 3 if cls is Standing else 3 * SIZE)
+    assert [None if output.playing is None else output.playing.others_stand for output in left] == [
+        *[None, *[cls is Standing] * 3]
+    ]
+    over = torch.zeros(SIZE, dtype=torch.bool)
+    for one, other in zip(whole, left, strict=False):
+        assert torch.equal(one.ended, other.ended)
+        for field in ("rewards", "truncated"):
+            assert torch.equal(getattr(one, field)[~over], getattr(other, field)[~over])
+        assert torch.equal(one.observation["states"][~over], other.observation["states"][~over])
+        over = one.ended
+    for name, values in whole[3].episodes.items():
+        ended_at = torch.tensor([1, 2, 3])
+        expected = torch.stack([whole[at].episodes[name][i] for i, at in enumerate(ended_at.tolist())])
+        assert torch.equal(left[-1].episodes[name], expected), name
+        assert values.shape == expected.shape
 
 
 @pytest.mark.parametrize("make", [train_shard, eval_shard])
