@@ -45,8 +45,8 @@ CAMERAS = """
 import json
 from contextlib import contextmanager, nullcontext
 import numpy as np
-from benchmarks.dead_work.frames import BOTH, libero
-libero({**BOTH}, "libero_spatial", 64)
+from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, libero
+libero({**COMMON_ENV_SETTINGS}, "libero_spatial", 64)
 from libero.libero import benchmark, get_libero_path
 from libero.libero.envs import OffScreenRenderEnv
 from rlinf.envs.libero.venv import kept_pictures
@@ -116,8 +116,8 @@ import json
 import numpy as np
 import torch
 from omegaconf import OmegaConf
-from benchmarks.dead_work.frames import BOTH, difference, libero
-section = {**BOTH, "max_episode_steps": 100}
+from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, difference, libero
+section = {**COMMON_ENV_SETTINGS, "max_episode_steps": 100}
 LiberoEnv, _ = libero(section, "libero_spatial", 64)
 
 class Unbuilt(LiberoEnv):

@@ -1,1 +1,3 @@
-"""Runs whose processes are killed at random, beside the same runs left alone."""
+"""Experiments on faults: runs whose processes are killed or stopped, whose environments fail, or whose disk
+is full.
+"""

@@ -1,21 +1,23 @@
-"""How much of its time does a run train whose learner is killed every five minutes?
+"""Measure the share of time that a run spends on new steps while its learner is killed every five minutes.
 
     python -m benchmarks.chaos.effective --faults 4
 
-The demo on RLinf with `--restarts` and a checkpoint every fifth step. A minute after the first step the
-learner rank gets SIGKILL, with which this attempt ends, and again every `--every` seconds; so long after the
-last one the run is asked to end. A result of the same name in `effective.json` is replaced.
+The run is the demo on RLinf with `--restarts` and a checkpoint every fifth step. A minute after the first
+step the learner rank gets SIGKILL, which ends the attempt; further kills follow every `--every` seconds.
+`--every` seconds after the last kill, SIGTERM asks the run to end. A result of the same name in
+`effective.json` is replaced.
 
-Stated before the first run. Measured is from the first kill to the end: as many intervals of `--every` as
-there are faults, each with one fault. A step counts with the seconds that it reports if no attempt has
-trained it before, and no longer than the median of all steps: the first of an attempt also fills the
-pipeline. To pass, these are at least 80 % of the time (RobustRL, arXiv 2512.22492, reports that of 256 GPUs),
-the command ends with status 143, as asked, and nothing of any buffer was lost at a resume.
+Stated before the first run: the measured time is that from the first kill to the end, as many intervals of
+`--every` as there are faults, with one fault each. A step that no earlier attempt has trained counts for its
+reported seconds, but at most for the median of all steps: the first step of an attempt also fills the
+pipeline. To pass, the counted seconds are at least 80 % of the time (the share that RobustRL, arXiv
+2512.22492, reports for 256 GPUs), the command ends with status 143, and no resume has lost a part of a
+buffer.
 
-Stated after the second run: steps vary, and cutting every one at the median takes an eighth of the time of a
-run that nobody disturbs. So there is a second figure, for which only a step that takes longer than twice the
-median counts for the median, as the first of an attempt does. Before the third run: `passed` is by that
-figure from then on; runs before it are kept as they were judged.
+Stated after the second run: the seconds of steps vary, and cutting every step at the median takes an eighth
+of the time of an undisturbed run. So there is a second figure: only a step that takes more than twice the
+median, as the first of an attempt does, counts for the median. Stated before the third run: `passed` is by
+the second figure from then on; earlier runs keep their verdicts.
 """
 
 from __future__ import annotations
@@ -34,25 +36,25 @@ import typer
 
 from benchmarks.chaos.driver import newest_of, pid_of
 from benchmarks.chaos.runs import ONE_OF_EACH, restarting, training, under_way
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 
-RESULTS = Path(__file__).with_name("effective.json")
-RUNS = Path("runs/chaos/effective")
-VICTIM = "learner rank 0"
+RESULTS_FILE = Path(__file__).with_name("effective.json")
+RUNS_FOLDER = Path("runs/chaos/effective")
+VICTIM_PROCESS = "learner rank 0"
 SAVE_EVERY = 5
-FIRST_S = 60.0
-LOOK_S = 0.5
+FIRST_KILL_AFTER_S = 60.0
+LOOK_INTERVAL_S = 0.5
 DEADLINE_S = 900.0
-"""Within which a process has to be there to be killed."""
-TO_REACH = 0.8
+"""The learner rank has to be there to be killed within this time."""
+LEAST_EFFECTIVE_SHARE = 0.8
 Step = tuple[int, float]
-"""Its number, and its seconds."""
+"""Number and seconds of a step."""
 
 
 def steps_in_order(run_dir: Path) -> list[Step]:
-    """The steps of all attempts as they were reported."""
+    """Return the steps of all attempts, in the order of their reports."""
     metrics = RunDir(run_dir).metrics
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     records = [json.loads(line) for line in lines]
@@ -60,9 +62,9 @@ def steps_in_order(run_dir: Path) -> list[Step]:
 
 
 def effective_seconds(before: Sequence[Step], after: Sequence[Step], *, longest: float = 1.0) -> float:
-    """The seconds of the steps `after` that nobody had trained `before`.
+    """Return the seconds of those steps of `after` that no earlier attempt has trained.
 
-    Those that took more than `longest` medians count for one median.
+    A step that took more than `longest` medians counts for one median.
     """
     usual = statistics.median(seconds for _, seconds in [*before, *after])
     furthest, total = max((step for step, _ in before), default=0), 0.0
@@ -73,31 +75,32 @@ def effective_seconds(before: Sequence[Step], after: Sequence[Step], *, longest:
 
 
 def kill(process: subprocess.Popen[bytes], run_dir: Path) -> None:
-    """SIGKILL for the learner rank of the attempt that goes on, once there is one.
+    """Wait for the learner rank of the current attempt, and send it SIGKILL.
 
     Raises:
-        TimeoutError, RuntimeError: there is none.
+        TimeoutError: no learner rank within `DEADLINE_S`.
+        RuntimeError: the run has ended.
     """
     give_up = time.monotonic() + DEADLINE_S
-    while (pid := pid_of(process.pid, run_dir, VICTIM)) is None:
+    while (pid := pid_of(process.pid, run_dir, VICTIM_PROCESS)) is None:
         if process.poll() is not None:
             raise RuntimeError(f"the run has ended with status {process.returncode}")
         if time.monotonic() > give_up:
-            raise TimeoutError(f"there is no {VICTIM} after {DEADLINE_S:g} s")
-        time.sleep(LOOK_S)
+            raise TimeoutError(f"there is no {VICTIM_PROCESS} after {DEADLINE_S:g} s")
+        time.sleep(LOOK_INTERVAL_S)
     os.kill(pid, signal.SIGKILL)
 
 
 def run(directory: Path, *, faults: int, every_s: float) -> dict[str, Any]:
-    """Train, and kill the learner so many times."""
+    """Train in `directory`, kill the learner `faults` times, and return the result of the run."""
     settings = [*ONE_OF_EACH, f"runner.save_interval={SAVE_EVERY}", *restarting(2 * faults)]
     command = training(directory, settings, steps=1_000_000)
     with under_way(command, directory.with_suffix(".log")) as process:
         while not steps_in_order(directory):
             if process.poll() is not None:
                 raise RuntimeError(f"the run has ended with status {process.returncode}")
-            time.sleep(LOOK_S)
-        time.sleep(FIRST_S)
+            time.sleep(LOOK_INTERVAL_S)
+        time.sleep(FIRST_KILL_AFTER_S)
         began, before = time.monotonic(), steps_in_order(directory)
         for number in range(faults):
             kill(process, directory)
@@ -111,7 +114,7 @@ def run(directory: Path, *, faults: int, every_s: float) -> dict[str, Any]:
 def result(
     directory: Path, status: int, faults: int, seconds: float, before: Sequence[Step], after: Sequence[Step]
 ) -> dict[str, Any]:
-    """What came of a run, beside what was stated of it."""
+    """Return the result of a run, with its verdict by the criteria at the top of this file."""
     share = effective_seconds(before, after) / seconds
     taken = effective_seconds(before, after, longest=2.0) / seconds
     books = {}
@@ -128,12 +131,15 @@ def result(
         "effective": round(share, 3),
         "effective_as_taken": round(taken, 3),
         "lost_at_resume": lost,
-        "passed": taken >= TO_REACH and status == 128 + signal.SIGTERM and bool(books) and not lost,
+        "passed": taken >= LEAST_EFFECTIVE_SHARE
+        and status == 128 + signal.SIGTERM
+        and bool(books)
+        and not lost,
     }
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per run."""
+    """Return a Markdown table with a line per run."""
     names = ["status", "faults", "seconds", "steps", "repeated", "usual_step_s"]
     rows = [
         [
@@ -149,14 +155,14 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main(
-    faults: Annotated[int, typer.Option(help="Deaths of the learner.")] = 4,
-    every: Annotated[float, typer.Option(help="Seconds between two of them.")] = 300.0,
+    faults: Annotated[int, typer.Option(help="Kills of the learner.")] = 4,
+    every: Annotated[float, typer.Option(help="Seconds between two kills.")] = 300.0,
 ) -> None:
     """Run, and print the table of all runs."""
-    kept = Kept(RESULTS)
-    found = run(RUNS / "run", faults=faults, every_s=every)
-    kept.add(f"{faults} faults, every {every:g} s, judged as steps took", found)
-    typer.echo(table(kept.results))
+    store = ResultStore(RESULTS_FILE)
+    found = run(RUNS_FOLDER / "run", faults=faults, every_s=every)
+    store.add(f"{faults} faults, every {every:g} s, judged as steps took", found)
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""A run whose environments raise in one of ten steps and give a reward that is no number in one of a hundred.
+"""Train on environments that raise in one of ten steps, and return a NaN reward in one of a hundred.
 
     python -m benchmarks.chaos.faulty
 
-The points of the local host, one environment in each of eight shards, all levels on. Nothing is wrong in the
-first rollout of a shard: environments that have never worked are given one restart, whatever the budget. Runs
-that are in `faulty.json` are not repeated.
+The task is PointReach on the local host, one environment in each of eight shards, all levels on. The first
+rollout of a shard has no faults: environments that have never worked get one restart, whatever the budget.
+Runs that are in `faulty.json` are not repeated.
 
-Stated before the first run: it has passed if
-  - with restarts to spare the run trains every batch, and its books add up: as many rollouts are refused as
-    `env failed` as steps have raised, as many as `not finite` as rewards were none, each has its line in
-    failures.jsonl, none is in flight at the end, none was staler than the bound, all weights are finite;
-  - with the budget that is the default the run ends by itself once a shard has failed for the eleventh time
-    within 600 s, with a sentence that says so and the first error, and no shard has been given more than ten
-    restarts;
-  - without any restarts it ends with the error of the environment itself.
+Stated before the first run. The run with each budget has passed if
+  - with restarts to spare, it trains every batch and its ledger balances: one rollout refused as `env failed`
+    for each step that raised, one refused as `not finite` for each NaN reward, a line in failures.jsonl for
+    each, none in flight at the end, none staler than the bound, all weights finite;
+  - with the default budget, it ends by itself once a shard has failed for the eleventh time within 600 s, its
+    error says so and quotes the first failure, and no shard has had more than ten restarts;
+  - without restarts, it ends with the error of the environment itself.
 """
 
 from __future__ import annotations
@@ -30,42 +29,42 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
 
-RESULTS = Path(__file__).with_name("faulty.json")
-SHARDS, HORIZON, BATCHES = 8, 5, 30
-RAISES, NANS = 0.1, 0.01
-BUDGETS: dict[str, dict[str, Any]] = {
-    # In a short window, because the wait before a restart doubles with every one that is in it.
+RESULTS_FILE = Path(__file__).with_name("faulty.json")
+SHARD_COUNT, HORIZON_DECISIONS, BATCH_COUNT = 8, 5, 30
+ERROR_CHANCE, NAN_CHANCE = 0.1, 0.01
+RESTART_BUDGETS: dict[str, dict[str, Any]] = {
+    # A short window: the wait before a restart doubles with every restart within the window.
     "restarts to spare": {"survive": {"env_restarts": 1000}, "advanced": {"window_s": 5}},
     "the default budget": {},
     "no restarts": {"survive": {"env_restarts": 0}},
 }
-DEFAULT_MOST = 10
-GIVEN_UP = re.compile(
+DEFAULT_ENV_RESTARTS = 10
+GIVEN_UP_ERROR = re.compile(
     r"the environments of shard \d+ have failed 11 times within 600 s, more than "
     r"async\.survive\.env_restarts=10 allows; the first time: "
     r"(ConnectionError: the simulator|ShardFailure: the environments have given numbers)"
 )
-SAID = "the simulator has lost its connection"
+INJECTED_ERROR_TEXT = "the simulator has lost its connection"
 
 
 @dataclass
 class Injected:
-    """What has gone wrong on purpose, in all shards together."""
+    """The injected faults of all shards."""
 
     counts: Counter[str] = field(default_factory=Counter)
     steps: Counter[int] = field(default_factory=Counter)
-    """That each shard has begun, by its first environment."""
+    """Steps that each shard has begun, by the number of its first environment."""
 
 
 class Faulty(PointReach):
-    """Points whose steps raise, or reward with no number, at random."""
+    """PointReach whose steps raise, or return NaN rewards, at random."""
 
     def __init__(self, size: int, *, first: int, injected: Injected, chance: np.random.Generator) -> None:
         super().__init__(size, first=first)
@@ -73,20 +72,20 @@ class Faulty(PointReach):
 
     def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._injected.steps[self._first] += 1
-        drawn = self._chance.random() if self._injected.steps[self._first] > HORIZON else 1.0
-        if drawn < RAISES:
+        drawn = self._chance.random() if self._injected.steps[self._first] > HORIZON_DECISIONS else 1.0
+        if drawn < ERROR_CHANCE:
             self._injected.counts["env failed"] += 1
-            raise ConnectionError(SAID)
+            raise ConnectionError(INJECTED_ERROR_TEXT)
         states, rewards, ended = super().decide(actions)
-        if drawn < RAISES + NANS:
+        if drawn < ERROR_CHANCE + NAN_CHANCE:
             self._injected.counts["not finite"] += 1
             rewards[:] = np.nan
         return states, rewards, ended
 
 
 def faulty(injected: Injected, seed: int) -> EnvFactory:
-    """Shards of `Faulty`; what is built anew goes on drawing where the one before has stopped."""
-    chances = {first: np.random.default_rng((seed, first)) for first in range(SHARDS)}
+    """Return a factory of `Faulty` shards; a rebuilt shard continues the random draws of its predecessor."""
+    chances = {first: np.random.default_rng((seed, first)) for first in range(SHARD_COUNT)}
 
     def build(first: int, size: int) -> Faulty:
         return Faulty(size, first=first, injected=injected, chance=chances[first])
@@ -95,20 +94,20 @@ def faulty(injected: Injected, seed: int) -> EnvFactory:
 
 
 def settings(budgets: dict[str, Any], batches: int) -> LocalSettings:
-    block = {"mode": "full", "rollout": {"shards": SHARDS}, **budgets}
+    block = {"mode": "full", "rollout": {"shards": SHARD_COUNT}, **budgets}
     return LocalSettings(
         asynchrony=AsyncConfig.from_mapping(block),
-        total_envs=SHARDS,
-        horizon=HORIZON,
+        total_envs=SHARD_COUNT,
+        horizon=HORIZON_DECISIONS,
         batches=batches,
-        global_batch_size=SHARDS * HORIZON,
-        micro_batch_size=SHARDS * HORIZON,
+        global_batch_size=SHARD_COUNT * HORIZON_DECISIONS,
+        micro_batch_size=SHARD_COUNT * HORIZON_DECISIONS,
         hidden=16,
     )
 
 
-def run(budgets: dict[str, Any], *, batches: int = BATCHES, seed: int = 0) -> dict[str, Any]:
-    """Train, and say what was injected, what the run has counted, and how it has ended."""
+def run(budgets: dict[str, Any], *, batches: int = BATCH_COUNT, seed: int = 0) -> dict[str, Any]:
+    """Train; return the injected faults, the run's own counts, and the error that has ended the run."""
     torch.set_num_threads(1)
     injected, began = Injected(), time.monotonic()
     ours = settings(budgets, batches)
@@ -144,21 +143,21 @@ def _books(result: LocalResult, ours: LocalSettings) -> dict[str, Any]:
 
 
 def passed(name: str, found: dict[str, Any]) -> bool:
-    """Whether a run has come to what was stated of it."""
+    """Return True if the run with the budget `name` meets the criteria at the top of this file."""
     if name == "restarts to spare":
-        ended_well = found["error"] is None and found["batches"] == BATCHES
+        ended_well = found["error"] is None and found["batches"] == BATCH_COUNT
         counted = found.get("refused") == found["injected"] == found["faults"]
-        complete = found.get("trained") == BATCHES * SHARDS and found.get("in_flight") == 0
+        complete = found.get("trained") == BATCH_COUNT * SHARD_COUNT and found.get("in_flight") == 0
         return bool(ended_well and counted and complete and found["stale"] <= 0 and found["finite"])
     if name == "the default budget":
-        given_up = GIVEN_UP.search(found["error"] or "") is not None
-        return given_up and found["most_restarts_of_a_shard"] == DEFAULT_MOST
+        given_up = GIVEN_UP_ERROR.search(found["error"] or "") is not None
+        return given_up and found["most_restarts_of_a_shard"] == DEFAULT_ENV_RESTARTS
     named = "async.survive.env_restarts=0 has none built anew" in (found["error"] or "")
-    return named and SAID in found["error"] and found["most_restarts_of_a_shard"] == 0
+    return named and INJECTED_ERROR_TEXT in found["error"] and found["most_restarts_of_a_shard"] == 0
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per run."""
+    """Return a Markdown table with a line per run."""
     rows = [
         [
             name,
@@ -185,13 +184,13 @@ def _words(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def main(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
-    """Run what is missing, and print the table."""
-    kept = Kept(RESULTS)
-    for name, budgets in BUDGETS.items():
-        if not report and name not in kept.results:
-            kept.add(name, run(budgets))
-    typer.echo(table(kept.results))
+def main(report: Annotated[bool, typer.Option("--report", help="Only print the table.")] = False) -> None:
+    """Run the missing runs, and print the table."""
+    store = ResultStore(RESULTS_FILE)
+    for name, budgets in RESTART_BUDGETS.items():
+        if not report and name not in store.results:
+            store.add(name, run(budgets))
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""Checkpoints and runs where the disk is full, read-only, or the directory has gone.
+"""Write checkpoints and run directories to a disk that is full or read-only, and to a removed directory.
 
     python -m benchmarks.chaos.places
 
-It mounts small file systems in memory, for which it has to be run as root, in a mount namespace of its own:
+The command mounts small file systems in memory. This needs root; run it in a mount namespace of its own:
 
     unshare --mount python -m benchmarks.chaos.places
 
-Stated before the first run. A checkpoint that cannot be written has passed if that raises an `OSError` which
-says why, the one before is found and loads, nothing half written is left where it could have been removed,
-and all of it is tidied and the next one is written once there is room again. A run of the local host has
-passed if its last line names the place or the file that cannot be written, and says why.
+Stated before the first run. A case of a checkpoint has passed if writing raises an `OSError` that says why,
+the previous checkpoint is found and loads, no unfinished folder is left where it could have been removed, and
+once there is room again, everything unfinished is tidied and the next checkpoint is written. A case of a run
+of the local host has passed if the run's last line names the folder or file that cannot be written, and says
+why.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from typing import Any
 import typer
 
 from benchmarks.chaos import saving
-from benchmarks.chaos.soak import SETTINGS
-from benchmarks.kept import Kept
+from benchmarks.chaos.soak import SETTINGS_BY_HOST
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, tidy, written_aside
 
-RESULTS = Path(__file__).with_name("places.json")
-STEPS = 200
-WHY = (errno.ENOSPC, errno.EROFS, errno.ENOENT)
+RESULTS_FILE = Path(__file__).with_name("places.json")
+STEP_COUNT = 200
+EXPECTED_ERRNOS = (errno.ENOSPC, errno.EROFS, errno.ENOENT)
 
 
 def mount(place: Path, options: str) -> None:
-    """A small file system in memory at `place`."""
+    """Mount a small file system in memory at `place`."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
 
 
@@ -49,14 +50,17 @@ def remount(place: Path, options: str) -> None:
 
 
 def fill(place: Path) -> None:
-    """Use up what is free, but for a megabyte."""
+    """Fill the file system of `place` up to its last megabyte."""
     free = shutil.disk_usage(place).free
     (place / "ballast").write_bytes(bytes(max(0, free - (1 << 20))))
 
 
 def checkpoint(place: Path, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
-    """Write one checkpoint, fail to write another after or in the midst of which `spoil` is called, and a
-    third after `mend`."""
+    """Write a checkpoint, call `spoil` during a second one, which is to fail, and write a third after `mend`.
+
+    Returns:
+        The error, the state of the first checkpoint, unfinished folders, and the verdict.
+    """
     parent = place / "checkpoints"
     _save(parent, 1, lambda: None)
     said = "nothing was raised"
@@ -73,7 +77,7 @@ def checkpoint(place: Path, spoil: Callable[[], None], mend: Callable[[], None])
     after = find_newest(parent)
     tidy(parent)
     again = after.step == 3 and after.folder is not None and saving.loads(after.folder)
-    why = any(os.strerror(number) in said for number in WHY)
+    why = any(os.strerror(number) in said for number in EXPECTED_ERRNOS)
     return {
         "said": said.replace(str(place), "…"),
         "kept": "the directory has gone" if gone else "yes" if kept else "no",
@@ -89,11 +93,11 @@ def _save(parent: Path, step: int, in_the_midst: Callable[[], None]) -> None:
 
 
 def local_run(run_dir: Path, spoil: Callable[[], None] | None) -> dict[str, Any]:
-    """Train on the local host, and have `spoil` called when some steps are done."""
+    """Train on the local host, and call `spoil` after a tenth of the steps."""
     with TemporaryDirectory() as folder:
         log, done = Path(folder, "log"), Path(folder, "done")
-        command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS["local"]]
-        command += [f"run_dir={run_dir}", f"settings.batches={STEPS}"]
+        command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS_BY_HOST["local"]]
+        command += [f"run_dir={run_dir}", f"settings.batches={STEP_COUNT}"]
         watching = _call_after_steps(run_dir, spoil, done) if spoil else None
         status = run_command(command, log, environment=OWN_CLUSTER, deadline_s=600)
         done.touch()
@@ -115,7 +119,7 @@ def _call_after_steps(run_dir: Path, spoil: Callable[[], None], done: Path) -> A
     import time
 
     def watch() -> None:
-        while len(RunDir(run_dir).read_metrics()) < STEPS // 10 and not done.exists():
+        while len(RunDir(run_dir).read_metrics()) < STEP_COUNT // 10 and not done.exists():
             time.sleep(0.1)
         spoil()
 
@@ -125,7 +129,7 @@ def _call_after_steps(run_dir: Path, spoil: Callable[[], None], done: Path) -> A
 
 
 def cases(root: Path) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What is tried, each in a file system of its own below `root`."""
+    """Return the cases by name; each mounts a file system of its own below `root`."""
 
     def at(name: str, options: str) -> Path:
         place = root / name
@@ -160,7 +164,7 @@ def cases(root: Path) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per case."""
+    """Return a Markdown table with a line per case."""
     rows = [
         [name, f"`{found['said']}`", found.get("kept", "–"), "yes" if found["passed"] else "no"]
         for name, found in results.items()
@@ -169,15 +173,15 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Try what has not been tried, and print the table."""
-    kept = Kept(RESULTS)
+    """Run the missing cases, and print the table."""
+    store = ResultStore(RESULTS_FILE)
     with TemporaryDirectory() as folder:
         for name, case in cases(Path(folder)).items():
-            if name not in kept.results:
-                kept.add(name, case())
+            if name not in store.results:
+                store.add(name, case())
         for place in Path(folder).iterdir():
             subprocess.run(["umount", str(place)], check=False)
-    typer.echo(table(kept.results))
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The run that is disturbed, and what it came to."""
+"""The demo run that the experiments disturb, and its outcome."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Demo:
     """The demo on one host."""
 
     settings: Sequence[str]
-    """The config and its overrides."""
+    """The config's name, then its overrides."""
     kinds: Sequence[str]
-    """Who is killed, in the words of `VICTIM_KINDS`."""
+    """The kinds of processes to kill, as keys of `VICTIM_KINDS`."""
 
 
-DEMOS = {
+DEMO_BY_HOST = {
     "rlinf": Demo(
         settings=(
             "metaworld_ppo_mlp",
@@ -39,7 +39,7 @@ DEMOS = {
         ),
         kinds=("simulator", "env", "inference"),
     ),
-    # Its simulators live in the env workers.
+    # Under veRL the simulators live in the env workers.
     "verl": Demo(
         settings=("verl_metaworld_ppo_mlp", "env.workers=2", "vla.inference.ranks=2"),
         kinds=("env", "inference"),
@@ -50,7 +50,7 @@ ONE_OF_EACH = ("metaworld_ppo_mlp",)
 
 
 def training(directory: Path, settings: Sequence[str], *, steps: int, host: str = "rlinf") -> list[str]:
-    """The command that trains `settings` in `directory`, which is emptied."""
+    """Empty `directory`, and return the command that trains `settings` in it."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     own = SIDES_BY_HOST[host].run(directory=directory, steps=steps)
@@ -58,13 +58,13 @@ def training(directory: Path, settings: Sequence[str], *, steps: int, host: str 
 
 
 def restarting(times: int) -> list[str]:
-    """The options of a run that is started again so many times, at once."""
+    """Return the options for up to `times` restarts of a run, a second after each end."""
     return ["--restarts", str(times), "--restart-wait", "1"]
 
 
 @contextmanager
 def under_way(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A command with its output in `log`, which is asked to end with the block."""
+    """Run a command with its output in `log`; the end of the block sends it SIGTERM."""
     with log.open("wb") as output:
         environment = {**os.environ, **OWN_CLUSTER}
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
@@ -74,28 +74,28 @@ def under_way(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[by
             process.terminate()
 
 
-WARM_UP = 3
-"""Steps at the beginning that are not measured; nobody is killed in the first of them."""
-RESTARTS = ("env", "env_worker", "inference")
+WARM_UP_STEPS = 3
+"""Unmeasured steps at the beginning of a run."""
+RESTART_KINDS = ("env", "env_worker", "inference")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One run; everything but `killed` is read from what it has written."""
+    """The outcome of one run; all but `status`, `hung` and `killed` is read from its run directory."""
 
     status: int
     hung: bool
     steps: int
     env_steps_per_second: float | None
-    """Fresh ones, over the steps after the warm-up."""
+    """Fresh env steps, over the steps after the warm-up."""
     unaccounted: int | None
-    """Trajectories that are in no column of the books; None if the run has written none."""
+    """Trajectories that the ledger counts neither as trained, refused nor in flight; None without ledger."""
     refused: Mapping[str, int]
     staleness: float
-    """The largest of any sample."""
+    """The largest staleness of any sample, in versions."""
     killed: Mapping[str, int]
     restarts: Mapping[str, int]
-    """What the run says of itself: environments built anew, env workers and inference ranks started again."""
+    """The run's own counts of rebuilt environments and of restarted env workers and inference ranks."""
     faults: int
     """Lines of `failures.jsonl`."""
 
@@ -106,7 +106,7 @@ class Outcome:
         books: dict[str, Any] = {}
         if run.summary.exists():
             books = json.loads(run.summary.read_text())["trajectories"]
-        measured = metrics[WARM_UP:]
+        measured = metrics[WARM_UP_STEPS:]
         seconds = sum(step["async/step_seconds"] for step in measured)
         return cls(
             status=status,
@@ -118,7 +118,8 @@ class Outcome:
             staleness=max((step["async/staleness/max"] for step in metrics), default=0.0),
             killed={kind: list(killed).count(kind) for kind in dict.fromkeys(killed)},
             restarts={
-                name: int(sum(step.get(f"async/restarts/{name}", 0) for step in metrics)) for name in RESTARTS
+                name: int(sum(step.get(f"async/restarts/{name}", 0) for step in metrics))
+                for name in RESTART_KINDS
             },
             faults=count_failures(directory).kinds.total(),
         )

@@ -1,19 +1,19 @@
-"""A process that does nothing but save checkpoints is killed at fifty random times.
+"""Kill a process that does nothing but save checkpoints at fifty random times.
 
     python -m benchmarks.chaos.saving
 
-It writes a checkpoint of 84 MB (four files of weights and one of trajectories, by `write_tensors`) into
-`checkpoint_folder.written_aside`, which takes it a second or two, keeps two, and says of each when it is
-whole. SIGKILL comes at a random time within four seconds of its first; then everything that it has left is
-looked at, and the next process goes on from there, as a run that is resumed does: it tidies, and begins by
-writing the newest step once more. What a machine that loses power leaves is not tried: the files of a killed
-process are still in the system's memory.
+The process writes checkpoints of 84 MB (four files of weights and one of trajectories, by `write_tensors`)
+with `checkpoint_folder.written_aside`, a second or two for each, keeps the newest two, and prints a line when
+a checkpoint is whole. SIGKILL comes at a random time within four seconds after its start. Then the experiment
+examines the folder, and the next process continues there as a resumed run does: it tidies, and begins by
+writing the newest step once more. A power failure is not tried: the files of a killed process are still in
+the system's memory.
 
-Stated before the first run: it has passed if after every death
-  - a newest whole checkpoint is found, and it is no older than the last that was said to be whole;
-  - it loads, and every number in it is of its step;
-  - every other folder named `global_step_N` is whole, or is named in a sentence;
-  - nothing half written is left once the next process has tidied.
+Stated before the first run: the experiment has passed if after every kill
+  - a newest whole checkpoint is found, no older than the last that the process has printed as whole;
+  - it loads, and every number in it equals its step;
+  - every other folder named `global_step_N` is whole, or is reported as skipped;
+  - no unfinished folder is left after the next process has tidied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.table import markdown
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,
@@ -46,15 +46,15 @@ from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
 )
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import read_tensors, write_tensors
 
-RESULTS = Path(__file__).with_name("saving.json")
-RUNS = Path("runs/chaos")
-FILES, NUMBERS = 4, 5_000_000
-"""Of weights: as many files of so many numbers of four bytes."""
-WITHIN_S = 4.0
+RESULTS_FILE = Path(__file__).with_name("saving.json")
+RUNS_FOLDER = Path("runs/chaos")
+WEIGHT_FILE_COUNT, NUMBERS_PER_FILE = 4, 5_000_000
+"""Files of weights in a checkpoint, and float32 numbers in each."""
+KILL_WITHIN_S = 4.0
 
 
 def save_for_ever(parent: Path) -> None:
-    """Save, prune and say so, again and again, from the newest step on."""
+    """Save, report and prune checkpoints without end, from the newest step on."""
     torch.set_num_threads(1)
     parent.mkdir(parents=True, exist_ok=True)
     tidy(parent)
@@ -69,20 +69,24 @@ def save_for_ever(parent: Path) -> None:
 
 
 def write(folder: Path, step: int) -> None:
-    """A checkpoint all of whose numbers are its step."""
+    """Write a checkpoint; all of its numbers equal `step`."""
     (folder / "actor").mkdir()
     (folder / "buffer").mkdir()
-    for number in range(FILES):
-        write_tensors(folder / "actor" / f"{number}.safetensors", {"weights": _filled(step, NUMBERS)})
-    pieces = {"actions": _filled(step, NUMBERS // 5), "versions": [step]}
+    for number in range(WEIGHT_FILE_COUNT):
+        write_tensors(
+            folder / "actor" / f"{number}.safetensors", {"weights": _filled(step, NUMBERS_PER_FILE)}
+        )
+    pieces = {"actions": _filled(step, NUMBERS_PER_FILE // 5), "versions": [step]}
     write_tensors(folder / "buffer" / "0.safetensors", pieces)
     (folder / "async_state.json").write_text(f'{{"version": {step}}}\n')
 
 
 def loads(folder: Path) -> bool:
-    """Whether every file of a checkpoint can be read, and holds its step."""
+    """Return True if every file of a checkpoint can be read and holds its step."""
     step = step_of(folder)
-    weights = [read_tensors(folder / "actor" / f"{number}.safetensors") for number in range(FILES)]
+    weights = [
+        read_tensors(folder / "actor" / f"{number}.safetensors") for number in range(WEIGHT_FILE_COUNT)
+    ]
     pieces = read_tensors(folder / "buffer" / "0.safetensors")
     tensors = [*(held["weights"] for held in weights), pieces["actions"]]
     return pieces["versions"] == [step] and all(bool((one == step).all()) for one in tensors)
@@ -93,7 +97,7 @@ def _filled(step: int, count: int) -> torch.Tensor:
 
 
 def left(parent: Path) -> list[str]:
-    """What is half done in a folder of checkpoints, in words."""
+    """Name the unfinished folders among the checkpoints of `parent`."""
     found = []
     for path in sorted(parent.iterdir()):
         if match := UNFINISHED_NAME.fullmatch(path.name):
@@ -102,7 +106,7 @@ def left(parent: Path) -> list[str]:
 
 
 def kill_one(parent: Path, after_s: float) -> dict[str, Any]:
-    """Let a process save, kill it, and look at what is there."""
+    """Start a saving process, kill it after `after_s` seconds, and examine the checkpoints of `parent`."""
     command = [sys.executable, "-m", "benchmarks.chaos.saving", "save", str(parent)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stdout is not None
@@ -125,16 +129,16 @@ def kill_one(parent: Path, after_s: float) -> dict[str, Any]:
 
 
 def run(parent: Path, times: int, seed: int) -> list[dict[str, Any]]:
-    """Kill so many, with a whole checkpoint there before the first, so that there is something to lose."""
+    """Kill `times` processes one after the other; a whole checkpoint is there before the first."""
     draw = random.Random(seed)
     parent.mkdir(parents=True)
     with written_aside(parent / "global_step_1", {}) as aside:
         write(aside, 1)
-    return [kill_one(parent, draw.uniform(0.0, WITHIN_S)) for _ in range(times)]
+    return [kill_one(parent, draw.uniform(0.0, KILL_WITHIN_S)) for _ in range(times)]
 
 
 def good(death: dict[str, Any], before: int) -> bool:
-    """Whether nothing was lost in a death before which `before` was the newest step."""
+    """Return True if this kill has lost no checkpoint; `before` was the newest step before it."""
     newest = death["newest"] >= max(death["said"], before)
     return bool(
         newest and death["loads"] and death["broken"] == death["named"] and not death["left_after_tidying"]
@@ -142,7 +146,7 @@ def good(death: dict[str, Any], before: int) -> bool:
 
 
 def summary(deaths: list[dict[str, Any]]) -> dict[str, Any]:
-    """The deaths in numbers."""
+    """Sum up the kills."""
     before = [1, *(death["newest"] for death in deaths)]
     good_ones = [good(death, newest) for death, newest in zip(deaths, before, strict=False)]
     found: Counter[str] = Counter()
@@ -179,25 +183,25 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def save(parent: Path) -> None:
-    """What is killed."""
+    """Save checkpoints until killed."""
     save_for_ever(parent)
 
 
 @app.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
-    times: Annotated[int, typer.Option(help="That a process is killed.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of the times at which.")] = 0,
+    times: Annotated[int, typer.Option(help="Number of kills.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the random times of the kills.")] = 0,
 ) -> None:
-    """Run what is missing, and print the table."""
+    """Run the experiment unless its result is there, and print the table."""
     if context.invoked_subcommand:
         return
-    kept = Kept(RESULTS)
-    if f"seed {seed}" not in kept.results:
-        RUNS.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=RUNS) as folder:
-            kept.add(f"seed {seed}", summary(run(Path(folder, "checkpoints"), times, seed)))
-    typer.echo(table(kept.results))
+    store = ResultStore(RESULTS_FILE)
+    if f"seed {seed}" not in store.results:
+        RUNS_FOLDER.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=RUNS_FOLDER) as folder:
+            store.add(f"seed {seed}", summary(run(Path(folder, "checkpoints"), times, seed)))
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

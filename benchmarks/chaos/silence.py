@@ -1,12 +1,13 @@
-"""Processes that are stopped (SIGSTOP): who notices, when, and what is done about it.
+"""Stop one process of a run (SIGSTOP), and measure when the run notices and how it reacts.
 
     python -m benchmarks.chaos.silence
     python -m benchmarks.chaos.silence simulator
 
-The demo with two env workers and two inference ranks, and the default of every deadline; a run for each kind
-of process. To pass: it is found and named within two minutes; an env worker, an inference rank and a
-simulator are replaced, and the run ends with status 0 and books that add up; without a learner rank or a
-channel it ends with status 1. A run that is in `silence.json` is not repeated unless it is named.
+There is a run for each kind of process: the demo with two env workers and two inference ranks, and the
+default of every deadline. To pass, the run reports the stopped process by name within two minutes. A stopped
+env worker, inference rank or simulator is replaced, and the run ends with status 0 and a ledger that
+balances; a stopped learner rank or channel ends the run with status 1. A run that is in `silence.json` is
+repeated only if it is named on the command line.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.chaos.runs import DEMOS, Outcome, training
+from benchmarks.chaos.runs import DEMO_BY_HOST, Outcome, training
 from benchmarks.chaos.victims import processes, step_of, victims
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.failures import read_failures
 
-RESULTS = Path(__file__).with_name("silence.json")
-RUNS = Path("runs/chaos-silence")
-STEPS = 12
+RESULTS_FILE = Path(__file__).with_name("silence.json")
+RUNS_FOLDER = Path("runs/chaos-silence")
+STEP_COUNT = 12
 FIRST_STEP = 3
 DEADLINE_S = 600.0
-FOUND_S = 120.0
-"""What is to be reached."""
-LOOK_S = 0.2
-OUTLIVED = ("env worker 1", "inference rank 1", "simulator")
-FATAL = ("learner rank 0", "request channel 0", "coordinator 0")
+DETECTION_LIMIT_S = 120.0
+"""A run has to report its stopped process within this time."""
+LOOK_INTERVAL_S = 0.2
+REPLACEABLE_PROCESSES = ("env worker 1", "inference rank 1", "simulator")
+ESSENTIAL_PROCESSES = ("learner rank 0", "request channel 0", "coordinator 0")
 
 
 class Stopper(threading.Thread):
-    """Stops `target` of a run once `FIRST_STEP` is trained; `at` is when."""
+    """Stops the process `target` of a run after step `FIRST_STEP`; `at` is the time of day of the stop."""
 
     def __init__(self, run_dir: Path, target: str) -> None:
         super().__init__(daemon=True)
@@ -50,7 +51,7 @@ class Stopper(threading.Thread):
         self.at: float | None = None
 
     def run(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(LOOK_INTERVAL_S):
             pid = pid_of(self._run_dir, self._target)
             if step_of(self._run_dir) >= FIRST_STEP and pid is not None:
                 with suppress(ProcessLookupError):
@@ -59,13 +60,13 @@ class Stopper(threading.Thread):
                     return
 
     def end(self) -> None:
-        """Stop nobody any more."""
+        """Give up waiting; no process is stopped after this."""
         self._over.set()
         self.join()
 
 
 def pid_of(run_dir: Path, target: str) -> int | None:
-    """The number of a process of a run; of `simulator`, that of the first."""
+    """Return the pid of a process of a run by its name; for `simulator`, the pid of the first simulator."""
     if target == "simulator":
         return next((victim.pid for victim in victims(run_dir) if victim.kind == target), None)
     said = processes(run_dir).get(target) or {}
@@ -73,9 +74,9 @@ def pid_of(run_dir: Path, target: str) -> int | None:
 
 
 def stop_one(target: str) -> dict[str, Any]:
-    """Train, and stop `target`; what the run did about it."""
-    directory = RUNS / target.replace(" ", "-")
-    command = training(directory, DEMOS["rlinf"].settings, steps=STEPS)
+    """Train, stop `target`, and return the reaction of the run."""
+    directory = RUNS_FOLDER / target.replace(" ", "-")
+    command = training(directory, DEMO_BY_HOST["rlinf"].settings, steps=STEP_COUNT)
     stopper = Stopper(directory, target)
     stopper.start()
     try:
@@ -87,7 +88,7 @@ def stop_one(target: str) -> dict[str, Any]:
 
 
 def said_of(directory: Path, *, status: int, stopped_at: float | None) -> dict[str, Any]:
-    """When the first fault after `stopped_at` was found, what was written of it, and how the run ended."""
+    """Return the first fault that the run reports after `stopped_at`, and how the run ended."""
     outcome = Outcome.of(directory, status=status, killed=[])
     said: dict[str, Any] = {"status": status, "steps": outcome.steps, "unaccounted": outcome.unaccounted}
     faults = [fault for fault in read_failures(directory) if stopped_at and fault["time"] > stopped_at]
@@ -102,14 +103,14 @@ def said_of(directory: Path, *, status: int, stopped_at: float | None) -> dict[s
 
 
 def passed(target: str, found: dict[str, Any]) -> bool:
-    """By what is said at the top of this file."""
-    in_time = found["found_s"] is not None and found["found_s"] <= FOUND_S
+    """Return True if the run meets the criteria at the top of this file."""
+    in_time = found["found_s"] is not None and found["found_s"] <= DETECTION_LIMIT_S
     whole = (found["status"], found["unaccounted"]) == (0, 0)
-    return in_time and (whole if target in OUTLIVED else found["status"] == 1)
+    return in_time and (whole if target in REPLACEABLE_PROCESSES else found["status"] == 1)
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per process that was stopped."""
+    """Return a Markdown table with a line per stopped process."""
     rows = [
         [
             target,
@@ -125,13 +126,13 @@ def table(results: dict[str, Any]) -> str:
     return markdown(["stopped", "found after", "as", "what was done", "back after", "status", "passed"], rows)
 
 
-def main(again: Annotated[list[str] | None, typer.Argument(help="Who is stopped again.")] = None) -> None:
-    """Run what is missing or named, and print the table."""
-    kept = Kept(RESULTS)
-    for target in (*OUTLIVED, *FATAL):
-        if target not in kept.results or target in (again or ()):
-            kept.add(target, stop_one(target))
-    typer.echo(table(kept.results))
+def main(again: Annotated[list[str] | None, typer.Argument(help="Processes to stop again.")] = None) -> None:
+    """Run the missing and the named runs, and print the table."""
+    store = ResultStore(RESULTS_FILE)
+    for target in (*REPLACEABLE_PROCESSES, *ESSENTIAL_PROCESSES):
+        if target not in store.results or target in (again or ()):
+            store.add(target, stop_one(target))
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

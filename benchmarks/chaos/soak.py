@@ -1,23 +1,23 @@
-"""Do memory, disk and open files of a run stay flat over many steps?
+"""Test whether memory, disk and open files of a run stay flat over many steps.
 
     python -m benchmarks.chaos.soak --steps 10000
     python -m benchmarks.chaos.soak --host rlinf --steps 4000 --since 0.5
 
-A run whose steps are as short as they can be, with all levels on, is started as users start one and is
-looked at once a second from outside: the resident memory of each of its processes, its open files, and what
-its run directory holds.
+The run has the shortest possible steps and all levels on, and is started by `rlinf-async train`. Once a
+second the experiment reads, from outside, the resident memory and open files of each process of the run, and
+the size of the run directory.
 
-Stated before the first run: it has passed if it has ended with status 0, and between the second and the last
+Stated before the first run: the run has passed if it ends with status 0, and between the second and the last
 tenth of its steps
-  - no process that is there in both has grown by more than 5 %, and there are no more processes;
-  - all of them together have no more files open;
-  - the run directory has grown by nothing but the metrics, a line of at most 4 KB for each step, and the
-    trace, which two files of 64 MB bound for each process.
+  - no process that lives in both has grown by more than 5 %, and there are no more processes;
+  - all processes together have no more files open;
+  - only two parts of the run directory have grown: the metrics, by a line of at most 4 KB for each step, and
+    the trace, which is bounded by two files of 64 MB for each process.
 
-Stated after runs of 1,500 and 2,000 steps on RLinf, and before all later ones: Ray's `gcs_server` fills up
-to what it may remember, connections between Ray's processes come and go, and RLinf's TensorBoard logger
-writes the metrics a second time. So `--since 0.5` compares the tenth that begins in the middle of a run with
-the last; the typical number of open files (their median, where it was the largest) may be 1 % higher; and
+Stated after runs of 1,500 and 2,000 steps on RLinf, and before all later ones: Ray's `gcs_server` grows up to
+the limit of its history, connections between Ray's processes come and go, and RLinf's TensorBoard logger
+writes the metrics a second time. So `--since 0.5` compares the last tenth with the tenth that begins in the
+middle of a run; the median number of open files (it was the largest number before) may be 1 % higher; and
 TensorBoard's files may grow by as much as the metrics.
 """
 
@@ -35,25 +35,25 @@ import typer
 
 from benchmarks.chaos.runs import under_way
 from benchmarks.chaos.watch import Sample, Watch
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.spans import MAX_FILE_BYTES
 
-RESULTS = Path(__file__).with_name("soak.json")
-FIGURE = Path(__file__).with_name("soak.png")
-RUNS = Path("runs/soak")
-LOOK_S = 1.0
-POINTS = 200
-"""Samples that are kept of a run, about."""
+RESULTS_FILE = Path(__file__).with_name("soak.json")
+FIGURE_FILE = Path(__file__).with_name("soak.png")
+RUNS_FOLDER = Path("runs/soak")
+LOOK_INTERVAL_S = 1.0
+KEPT_SAMPLES = 200
+"""Approximate number of samples that the results keep of a run."""
 
-GROWTH = 0.05
-FILES = 1.01
-METRICS_BYTES = 4096
-OTHER_BYTES = 1 << 20
-"""By how much status, faults and the like may differ between two looks."""
+MOST_GROWTH = 0.05
+MOST_FILES_RATIO = 1.01
+METRICS_BYTES_PER_STEP = 4096
+MOST_OTHER_BYTES = 1 << 20
+"""Bytes by which status, faults and the like may differ between two samples."""
 
-SETTINGS = {
+SETTINGS_BY_HOST = {
     "local": [
         "-n",
         "local/point_reach",
@@ -80,50 +80,50 @@ SETTINGS = {
         "algorithm.update_epoch=1",
     ],
 }
-"""Runs in which little is computed."""
+"""Config and overrides of runs that compute little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a run, from its samples."""
+    """The verdict on a run, from its samples."""
 
     status: int
     steps: int
     seconds: float
     processes: int
     growth: float
-    """Of the process that has grown most, as a share; 0 if none has."""
+    """Growth of the process that has grown most, as a share of its early memory; 0 if none has grown."""
     grown: str
     files: tuple[int, int]
-    """That were open typically, in the early tenth and in the last, in all processes together."""
+    """Median number of open files of all processes, in the early tenth and in the last."""
     files_grown: str
-    """The process that has opened most since, and how many."""
+    """The process whose number of open files has grown most, and by how many."""
     metrics_bytes: float
-    """For a step."""
+    """Growth of the metrics for each step."""
     trace_mb: float
     other_bytes: int
-    """By which everything else in the run directory has grown."""
+    """Growth of everything else in the run directory."""
     tensorboard_bytes: float
-    """For a step."""
+    """Growth of TensorBoard's files for each step."""
     since: float
-    """Where the early tenth begins, as a share of the steps."""
+    """Begin of the early tenth, as a share of the steps."""
     passed: bool
 
 
 def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
-    """Train so many steps; the exit status, and what was seen meanwhile."""
+    """Train `steps` steps; return the exit status and the samples of the run."""
     directory.mkdir(parents=True)
     where = {
         "local": [f"run_dir={directory}", f"settings.batches={steps}"],
         "rlinf": SIDES_BY_HOST["rlinf"].run(directory=directory, steps=steps),
     }
-    command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS[host], *where[host]]
+    command = [sys.executable, "-m", "rlinf_async.cli", "train", *SETTINGS_BY_HOST[host], *where[host]]
     samples = []
     with under_way(command, directory.with_suffix(".log")) as process:
         watch = Watch(process.pid, directory)
         while process.poll() is None:
             samples.append(watch.look())
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_INTERVAL_S)
     named = [
         replace(one, memory=_named(one.memory, watch.titles), files=_named(one.files, watch.titles))
         for one in samples
@@ -132,7 +132,11 @@ def run(host: str, steps: int, directory: Path) -> tuple[int, list[Sample]]:
 
 
 def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0.1) -> Verdict:
-    """Compare the tenth of the steps that begins at `since`, a share of them, with the last."""
+    """Compare the last tenth of the steps with the tenth that begins at the share `since`.
+
+    Raises:
+        ValueError: one of the two has no samples.
+    """
     early = [one for one in samples if since * steps <= one.step < (since + 0.1) * steps]
     late = [one for one in samples if 0.9 * steps <= one.step < steps]
     if not early or not late:
@@ -148,8 +152,8 @@ def verdict(status: int, samples: Sequence[Sample], steps: int, since: float = 0
     metrics = (last.metrics - first.metrics) / (last.step - first.step)
     tensorboard = (last.tensorboard - first.tensorboard) / (last.step - first.step)
     other = last.other - first.other
-    flat = growth <= GROWTH and files[1] <= files[0] * FILES and processes[1] <= processes[0]
-    bounded = max(metrics, tensorboard) <= METRICS_BYTES and other <= OTHER_BYTES
+    flat = growth <= MOST_GROWTH and files[1] <= files[0] * MOST_FILES_RATIO and processes[1] <= processes[0]
+    bounded = max(metrics, tensorboard) <= METRICS_BYTES_PER_STEP and other <= MOST_OTHER_BYTES
     bounded = bounded and last.trace <= 2 * MAX_FILE_BYTES * processes[1]
     return Verdict(
         status=status,
@@ -174,7 +178,7 @@ def _named(by_pid: dict[str, Any], titles: dict[str, str]) -> dict[str, Any]:
 
 
 def _typical(samples: Sequence[Sample], name: str | None = None) -> int:
-    """Open files of one process, or of all together."""
+    """Return the median number of open files of the process `name`, or of all processes together."""
     counts = [sum(one.files.values()) if name is None else one.files[name] for one in samples]
     return int(statistics.median(counts))
 
@@ -184,15 +188,15 @@ def _mean(samples: Sequence[Sample], name: str) -> float:
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
-    """About `POINTS` of them, and the last."""
-    return [*samples[:: max(1, len(samples) // POINTS)], samples[-1]]
+    """Return about `KEPT_SAMPLES` of the samples, and the last one."""
+    return [*samples[:: max(1, len(samples) // KEPT_SAMPLES)], samples[-1]]
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per run."""
+    """Return a Markdown table with a line per run."""
     rows = []
-    for name, kept in results.items():
-        found = kept["verdict"]
+    for name, result in results.items():
+        found = result["verdict"]
         rows.append(
             [
                 name,
@@ -212,13 +216,13 @@ def table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
-    """Resident memory over steps, a panel for each run and a line for each process."""
+    """Draw resident memory over steps, with a panel for each run and a line for each process."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2 * len(results)), layout="constrained")
-    for place, (name, kept) in enumerate(results.items(), start=1):
+    for place, (name, result) in enumerate(results.items(), start=1):
         panel = figure.add_subplot(len(results), 1, place)
-        samples = [one for one in kept["samples"] if 0 < one["step"] < kept["verdict"]["steps"]]
+        samples = [one for one in result["samples"] if 0 < one["step"] < result["verdict"]["steps"]]
         for process in sorted({name for one in samples for name in one["memory"]}):
             seen = [(one["step"], one["memory"][process]) for one in samples if process in one["memory"]]
             panel.plot(*zip(*seen, strict=True), lw=1.2, label=process.rpartition(" ")[0])
@@ -230,29 +234,29 @@ def draw(results: dict[str, Any], save: Callable[[Any], None]) -> None:
 
 
 def _save(figure: Any) -> None:
-    # Without the version of matplotlib in it, the file depends on the data alone.
-    figure.savefig(FIGURE, dpi=110, metadata={"Software": None})
+    # The file depends on the data alone, not on the version of matplotlib.
+    figure.savefig(FIGURE_FILE, dpi=110, metadata={"Software": None})
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Of the run.")] = 10_000,
+    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 10_000,
     host: Annotated[str, typer.Option(help="local or rlinf.")] = "local",
     since: Annotated[
-        float, typer.Option(help="Where the tenth begins that the last is compared with.")
+        float, typer.Option(help="Begin of the tenth to compare the last with, as a share of the steps.")
     ] = 0.1,
-    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Only print the table and draw.")] = False,
 ) -> None:
-    """Run, keep what was seen, and print the table of all runs."""
-    kept = Kept(RESULTS)
+    """Run, store the verdict and samples, draw, and print the table of all runs."""
+    store = ResultStore(RESULTS_FILE)
     if not report:
-        directory = RUNS / f"{host}-{int(time.time())}"
+        directory = RUNS_FOLDER / f"{host}-{int(time.time())}"
         status, samples = run(host, steps, directory)
         found = verdict(status, samples, steps, since)
         few = [asdict(one) for one in thinned(samples)]
         name = f"{host}, {steps} steps" + (f", since {since:.0%}" if since > 0.1 else "")
-        kept.add(name, {"verdict": asdict(found), "samples": few})
-    draw(kept.results, _save)
-    typer.echo(table(kept.results))
+        store.add(name, {"verdict": asdict(found), "samples": few})
+    draw(store.results, _save)
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

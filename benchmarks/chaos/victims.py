@@ -1,4 +1,4 @@
-"""The processes of a run that can be killed without ending it, and who kills them."""
+"""The processes of a run that can be killed without ending the run, and a thread that kills them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlinf_async.wire.memory import machine
 
 SIMULATOR_KIND = "simulator"
 VICTIM_KINDS = {"simulator": SIMULATOR_KIND, "env": str(Process.ENV), "inference": str(Process.INFERENCE)}
-"""Kinds of processes, by a word for each."""
-FIRST_NUMBER = 2
-"""Smaller ones mean the machine's first process, or groups of processes."""
+"""Kinds of processes as the records of a run name them, by a short word for each."""
+SMALLEST_PID = 2
+"""Smaller numbers mean the machine's first process, or groups of processes."""
 PYTHON_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""Processes that Python starts for itself: without them no simulator runs, and none stops."""
+"""Helper processes of Python's multiprocessing: simulators can neither start nor stop without them."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Victim:
     """A process of a run."""
 
     kind: str
-    """As the records of a run call it: `env worker`."""
+    """The kind as the records of a run name it, such as `env worker`."""
     name: str
-    """`env worker 1`; of a simulator, whose it is: `of env worker 1`."""
+    """The name, such as `env worker 1`; for a simulator, its owner: `of env worker 1`."""
     pid: int
     started: int
-    """The time of its start, as in `observe.spans`: another process may have the number later."""
+    """Start time as in `observe.spans`: a later process may have the same pid."""
 
     def kill(self) -> bool:
-        """Send SIGKILL; whether it was still there."""
+        """Send SIGKILL; return False if the process has already ended."""
         now = identity(self.pid)
         if now is None or now["started"] != self.started:
             return False
@@ -50,7 +50,7 @@ class Victim:
 
 
 def victims(run_dir: Path) -> list[Victim]:
-    """The env workers and inference ranks of this machine that answer, and the simulators of the former."""
+    """Return this machine's env workers and inference ranks that answer, and the env workers' simulators."""
     found = []
     for name, record in processes(run_dir).items():
         kind, _ = kind_and_rank(name)
@@ -65,10 +65,10 @@ def victims(run_dir: Path) -> list[Victim]:
 
 
 def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the reports of the processes of a run, by name: of those of this machine that answer.
+    """Return the records of the processes of a run that live on this machine, by name.
 
-    A number means another process on another machine, and may mean another one here by now, or may have been
-    written by another account: only those that are known as the run's are left, see `same_process`.
+    A pid in the status file may belong to another machine, may be reused on this one, or may have been
+    written by another account: only processes that `same_process` confirms are returned.
     """
     records = RunDir(run_dir)
     here = machine()
@@ -80,13 +80,13 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def step_of(run_dir: Path) -> int:
-    """Steps that a run has trained."""
+    """Return the number of steps that a run has trained."""
     records = RunDir(run_dir)
     return int(records.read(records.status).get("step", 0))
 
 
 def simulators_of(pid: int) -> list[int]:
-    """Children of a process, but those that Python has for itself; none if it has just ended."""
+    """Return the children of a process without Python's own helpers; none if the process has ended."""
     children: list[int] = []
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -98,15 +98,17 @@ def _simulates(pid: int) -> bool:
     with suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         return bool(command) and not any(helper in command for helper in PYTHON_HELPERS)
-    return False  # it has just ended; one that has, and is not collected yet, has no command line
+    return False  # the process has just ended; a zombie has an empty command line
 
 
 def same_process(record: Mapping[str, Any], run_dir: Path) -> bool:
-    """Return True if the process that a record of the run names lives, is the same one, and belongs to the
-    run: it has started then, runs that, and holds the pipe open that `observe.stacks` has made for it.
+    """Return True if the process of `record` is alive and belongs to the run.
+
+    Start time and command have to be those of the record, and the process has to hold the pipe open that
+    `observe.stacks` has made for it.
     """
     pid = record.get("pid")
-    if not isinstance(pid, int) or isinstance(pid, bool) or pid < FIRST_NUMBER or pid == os.getpid():
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < SMALLEST_PID or pid == os.getpid():
         return False
     now = identity(pid)
     if now is None or any(record.get(name) != fact for name, fact in now.items()):
@@ -115,9 +117,7 @@ def same_process(record: Mapping[str, Any], run_dir: Path) -> bool:
 
 
 def _holds_pipe(pid: int, stacks: Path) -> bool:
-    """Return True if a process has its pipe open, by which it is asked for its stacks and which has its
-    number.
-    """
+    """Return True if a process holds its pipe for stack requests open, `…-PID.ask` in `stacks`."""
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
@@ -127,14 +127,14 @@ def _holds_pipe(pid: int, stacks: Path) -> bool:
     return False
 
 
-LOOK_S = 0.5
+LOOK_INTERVAL_S = 0.5
 
 
 class Killer(threading.Thread):
-    """Sends SIGKILL to a process of the run every `every_s`, once `first_step` is trained, until `stop`.
+    """Sends SIGKILL to a process of the run every `every_s` seconds, from step `first_step` until `stop`.
 
-    The kind is drawn first, then one of that kind, so that simulators, of which there are most, are not the
-    only ones.
+    The kind is drawn first, then a process of that kind, so that simulators, the most numerous, are not hit
+    more often than other kinds.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Killer(threading.Thread):
         kinds: Sequence[str] = tuple(VICTIM_KINDS),
         on_kill: Callable[[Victim], None] = lambda victim: None,
     ) -> None:
-        """`kinds` are words of `VICTIM_KINDS`; `on_kill` is called in this thread after each."""
+        """`kinds` are keys of `VICTIM_KINDS`; this thread calls `on_kill` after each kill."""
         super().__init__(daemon=True)
         self._run_dir, self._every_s, self._first_step = run_dir, every_s, first_step
         self._kinds, self._on_kill = kinds, on_kill
@@ -157,25 +157,25 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while step_of(self._run_dir) < self._first_step:
-            if self._stopped.wait(LOOK_S):
+            if self._stopped.wait(LOOK_INTERVAL_S):
                 return
         while not self._stopped.wait(self._every_s):
             self._kill_one()
 
     def stop(self) -> None:
-        """Stop killing; return once no more process will be killed."""
+        """Stop killing; when this returns, no further process is killed."""
         self._stopped.set()
         self.join()
 
     def candidates(self, kind: str) -> list[Victim]:
-        """Those of a kind that can be killed now."""
+        """Return the living processes of a kind."""
         return [victim for victim in victims(self._run_dir) if victim.kind == kind]
 
     def _kill_one(self) -> None:
         kind = VICTIM_KINDS[self._draw.choice(self._kinds)]
         candidates = self.candidates(kind)
         if not candidates:
-            return  # all of them are away, being started again
+            return  # all processes of this kind are being restarted
         victim = self._draw.choice(candidates)
         if not victim.kill():
             return

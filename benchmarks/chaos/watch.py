@@ -1,4 +1,4 @@
-"""What the processes of a run hold, seen from outside."""
+"""Memory, open files and disk of a run, read from outside of its processes."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at a run."""
+    """Memory, open files and disk of a run at one moment."""
 
     step: int
     seconds: float
     memory: dict[str, float]
-    """MB that are resident, by process."""
+    """Resident memory in MB, by process."""
     files: dict[str, int]
-    """How many are open, by process."""
+    """Number of open files, by process."""
     metrics: int
     """Bytes of metrics.jsonl."""
     trace: int
+    """Bytes of trace files."""
     other: int
+    """Bytes of all other files of the run directory, without TensorBoard's."""
     tensorboard: int = 0
 
 
 class Watch:
-    """Looks at a process, at all that it has started, and at its run directory."""
+    """Takes samples of a process, its descendants, and its run directory."""
 
     def __init__(self, pid: int, run_dir: Path) -> None:
         self._pid, self._run = pid, RunDir(run_dir)
         self._began = time.monotonic()
         self.titles: dict[str, str] = {}
-        """What each process was called when it was last seen."""
+        """The last known title of each process, by pid."""
         self._steps = self._read = 0
 
     def look(self) -> Sample:
         memory: dict[str, float] = {}
         files: dict[str, int] = {}
         for pid in family(self._pid):
-            with suppress(OSError, IndexError):  # it may end meanwhile
+            with suppress(OSError, IndexError):  # the process may end meanwhile
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                if pages:  # one that has ended has none
+                if pages:  # a zombie has none
                     files[str(pid)] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
                     memory[str(pid)] = round(pages * PAGE_BYTES / 1e6, 1)
                     self.titles[str(pid)] = title_of(Path(f"/proc/{pid}/cmdline").read_text())
@@ -73,14 +75,14 @@ class Watch:
 
 
 def title_of(command: str) -> str:
-    """A process in a word: workers of Ray say by themselves what they are, and add the call they are in."""
+    """Return a short title for a command line: the program, or `ray::CLASS` of a Ray worker's title."""
     words = command.split("\0")
     named = words[0].startswith("ray::")
     return words[0].split(".")[0] if named else Path(words[0].split(" ")[0]).name or "gone"
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return the pids of a process and of all its descendants."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""RLinf's LIBERO and Meta-World with episodes of lengths that are known before: an extension module of RLinf.
+"""An extension module of RLinf (`RLINF_EXT_MODULE`): episodes of LIBERO and Meta-World have given lengths.
 
-By `RLINF_EXT_MODULE`. A policy with random weights solves nothing, so that nothing would end before the
-horizon. An episode counts as solved from its length on; what is simulated and drawn stays what it is.
+A policy with random weights solves no task, so that no episode would end before the horizon. Here an episode
+counts as solved once it has its given length; physics, observations and random draws stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from benchmarks.dead_work.frames import one_task
 
 SIMULATOR_VARIABLE = "DEAD_WORK_SIMULATOR"
 RESETS_VARIABLE = "DEAD_WORK_RESETS"
-"""Names the file that gets the time of day at which each reset begins, one a line."""
+"""Environment variable with the path of a file; each reset appends the time of day of its begin as a line."""
 METAWORLD_TASK = "reach-v3"
-LENGTHS: tuple[tuple[float, float], ...] = ((0.2, 0.6), (0.6, 0.2), (0.3, 0.5), (0.5, 0.3))
-"""By rollout, of environments with an even and with an odd number: shares of the horizon, on average 0.4."""
+LENGTH_SHARES: tuple[tuple[float, float], ...] = ((0.2, 0.6), (0.6, 0.2), (0.3, 0.5), (0.5, 0.3))
+"""Episode lengths as shares of the horizon, 0.4 on average. Rollouts take the rows in turn; the first column
+is for environments of even number, the second for those of odd number."""
 
 
 class EarlyEnds:
-    """Stands before a class of RLinf whose `step` computes the reward of the ends that it returns."""
+    """A mixin before an environment class of RLinf; its `step` has to call `_calc_step_reward` with the array
+    of terminations that it returns.
+    """
 
     _rollouts: np.ndarray | None = None
 
@@ -39,18 +42,19 @@ class EarlyEnds:
         self._rollouts[slice(None) if env_idx is None else env_idx] += 1
 
     def _calc_step_reward(self, terminations: np.ndarray) -> Any:
-        # In place: `step` goes on with the same array.
+        # In place: `step` returns the same array.
         np.logical_or(terminations, self.elapsed_steps >= self._lengths(), out=terminations)  # type: ignore[attr-defined]
         return super()._calc_step_reward(terminations)  # type: ignore[misc]
 
     def _lengths(self) -> np.ndarray:
         assert self._rollouts is not None
         numbers = self.seed_offset * self.num_envs + np.arange(self.num_envs)  # type: ignore[attr-defined]
-        return np.array(LENGTHS)[self._rollouts % len(LENGTHS), numbers % 2] * self.cfg.max_episode_steps  # type: ignore[attr-defined]
+        shares = np.array(LENGTH_SHARES)[self._rollouts % len(LENGTH_SHARES), numbers % 2]
+        return shares * self.cfg.max_episode_steps  # type: ignore[attr-defined]
 
 
 def register() -> None:
-    """What RLinf calls in every worker."""
+    """Install the mixin; RLinf calls this function in every worker."""
     if os.environ[SIMULATOR_VARIABLE] == "libero":
         from rlinf.envs.libero import libero_env as module
 
@@ -59,7 +63,7 @@ def register() -> None:
         from rlinf.envs.metaworld import metaworld_env as module
 
         name = "MetaWorldEnv"
-        # RLinf's wheel lacks the file of names.
+        # RLinf's wheel lacks the file with the names of Meta-World's tasks.
         module.MetaWorldBenchmark = one_task(METAWORLD_TASK)
     stock = getattr(module, name)
     if not issubclass(stock, EarlyEnds):

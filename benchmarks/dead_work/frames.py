@@ -1,10 +1,11 @@
-"""RLinf's environments that draw what is looked at, beside RLinf's own: the same numbers, and whose CPU time.
+"""Compare environments that render only observed frames with RLinf's own: equal outputs, and CPU time.
 
     python -m benchmarks.dead_work.frames libero --chunk 10 --size 256 --decisions 6 --turns 3 --out FILE
 
-Both play the same actions from the same seeds. All that a decision shows is compared to the bit: pictures,
-states, rewards, ends, final observations. CPU time is that of this process and of the simulators' processes,
-resets left out. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS, ManiSkill a Vulkan driver (VK_ICD_FILENAMES).
+Both play the same actions from the same seeds. All outputs of a decision are compared bit for bit: pictures,
+states, rewards, terminations, final observations. The CPU time is that of this process and of the simulators'
+processes, without resets. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS, ManiSkill a Vulkan driver
+(VK_ICD_FILENAMES).
 """
 
 from __future__ import annotations
@@ -24,20 +25,24 @@ import psutil
 import torch
 from omegaconf import OmegaConf
 
-BOTH: dict[str, Any] = {
+COMMON_ENV_SETTINGS: dict[str, Any] = {
     "auto_reset": False,
     "ignore_terminations": False,
     "seed": 0,
     "group_size": 1,
     "reward_coef": 1.0,
 }
-BOTH |= {"use_fixed_reset_state_ids": False, "use_ordered_reset_state_ids": False, "is_eval": False}
-BOTH |= {"use_rel_reward": False, "video_cfg": {"save_video": False}}
-STOCK, LAST = "stock", "last"
+COMMON_ENV_SETTINGS |= {
+    "use_fixed_reset_state_ids": False,
+    "use_ordered_reset_state_ids": False,
+    "is_eval": False,
+}
+COMMON_ENV_SETTINGS |= {"use_rel_reward": False, "video_cfg": {"save_video": False}}
+STOCK_SIDE, LAST_FRAMES_SIDE = "stock", "last"
 
 
 def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
-    """RLinf's class and our adapter; `section` becomes complete."""
+    """Return RLinf's environment class and our adapter, and add LIBERO's keys to the config `section`."""
     from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
     prepare_libero(Path(os.environ[ASSETS_VARIABLE]), Path(tempfile.mkdtemp()))
@@ -51,7 +56,9 @@ def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callabl
 
 
 def one_task(task: str) -> type:
-    """What stands in the place of RLinf's list of Meta-World's tasks, whose file of names its wheel lacks."""
+    """Return a class in place of RLinf's `MetaWorldBenchmark`, with one task: RLinf's wheel lacks the file
+    with the names of the tasks.
+    """
 
     class OneTask:
         def __init__(self, _: str) -> None:
@@ -78,11 +85,11 @@ def metaworld(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
 
     from rlinf_async.hosts.rlinf.frames.metaworld import adapt
 
-    # RLinf seeds neither numpy nor gymnasium here; the simulators' processes are forked from this one.
+    # RLinf seeds neither numpy nor gymnasium here; the simulators' processes are forks of this one.
     unseeded = seeding.np_random
     seeding.np_random = lambda seed=None: unseeded(5 if seed is None else seed)
     module.MetaWorldBenchmark = one_task(task)
-    # RLinf names no size, and gets 480 pixels.
+    # RLinf sets no size, and gets Meta-World's default of 480 pixels.
     gymnasium.make = partial(gymnasium.make, width=size, height=size)
     section |= {"task_suite_name": "one"}
     return module.MetaWorldEnv, adapt
@@ -94,7 +101,7 @@ def maniskill(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
 
     from rlinf_async.hosts.rlinf.frames.maniskill import adapt
 
-    # ManiSkill 3.0.1 takes a device to have one colon: "pci:0000:00:00.0" has three.
+    # ManiSkill 3.0.1 expects one colon in the name of a device: "pci:0000:00:00.0" has three.
     plain = backend.parse_backend_device_id
     backend.parse_backend_device_id = lambda name: (name, None) if name.startswith("pci:") else plain(name)
     section |= {"wrap_obs_mode": "simple", "reward_mode": "raw"}
@@ -112,22 +119,22 @@ def maniskill(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
     return ManiskillEnv, adapt
 
 
-SIMULATORS = {
+SIMULATORS_BY_NAME = {
     "libero": (libero, "libero_spatial", 7),
     "metaworld": (metaworld, "reach-v3", 4),
     "maniskill": (maniskill, "PickCube-v1", 8),
 }
-"""What makes the classes, the task by default, and the width of an action."""
+"""By simulator: the function that returns the classes, the default task, and the width of an action."""
 
 
 def cpu_s() -> float:
-    """The CPU seconds of this process and of those that it has started."""
+    """Return the CPU seconds of this process and of all its descendants."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, resets: int) -> dict[str, Any]:
-    """All that is shown in `resets` rollouts, and the CPU seconds of a decision."""
+    """Play `resets` rollouts; return all outputs, CPU seconds per decision, and (frames drawn, left out)."""
     np.random.seed(3)
     torch.manual_seed(3)
     env, actions = make(), np.random.default_rng(0)
@@ -144,7 +151,7 @@ def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, res
             action = torch.from_numpy(actions.uniform(-0.5, 0.5, (env.num_envs, chunk, width))).float()
             observations, *rest, infos = env.chunk_step(action)
             info = infos[-1]
-            # With a reset, statistics are of the episode that has ended.
+            # Where an episode has ended and was reset, these are the statistics of the ended episode.
             episode = info.get("final_info", info)["episode"]
             shown.append((observations[-1], *rest, info.get("final_observation"), episode))
         spent_s += cpu_s() - began_s
@@ -156,7 +163,7 @@ def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, res
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Where two trees differ, in any bit; None if nowhere."""
+    """Return the path of the first difference between two trees, bit for bit; None if they are equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             return f"{path}: {sorted(one)} and {sorted(other)}"
@@ -174,7 +181,7 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("simulator", choices=SIMULATORS)
+    parser.add_argument("simulator", choices=SIMULATORS_BY_NAME)
     parser.add_argument("--task")
     parser.add_argument("--chunk", type=int, default=10)
     parser.add_argument("--size", type=int, default=256)
@@ -186,19 +193,19 @@ def main() -> None:
     parser.add_argument("--auto-reset", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    prepare, task, width = SIMULATORS[options.simulator]
-    section = {**BOTH, "auto_reset": options.auto_reset, "max_episode_steps": options.horizon}
+    prepare, task, width = SIMULATORS_BY_NAME[options.simulator]
+    section = {**COMMON_ENV_SETTINGS, "auto_reset": options.auto_reset, "max_episode_steps": options.horizon}
     stock, adapt = prepare(section, options.task or task, options.size)
-    classes: dict[str, Any] = {STOCK: stock, LAST: adapt(stock)}
-    played: dict[str, list[dict[str, Any]]] = {STOCK: [], LAST: []}
+    classes: dict[str, Any] = {STOCK_SIDE: stock, LAST_FRAMES_SIDE: adapt(stock)}
+    played: dict[str, list[dict[str, Any]]] = {STOCK_SIDE: [], LAST_FRAMES_SIDE: []}
     for _ in range(options.turns):
         for name, env_cls in classes.items():
             make = partial(env_cls, OmegaConf.create(section), options.envs, 0, 1, None)
             sizes = {"chunk": options.chunk, "decisions": options.decisions, "resets": options.resets}
             played[name].append(play(make, width=width, **sizes))
-    found = difference(played[STOCK][0]["shown"], played[LAST][0]["shown"])
+    found = difference(played[STOCK_SIDE][0]["shown"], played[LAST_FRAMES_SIDE][0]["shown"])
     seconds = {name: [round(each["cpu_s"], 4) for each in plays] for name, plays in played.items()}
-    drawn, left_out = played[LAST][0]["frames"]
+    drawn, left_out = played[LAST_FRAMES_SIDE][0]["frames"]
     result = {
         "simulator": options.simulator,
         "task": options.task or task,
@@ -209,7 +216,7 @@ def main() -> None:
         "equal": found is None,
         "difference": found,
         "cpu_s_per_decision": seconds,
-        "ratio": round(mean(seconds[LAST]) / mean(seconds[STOCK]), 4),
+        "ratio": round(mean(seconds[LAST_FRAMES_SIDE]) / mean(seconds[STOCK_SIDE]), 4),
         "frames": {"drawn": drawn, "left_out": left_out},
     }
     text = json.dumps(result, indent=1)

@@ -1,9 +1,9 @@
-"""What is learnt without dead work (`lean`) beside the synchronous loop (`off`), from the same seeds.
+"""Compare learning without dead work (`lean`) with the synchronous loop (`off`), from the same seeds.
 
     python -m benchmarks.dead_work.learning
 
-On the local host, which plays PointReach: points arrive, their episodes end, and `lean` leaves the rest out.
-The plan is in `learning.md`; each run is a row of `results/learning.jsonl`; what is there is not run again.
+The task is PointReach on the local host: an episode ends when its point arrives, and `lean` leaves out the
+rest of it. The plan is in `learning.md`. Each run is a row of `results/learning.jsonl`, and is not repeated.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.kept import add_row, rows
 from benchmarks.learning.cells import RECIPES
 from benchmarks.learning.statistics import compared
+from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
 
-RESULTS = Path(__file__).parent / "results" / "learning.jsonl"
-PAIRS, BATCHES = 10, 30
-SIDES = ("off", "lean")
-MARGIN, FINAL_SHARE = 0.05, 0.2
-EQUAL = 1e-5
-"""Weights that differ by no more, as a share of how far they have been trained, differ by rounding."""
+RESULTS_FILE = Path(__file__).parent / "results" / "learning.jsonl"
+PAIR_COUNT, BATCH_COUNT = 10, 30
+COMPARED_MODES = ("off", "lean")
+EQUIVALENCE_MARGIN, FINAL_SHARE = 0.05, 0.2
+ROUNDING_SHARE = 1e-5
+"""Weights count as equal up to rounding if their difference is at most this share of their norm."""
 
 
 def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
-    """A row, and all weights at the end in one tensor."""
+    """Train; return the row of the run, and all final weights as one float64 vector."""
     settings = LocalSettings(
         algorithm=algorithm,  # type: ignore[arg-type]
         asynchrony=AsyncConfig.from_mapping({"mode": side}),
         total_envs=32,
         horizon=10,
-        batches=BATCHES,
+        batches=BATCH_COUNT,
         global_batch_size=160,
         micro_batch_size=160,
         lr=1e-3,
@@ -61,21 +61,25 @@ def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Ten
 
 
 def pair(algorithm: str, seed: int) -> None:
-    """Run both sides from one seed, and keep what they come to and how far their weights are apart."""
-    (off, of_off), (lean, of_lean) = (run(algorithm, side, seed) for side in SIDES)
+    """Run both modes from one seed, and store their rows with the relative distance of their weights."""
+    (off, of_off), (lean, of_lean) = (run(algorithm, side, seed) for side in COMPARED_MODES)
     apart = float((of_lean - of_off).norm() / of_off.norm())
     for row in (off, lean):
-        add_row(RESULTS, row | {"weights_apart": apart})
+        add_row(RESULTS_FILE, row | {"weights_apart": apart})
 
 
 def verdicts() -> str:
-    """What the test says of both algorithms, and what a direct comparison does."""
+    """Return lines with the equivalence tests of both algorithms, and a direct comparison of the runs."""
     lines = []
     for algorithm in RECIPES:
-        found = {(row["side"], row["seed"]): row for row in rows(RESULTS) if row["algorithm"] == algorithm}
-        seeds = [seed for seed in range(PAIRS) if ("off", seed) in found]
-        curves = {side: [found[side, seed]["success"] for seed in seeds] for side in SIDES}
-        tests = compared(curves["off"], curves["lean"], margin=MARGIN, final_share=FINAL_SHARE)
+        found = {
+            (row["side"], row["seed"]): row
+            for row in read_rows(RESULTS_FILE)
+            if row["algorithm"] == algorithm
+        }
+        seeds = [seed for seed in range(PAIR_COUNT) if ("off", seed) in found]
+        curves = {side: [found[side, seed]["success"] for seed in seeds] for side in COMPARED_MODES}
+        tests = compared(curves["off"], curves["lean"], margin=EQUIVALENCE_MARGIN, final_share=FINAL_SHARE)
         for name, test in tests.items():
             lines.append(
                 f"{algorithm}, {name}: {test.verdict}; off {test.sync_mean:.4f}, lean {test.full_mean:.4f}, "
@@ -85,9 +89,10 @@ def verdicts() -> str:
         same = sum(off == lean for off, lean in zip(curves["off"], curves["lean"], strict=True))
         apart = [found["off", seed]["weights_apart"] for seed in seeds]
         skipped = [found["lean", seed]["skipped_env_steps"] for seed in seeds]
+        rounded = sum(each <= ROUNDING_SHARE for each in apart)
         lines.append(
             f"{algorithm}: {same} of {len(seeds)} curves are equal; weights are apart by "
-            f"{min(apart):.1e} to {max(apart):.1e} of their norm, {sum(each <= EQUAL for each in apart)} "
+            f"{min(apart):.1e} to {max(apart):.1e} of their norm, {rounded} "
             f"pairs by rounding; lean has left out {np.mean(skipped):.0%} of the steps"
         )
     return "\n".join(lines)
@@ -95,11 +100,13 @@ def verdicts() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", action="store_true", help="show what there is, and run nothing")
+    parser.add_argument("--report", action="store_true", help="only print the verdicts")
     if not parser.parse_args().report:
         torch.set_num_threads(1)
-        for seed, algorithm in product(range(PAIRS), RECIPES):
-            if not any(row["algorithm"] == algorithm and row["seed"] == seed for row in rows(RESULTS)):
+        for seed, algorithm in product(range(PAIR_COUNT), RECIPES):
+            if not any(
+                row["algorithm"] == algorithm and row["seed"] == seed for row in read_rows(RESULTS_FILE)
+            ):
                 pair(algorithm, seed)
     print(verdicts())
 

@@ -1,9 +1,9 @@
-"""Whole runs of RLinf's workers on the CPU, with and without dead work: seconds and CPU a trained batch.
+"""Measure seconds and CPU seconds per batch of whole runs of RLinf's workers, with and without dead work.
 
     python -m benchmarks.dead_work.runs libero metaworld
 
-The plan, which was there before the first run, is in `runs.md`. Each run is a row of `results/runs.jsonl`;
-what is there is not run again. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
+The runs are on the CPU. Their plan, written before the first run, is in `runs.md`. Each run is a row of
+`results/runs.jsonl`, and is not repeated. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from statistics import median
 from typing import Any
 
 from benchmarks.dead_work.ending import RESETS_VARIABLE, SIMULATOR_VARIABLE
-from benchmarks.kept import add_row, rows
+from benchmarks.result_store import add_row, read_rows
 from rlinf_async.lab.bench.cpu import CpuMeter
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.observe.run_dir import RunDir
 
-ROOT = Path(__file__).parents[2]
-RESULTS = Path(__file__).parent / "results" / "runs.jsonl"
-RUNS = Path("runs")
-TURNS, BATCHES = 3, 3
+REPOSITORY_ROOT = Path(__file__).parents[2]
+RESULTS_FILE = Path(__file__).parent / "results" / "runs.jsonl"
+RUNS_FOLDER = Path("runs")
+TURN_COUNT, BATCH_COUNT = 3, 3
 DEADLINE_S = 1200.0
-MARK = "DEAD_WORK_RUN"
+MARK_VARIABLE = "DEAD_WORK_RUN"
 
-MODES: dict[str, tuple[str, ...]] = {
+OVERRIDES_BY_MODE: dict[str, tuple[str, ...]] = {
     "off": ("async.mode=off",),
     "lean": ("async.mode=lean",),
     "full, nothing left out": ("async.mode=full", "async.skip=false"),
     "full": ("async.mode=full",),
 }
-RATIOS = (("lean", "off"), ("full", "full, nothing left out"), ("full", "off"))
+COMPARED_MODES = (("lean", "off"), ("full", "full, nothing left out"), ("full", "off"))
 
-PARTS = ("train", "eval")
-SIMULATORS: dict[str, tuple[str, ...]] = {
+ENV_SECTIONS = ("train", "eval")
+OVERRIDES_BY_SIMULATOR: dict[str, tuple[str, ...]] = {
     "libero": (
         *("-n", "libero_object_ppo_vla"),
         *("actor.model.image_size=256", "actor.model.patch_size=32", "actor.model.num_action_chunks=10"),
@@ -50,66 +50,66 @@ SIMULATORS: dict[str, tuple[str, ...]] = {
     ),
     "metaworld": (
         *("-n", "metaworld_ppo_vla"),
-        *(f"env.{part}.env_class=null" for part in PARTS),
-        *(f"+env.{part}.task_suite_name=one" for part in PARTS),
-        *(f"~env.{part}.processes" for part in PARTS),
-        *(f"env.{part}.ignore_terminations=false" for part in PARTS),
+        *(f"env.{part}.env_class=null" for part in ENV_SECTIONS),
+        *(f"+env.{part}.task_suite_name=one" for part in ENV_SECTIONS),
+        *(f"~env.{part}.processes" for part in ENV_SECTIONS),
+        *(f"env.{part}.ignore_terminations=false" for part in ENV_SECTIONS),
         *("actor.model.image_size=480", "actor.model.patch_size=60", "actor.model.num_action_chunks=5"),
         *("env.train.max_episode_steps=40", "env.train.total_num_envs=4", "actor.model.state_dim=4"),
         *("actor.micro_batch_size=8", "actor.global_batch_size=32"),
     ),
 }
-"""Two environments of LIBERO with two cameras of 256 pixels, 6 decisions of 10 steps; four of Meta-World with
-one of 480 pixels, 8 decisions of 5 steps."""
+"""Two environments of LIBERO with two cameras of 256 pixels and 6 decisions of 10 steps; four environments of
+Meta-World with one camera of 480 pixels and 8 decisions of 5 steps."""
 
 
 def run(simulator: str, mode: str, turn: int) -> dict[str, Any]:
-    """Train `BATCHES` batches, and measure from the begin of the first reset to the end of the last step.
+    """Train `BATCH_COUNT` batches, and measure from the begin of the first reset to the end of the last step.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed (the message has the end of its output), or left too little to measure.
     """
     name = f"{simulator}-{mode.replace(', ', '-').replace(' ', '-')}-{turn}"
-    directory = RUNS / name
-    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
+    directory = RUNS_FOLDER / name
+    shutil.rmtree(directory, ignore_errors=True)  # or logs of an earlier attempt would be read as well
     directory.mkdir(parents=True)
     log, resets = directory / "output.log", directory / "resets.txt"
     command = [
         *(sys.executable, "-m", "rlinf_async.cli", "train"),
-        *SIMULATORS[simulator],
-        *(f"runner.max_epochs={BATCHES}", f"runner.logger.log_path={directory}"),
+        *OVERRIDES_BY_SIMULATOR[simulator],
+        *(f"runner.max_epochs={BATCH_COUNT}", f"runner.logger.log_path={directory}"),
         *("runner.logger.logger_backends=[tensorboard]", f"actor.seed={turn}"),
-        *MODES[mode],
+        *OVERRIDES_BY_MODE[mode],
     ]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(REPOSITORY_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {
         **OWN_CLUSTER,
         "RLINF_EXT_MODULE": "benchmarks.dead_work.ending",
         SIMULATOR_VARIABLE: simulator,
         RESETS_VARIABLE: str(resets.resolve()),
         "PYTHONPATH": path,
-        MARK: name,
+        MARK_VARIABLE: name,
     }
-    # Steps are stamped with the time of day, the meter's looks with a clock that is never set.
+    # Steps are stamped with the time of day, the samples of the meter with the monotonic clock.
     day_s = time.time() - time.monotonic()
-    with CpuMeter(f"{MARK}={name}") as meter:
+    with CpuMeter(f"{MARK_VARIABLE}={name}") as meter:
         status = run_command(command, log, environment=environment, deadline_s=DEADLINE_S)
     if status:
         raise RuntimeError(f"{name} ended with status {status}: {tail(log, 3000)}")
     ends_s = _ends_s(directory)
-    if len(ends_s) != BATCHES:
-        raise RuntimeError(f"{name} has logged {len(ends_s)} of {BATCHES} steps")
+    if len(ends_s) != BATCH_COUNT:
+        raise RuntimeError(f"{name} has logged {len(ends_s)} of {BATCH_COUNT} steps")
     began_s = min(map(float, resets.read_text().split()))
     usage = meter.between(began_s - day_s, ends_s[-1] - day_s)
     if usage is None:
-        raise RuntimeError(f"{name}: there are no looks at the processes around its steps")
+        raise RuntimeError(f"{name}: there are no samples of the CPU time around its steps")
     scalars = read_scalars(directory)
     return {
         "simulator": simulator,
         "mode": mode,
         "turn": turn,
-        "seconds_a_batch": round((ends_s[-1] - began_s) / BATCHES, 2),
-        "cpu_s_a_batch": round(usage.run_s / BATCHES, 2),
+        "seconds_a_batch": round((ends_s[-1] - began_s) / BATCH_COUNT, 2),
+        "cpu_s_a_batch": round(usage.run_s / BATCH_COUNT, 2),
         "cores_of_others": round(usage.others, 2),
         "seconds": [round(later - before, 2) for before, later in pairwise([began_s, *ends_s])],
         "skipped": {
@@ -122,7 +122,7 @@ def run(simulator: str, mode: str, turn: int) -> dict[str, Any]:
 
 
 def _ends_s(directory: Path) -> list[float]:
-    """When each step was logged, in seconds of the time of day."""
+    """Return the time of day at which each step was logged, in seconds."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = RunDir(directory).tensorboard
@@ -134,20 +134,24 @@ def _ends_s(directory: Path) -> list[float]:
 
 
 def table() -> str:
-    """What the rows say: medians of the turns, and ratios within each turn."""
+    """Return a Markdown table: the values of all turns, and median and range of the ratios within a turn."""
     lines = []
-    for simulator in SIMULATORS:
-        found = {(row["mode"], row["turn"]): row for row in rows(RESULTS) if row["simulator"] == simulator}
+    for simulator in OVERRIDES_BY_SIMULATOR:
+        found = {
+            (row["mode"], row["turn"]): row
+            for row in read_rows(RESULTS_FILE)
+            if row["simulator"] == simulator
+        }
         if not found:
             continue
         lines += [f"| {simulator} | seconds a batch | CPU seconds a batch |", "|---|---|---|"]
-        for mode in MODES:
+        for mode in OVERRIDES_BY_MODE:
             own = [row for (name, _), row in found.items() if name == mode]
             numbers = [
                 ", ".join(str(row[key]) for row in own) for key in ("seconds_a_batch", "cpu_s_a_batch")
             ]
             lines.append(f"| {mode} | {numbers[0]} | {numbers[1]} |")
-        for over, under in RATIOS:
+        for over, under in COMPARED_MODES:
             turns = [turn for name, turn in found if name == over and (under, turn) in found]
             numbers = []
             for key in ("seconds_a_batch", "cpu_s_a_batch"):
@@ -160,17 +164,21 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("simulators", nargs="*", metavar="SIMULATOR", help=" or ".join(SIMULATORS))
-    parser.add_argument("--report", action="store_true", help="show what there is, and run nothing")
+    parser.add_argument(
+        "simulators", nargs="*", metavar="SIMULATOR", help=" or ".join(OVERRIDES_BY_SIMULATOR)
+    )
+    parser.add_argument("--report", action="store_true", help="only print the table")
     options = parser.parse_args()
-    if unknown := set(options.simulators) - SIMULATORS.keys():
-        parser.error(f"no simulator {', '.join(sorted(unknown))}; there are {', '.join(SIMULATORS)}")
-    simulators = () if options.report else options.simulators or SIMULATORS
-    for turn, simulator, mode in product(range(TURNS), simulators, MODES):
+    if unknown := set(options.simulators) - OVERRIDES_BY_SIMULATOR.keys():
+        parser.error(
+            f"no simulator {', '.join(sorted(unknown))}; there are {', '.join(OVERRIDES_BY_SIMULATOR)}"
+        )
+    simulators = () if options.report else options.simulators or OVERRIDES_BY_SIMULATOR
+    for turn, simulator, mode in product(range(TURN_COUNT), simulators, OVERRIDES_BY_MODE):
         if (simulator, mode, turn) not in {
-            (row["simulator"], row["mode"], row["turn"]) for row in rows(RESULTS)
+            (row["simulator"], row["mode"], row["turn"]) for row in read_rows(RESULTS_FILE)
         }:
-            add_row(RESULTS, run(simulator, mode, turn))
+            add_row(RESULTS_FILE, run(simulator, mode, turn))
     print(table())
 
 

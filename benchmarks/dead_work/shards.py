@@ -1,10 +1,11 @@
-"""What the size of shards does where episodes end early, on the virtual clock.
+"""Predict, on the virtual clock, how the number of shards changes speed where episodes end early.
 
     python -m benchmarks.dead_work.shards
 
-Times and lengths are those of the bench's scenario `ends-early`: 64 environments, 32 decisions a rollout, a
-success after 60/512 to 193/512 of it. `apart` has a process and a core for each simulator, `in turn` all of
-them in the process of one env worker, a tenth as long each. A shard is stepped until its last episode ends.
+Times and lengths are those of the bench's scenario `ends-early`: 64 environments, 32 decisions per rollout,
+and successes after 60/512 to 193/512 of the rollout. In `apart` each simulator has a process and a core of
+its own; in `in turn` the process of one env worker steps all simulators, each of which takes a tenth of the
+time. A shard is stepped until its last episode ends.
 """
 
 from __future__ import annotations
@@ -26,29 +27,35 @@ from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import DurationDraws, PolicyTimes, SimulatorTimes, Times, TrainingTimes
 from rlinf_async.loops.run_settings import RunSettings
 
-SCENARIO = SCENARIOS_BY_NAME["ends-early"]
-SHARDS = (1, 2, 4, 8, 16, 32, 64)
-SUCCESS = (0.6, 0.95)
-WARM_UP, STEPS, TAIL = 4, 6, 2
+EARLY_END_SCENARIO = SCENARIOS_BY_NAME["ends-early"]
+SHARD_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+SUCCESS_SHARES = (0.6, 0.95)
+WARM_UP_BATCHES, MEASURED_BATCHES, TAIL_BATCHES = 4, 6, 2
 IN_TURN_SHARE = 0.1
-"""Simulators that step in one process are to be this much faster, or nothing else would matter."""
+"""Factor on simulator times of `in turn`: with the full times, simulation would hide every other effect."""
 
 
 def settings(mode: str, shards: int) -> RunSettings:
-    """A run of the scenario in a mode of `async`, with so many shards of its one env worker."""
+    """Return the settings of a run of the scenario in `async.mode` `mode`; its one env worker has `shards`
+    shards.
+    """
     asynchrony = AsyncConfig.from_mapping({"mode": mode, "advanced": {"balance": "tasks"}})
     plan = ShardPlan(
-        total_envs=SCENARIO.envs, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
+        total_envs=EARLY_END_SCENARIO.envs,
+        env_workers=1,
+        inference_ranks=1,
+        learner_ranks=1,
+        shards_per_worker=shards,
     )
     return RunSettings(
         asynchrony=asynchrony,
         plan=plan,
-        horizon=SCENARIO.decisions,
-        batches=WARM_UP + STEPS + TAIL,
-        global_batch_size=SCENARIO.samples // SCENARIO.optimizer_steps,
-        micro_batch_size=SCENARIO.micro_batch_size,
-        update_epoch=SCENARIO.update_epoch,
-        max_batch_size=SCENARIO.envs,
+        horizon=EARLY_END_SCENARIO.decisions,
+        batches=WARM_UP_BATCHES + MEASURED_BATCHES + TAIL_BATCHES,
+        global_batch_size=EARLY_END_SCENARIO.samples // EARLY_END_SCENARIO.optimizer_steps,
+        micro_batch_size=EARLY_END_SCENARIO.micro_batch_size,
+        update_epoch=EARLY_END_SCENARIO.update_epoch,
+        max_batch_size=EARLY_END_SCENARIO.envs,
         normalizes=True,
         seed=0,
         skips_ended=asynchrony.skip.ended,
@@ -57,8 +64,8 @@ def settings(mode: str, shards: int) -> RunSettings:
 
 
 def times(success: float, *, in_turn: bool) -> Times:
-    """The scenario's times, with one share of success in all rollouts."""
-    env, policy = SCENARIO.env, SCENARIO.policy
+    """Return the scenario's times, with the same share `success` of successful episodes in all rollouts."""
+    env, policy = EARLY_END_SCENARIO.env, EARLY_END_SCENARIO.policy
     assert env is not None
     assert policy is not None
     assert env.lengths is not None
@@ -78,23 +85,23 @@ def times(success: float, *, in_turn: bool) -> Times:
 
 
 def row(mode: str, shards: int, success: float, *, in_turn: bool) -> dict[str, Any]:
-    """Seconds a batch, decisions in a second, and the share of steps that were left out."""
+    """Return seconds per batch, decisions per second, and the share of env steps that are left out."""
     planned = predict(settings(mode, shards), times(success, in_turn=in_turn))
     at = planned.trained_at
-    seconds = (at[WARM_UP + STEPS - 1] - at[WARM_UP - 1]) / STEPS
-    reports = planned.reports[WARM_UP : WARM_UP + STEPS]
+    seconds = (at[WARM_UP_BATCHES + MEASURED_BATCHES - 1] - at[WARM_UP_BATCHES - 1]) / MEASURED_BATCHES
+    reports = planned.reports[WARM_UP_BATCHES : WARM_UP_BATCHES + MEASURED_BATCHES]
     kinds = ("env_steps", "decisions")
     skipped = {name: fmean(report.skipped.get(name, 0.0) for report in reports) for name in kinds}
     return {
         "seconds": seconds,
-        "decisions": SCENARIO.samples * (1 - skipped["decisions"]) / seconds,
+        "decisions": EARLY_END_SCENARIO.samples * (1 - skipped["decisions"]) / seconds,
         "skipped": skipped["env_steps"],
     }
 
 
 def rows(success: float, *, in_turn: bool) -> Iterator[list[str]]:
-    """Yield a line for each number of shards: `full`, and `lean`, which waits for all of them."""
-    for shards in SHARDS:
+    """Yield a table row for each number of shards: `full`, then `lean`, which waits for all shards."""
+    for shards in SHARD_COUNTS:
         cells = [row(mode, shards, success, in_turn=in_turn) for mode in ("full", "lean")]
         yield [
             str(shards),
@@ -106,18 +113,20 @@ def rows(success: float, *, in_turn: bool) -> Iterator[list[str]]:
         ]
 
 
-FIGURES = ("s a batch", "decisions/s", "steps left out")
-HEAD = ["shards", *(f"`{mode}`: {what}" for mode in ("full", "lean") for what in FIGURES)]
+FIGURE_NAMES = ("s a batch", "decisions/s", "steps left out")
+TABLE_HEAD = ["shards", *(f"`{mode}`: {what}" for mode in ("full", "lean") for what in FIGURE_NAMES)]
 
 
 def main(
-    success: Annotated[list[float], typer.Option(help="Shares of episodes that succeed.")] = list(SUCCESS),  # noqa: B006
+    success: Annotated[
+        list[float] | None, typer.Option(help="Shares of episodes that succeed; by default 0.6 and 0.95.")
+    ] = None,
 ) -> None:
     """Print a table for each share and each way of stepping."""
     for in_turn in (False, True):
-        for share in success:
+        for share in success or SUCCESS_SHARES:
             typer.echo(f"\n{'in turn' if in_turn else 'apart'}, {share:.0%} succeed\n")
-            typer.echo(markdown(HEAD, list(rows(share, in_turn=in_turn))))
+            typer.echo(markdown(TABLE_HEAD, list(rows(share, in_turn=in_turn))))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""RLinf's simulators, some of which are left alone, beside RLinf's own: those that play show the same.
+"""Check that pausing some simulators of a vector environment does not change the outputs of the others.
 
     python -m benchmarks.dead_work.standing libero --size 256 --repeats 20 --out FILE
 
-Stock plays twice (or `--once`) and a vector environment with simulators that stand once, with the same
-actions and from the same seeds, and again with all but the last frame of a decision left out. All that a
-decision shows of those that play is compared to the bit: pictures, states, rewards, ends, statistics of
-episodes; at a reset, of all.
+RLinf's own vector environment plays twice (or once, with `--once`), and one with paused simulators once, with
+the same actions and seeds; then again with all but the last frame of a decision left out. The outputs of all
+simulators that are not paused are compared bit for bit: pictures, states, rewards, terminations, statistics
+of episodes; at a reset, the outputs of all simulators.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from benchmarks.dead_work.frames import BOTH, SIMULATORS, difference
+from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, SIMULATORS_BY_NAME, difference
 from rlinf_async.hosts.rlinf.standing import StandingVectorEnv
 
-SIZE = 3
-PLAYING: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2], [0, 1]]]
-"""The simulators that play in each decision of three rollouts."""
+ENV_COUNT = 3
+PLAYING_ENVS: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2], [0, 1]]]
+"""The numbers of the simulators that are not paused, in each decision of three rollouts."""
 
 
 def play(
     make: Callable[[], Any], *, width: int, chunk: int, rollouts: list[list[list[int]]], stand: bool
 ) -> list[Any]:
-    """What `rollouts` show of those that play, and of all at a reset."""
+    """Play `rollouts`; return the outputs of the simulators that are not paused; at resets, those of all."""
     np.random.seed(3)
     torch.manual_seed(3)
     env, actions = make(), np.random.default_rng(0)
@@ -42,16 +42,16 @@ def play(
 
     def let_play(numbers: Sequence[int]) -> None:
         if stand:
-            StandingVectorEnv.within(env).let_play(None if len(numbers) == SIZE else numbers)
+            StandingVectorEnv.within(env).let_play(None if len(numbers) == ENV_COUNT else numbers)
 
     for decisions in rollouts:
-        let_play(range(SIZE))
+        let_play(range(ENV_COUNT))
         env.is_start = True
         shown.append(env.reset()[0])
         for playing in decisions:
             let_play(playing)
             # From [-0.5, 0.5]: arms move, and do not leave the table.
-            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (SIZE, chunk, width))).float()
+            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (ENV_COUNT, chunk, width))).float()
             observations, *rest, infos = env.chunk_step(action)
             shown.append(rows([observations[-1], *rest, infos[-1]["episode"]], playing))
     env.env.close()
@@ -59,14 +59,14 @@ def play(
 
 
 def rows(tree: Any, playing: list[int]) -> Any:
-    """The rows of those that play in every field of a tree."""
+    """Return the rows `playing` of every field of a tree."""
     if isinstance(tree, dict):
         return {name: rows(each, playing) for name, each in tree.items()}
     if isinstance(tree, torch.Tensor | np.ndarray):
         return tree[playing]
     if isinstance(tree, list) and not (tree and isinstance(tree[0], str)):
         return [rows(each, playing) for each in tree]
-    # Descriptions of tasks.
+    # A list of task descriptions, one for each simulator.
     return tree and [tree[number] for number in playing]
 
 
@@ -77,19 +77,19 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=2)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--rollouts", type=int, default=len(PLAYING), help="of each repeat")
+    parser.add_argument("--rollouts", type=int, default=len(PLAYING_ENVS), help="of each repeat")
     parser.add_argument("--once", action="store_true", help="do not compare stock with itself")
     parser.add_argument("--frames", nargs="+", choices=("all", "last"), default=["all", "last"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    prepare, task, width = SIMULATORS[options.simulator]
-    section = {**BOTH, "max_episode_steps": 10**6}
+    prepare, task, width = SIMULATORS_BY_NAME[options.simulator]
+    section = {**COMMON_ENV_SETTINGS, "max_episode_steps": 10**6}
     stock, adapt = prepare(section, options.task or task, options.size)
     result: dict[str, Any] = {"simulator": options.simulator, "task": options.task or task}
     for frames in options.frames:
         env_cls: Any = stock if frames == "all" else adapt(stock)
-        make = partial(env_cls, OmegaConf.create(section), SIZE, 0, 1, None)
-        rollouts = PLAYING[: options.rollouts] * options.repeats
+        make = partial(env_cls, OmegaConf.create(section), ENV_COUNT, 0, 1, None)
+        rollouts = PLAYING_ENVS[: options.rollouts] * options.repeats
         played = partial(play, make, width=width, chunk=options.chunk, rollouts=rollouts)
         first = played(stand=False)
         result[frames] = {

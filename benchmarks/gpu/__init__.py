@@ -1,1 +1,1 @@
-"""Throughput of each level on one GPU, on the local host: no Ray, no RLinf."""
+"""Throughput of each level on one GPU, on the local host, without Ray and RLinf."""

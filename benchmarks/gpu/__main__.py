@@ -21,7 +21,7 @@ from rlinf_async.config import MODE_LEVELS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-QUICK = {
+QUICK_SIZES = {
     "decision_ms": 2.0,
     "total_envs": 8,
     "env_workers": 2,
@@ -31,20 +31,22 @@ QUICK = {
     "batches": 2,
     "repetitions": 1,
 }
-"""Sizes that show whether everything works, and nothing else."""
+"""Sizes for a trial run; its numbers mean nothing."""
 
 
 @app.command()
 def main(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Where to write settings and rows.")
-    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for settings and rows.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Show that it works; the numbers mean nothing.")
+        bool, typer.Option("--quick", help="Make a trial run; its numbers mean nothing.")
     ] = False,
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
-    modes: Annotated[str, typer.Option(help="off is always run.")] = ",".join(MODE_LEVELS),
-    params: Annotated[int, typer.Option(help="About so many parameters.")] = Bench.params,
+    modes: Annotated[str, typer.Option(help="Modes, separated by commas; off always runs.")] = ",".join(
+        MODE_LEVELS
+    ),
+    params: Annotated[
+        int, typer.Option(help="Approximate number of parameters of the policy.")
+    ] = Bench.params,
     envs: Annotated[str, typer.Option(help="emulated or metaworld.")] = Bench.envs,
     decision_ms: Annotated[float | None, typer.Option(help="Mean time of an emulated decision.")] = None,
     total_envs: Annotated[int | None, typer.Option(help="Environments.")] = None,
@@ -57,7 +59,7 @@ def main(
 ) -> None:
     """Compare the synchronous loop with each level and with all three, on one device."""
     asked = {"decision_ms": decision_ms, "total_envs": total_envs, "repetitions": repetitions}
-    sizes: dict[str, Any] = QUICK if quick else {}
+    sizes: dict[str, Any] = QUICK_SIZES if quick else {}
     try:
         bench = Bench(
             modes=tuple(mode.strip() for mode in modes.split(",")),
@@ -72,18 +74,18 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if device == "cuda":
-        torch.set_num_threads(2)  # the other cores are the simulators'
+        torch.set_num_threads(2)  # leaves the other cores to the simulators
     _run(bench, json_file)
 
 
 def _run(bench: Bench, json_file: Path | None) -> None:
-    # A pipe or a log file has no width of its own.
+    # A pipe or a log file has no terminal width.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     runs: list[tuple[str, Run]] = []
     for mode, one in repetitions(bench):
         runs.append((mode, one))
         console.print(f"{mode:9s} {one['env_steps_per_second']:10.1f} env steps/s", style="dim")
-        # After every run, so that one that is cut off has not been for nothing.
+        # After every run, so that an interrupted benchmark keeps its finished runs.
         if json_file is not None:
             _write(json_file, bench, rows(bench, runs))
     console.print(_table(bench, rows(bench, runs)))

@@ -1,4 +1,4 @@
-"""Files that RLinf and openpi read besides a config, for a pi0 or pi0.5 whose weights stay random."""
+"""Files that RLinf and openpi read besides a config, for a pi0 or pi0.5 with random weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 from pathlib import Path
 
-SENTENCES = (
+TOKENIZER_SENTENCES = (
     "pick up the alphabet soup and place it in the basket",
     "push the black bowl to the front of the stove, then open the middle drawer of the cabinet",
     "Task: , State: 0 1 2 3 4 5 6 7 8 9 10 128 255;",
@@ -15,12 +15,14 @@ SENTENCES = (
 
 
 def write_tokenizer(data_home: Path) -> None:
-    """A tokenizer of a few hundred pieces where `OPENPI_DATA_HOME=data_home` looks for PaliGemma's."""
+    """Write a tokenizer of a few hundred pieces to the path of PaliGemma's below
+    `OPENPI_DATA_HOME=data_home`.
+    """
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 3),
+        sentence_iterator=iter(TOKENIZER_SENTENCES * 3),
         model_writer=model,
         model_type="bpe",
         vocab_size=400,
@@ -38,7 +40,10 @@ def write_tokenizer(data_home: Path) -> None:
 
 
 def write_checkpoint(directory: Path, *, data: str, state_dim: int, action_dim: int) -> None:
-    """A folder for `model_path` without weights: statistics of `data`, the data set that the config names."""
+    """Write a folder for `model_path` without weights; `data` is the data set in the config.
+
+    Its statistics are mean 0 and deviation 1 for `state_dim` and `action_dim` numbers.
+    """
     from safetensors.torch import save_file
 
     def statistics(size: int) -> dict[str, list[float]]:

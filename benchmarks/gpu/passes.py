@@ -1,4 +1,4 @@
-"""When passes over the policy began and ended on the device, and how much of a time they fill."""
+"""Begin and end of the policy's passes on the device, and the share of a time window that they fill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """For the CPU, which has done what it was told when the call returns."""
+    """A clock for the CPU: work is done when the call returns."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -31,7 +31,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Events on the current stream of the thread that marks; the device passes them when it gets there."""
+    """A clock for a GPU: a mark is an event on the calling thread's current stream."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -51,7 +51,10 @@ class CudaClock:
 
 
 class Passes:
-    """Fills `hosts.local.policy.Watch`. To be read when the run has ended: reading waits for the device."""
+    """Records the passes of a run, as a `hosts.local.policy.Watch`.
+
+    Read `spans` after the run: reading waits for the device.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,14 +66,14 @@ class Passes:
         yield
         self._marks.append((who, began, self._clock.mark()))
 
-    def spans(self, *who: str) -> list[Span]:
-        """(began, ended) of the passes of any of `who`."""
+    def spans(self, *names: str) -> list[Span]:
+        """Return (begin, end) in seconds of the passes with one of `names`: `inference` or `learner`."""
         seconds = self._clock.seconds
-        return [(seconds(began), seconds(ended)) for name, began, ended in self._marks if name in who]
+        return [(seconds(began), seconds(ended)) for name, began, ended in self._marks if name in names]
 
 
 def filled(spans: Iterable[Span], window: Span) -> float:
-    """The share of `window` in which at least one span is under way."""
+    """Return the share of `window` that the union of `spans` covers."""
     low, high = window
     total, reached = 0.0, low
     for began, ended in sorted(spans):

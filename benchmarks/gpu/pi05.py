@@ -1,12 +1,15 @@
-"""pi0.5 in its real size under RLinf, three ways by turns: `python -m benchmarks.gpu.pi05 --rlinf FOLDER`.
+"""Measure pi0.5 in its real size under RLinf, three ways by turns.
 
-The ways are RLinf's synchronous loop, its asynchronous PPO, and `full`, each by the script of RLinf's
-checkout in FOLDER and its config `metaworld_50_ppo_openpi_pi05`, all on one GPU, with random weights. They
-take turns until the minutes are used up; no run begins when there is less time left than the slowest one
-so far has taken. After each run its row is in results/pi05.jsonl, and results/pi05.md is written anew.
+    python -m benchmarks.gpu.pi05 --rlinf FOLDER
 
-Needed: an environment in which RLinf's script runs with openpi and Meta-World, and one CUDA device. `--tiny`
-is a rehearsal on any machine, with a model of a few layers, whose numbers mean nothing and are not kept.
+The ways are RLinf's synchronous loop, its asynchronous PPO, and `full`. Each uses a script of RLinf's
+checkout in FOLDER and its config `metaworld_50_ppo_openpi_pi05`, on one GPU, with random weights. The ways
+take turns until `--minutes` are used up; no run begins with less time left than the slowest run so far has
+taken. After each run its row is in results/pi05.jsonl, and results/pi05.md is written anew.
+
+The command needs an environment that runs RLinf's scripts with openpi and Meta-World, and one CUDA device.
+`--tiny` makes a trial run on any machine, with a model of a few layers; its numbers mean nothing and are not
+stored.
 """
 
 from __future__ import annotations
@@ -23,51 +26,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kept
+from benchmarks import result_store
 from benchmarks.gpu.openpi_files import write_checkpoint, write_tokenizer
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import STOCK_LEARNER, STOCK_ROLLOUT, WARM_UP, read_scalars
 from rlinf_async.lab.table import markdown
 
-RESULTS = Path(__file__).parent / "results"
-ROWS, PAGE = RESULTS / "pi05.jsonl", RESULTS / "pi05.md"
-CONFIG = "metaworld_50_ppo_openpi_pi05"
-DATA, STATE_DIM, ACTION_DIM, CHUNK = "lerobot/metaworld_mt50", 4, 4, 5
-ASYNC_PPO = (
+RESULTS_FOLDER = Path(__file__).parent / "results"
+ROWS_FILE, PAGE_FILE = RESULTS_FOLDER / "pi05.jsonl", RESULTS_FOLDER / "pi05.md"
+CONFIG_NAME = "metaworld_50_ppo_openpi_pi05"
+DATA_SET, STATE_DIM, ACTION_DIM, CHUNK_ACTIONS = "lerobot/metaworld_mt50", 4, 4, 5
+ASYNC_PPO_OVERRIDES = (
     "algorithm.loss_type=decoupled_actor_critic",
     "+algorithm.staleness_threshold=1",
     "+algorithm.rollout_store_size_per_rank=1",
 )
 DEADLINE_S = 400.0
 SPARE_S = 20.0
-"""Seconds of the minutes that no run may count with."""
+"""Seconds at the end of `--minutes` that no run may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to train: a script of RLinf's and what to give it."""
+    """A way to train: a script of RLinf, and overrides of its config."""
 
     name: str
     script: str
     overrides: tuple[str, ...]
 
 
-WAYS = (
+TRAINING_WAYS = (
     Way(name="off", script="train_embodied_agent.py", overrides=()),
-    Way(name="async-ppo", script="train_async.py", overrides=ASYNC_PPO),
+    Way(name="async-ppo", script="train_async.py", overrides=ASYNC_PPO_OVERRIDES),
     Way(name="full", script="train_embodied_agent.py", overrides=("+async.mode=full",)),
 )
-TINY = (
-    "actor.fsdp_config.strategy=fsdp2",  # FSDP1 asks for an accelerator
+TINY_OVERRIDES = (
+    "actor.fsdp_config.strategy=fsdp2",  # FSDP1 needs an accelerator
     "+actor.model.openpi.action_expert_variant=tiny_expert",
     "+actor.model.openpi.paligemma_variant=tiny_vlm_2048",
 )
-"""Sizes that the rehearsal's `PYTHONPATH` gives openpi (`tests/vla/site`)."""
+"""Overrides of `--tiny`; `tests/vla/site` on the `PYTHONPATH` adds these variants to openpi."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What all ways share."""
+    """The sizes of a run, equal for all ways."""
 
     envs: int = 16
     decisions: int = 6
@@ -77,8 +80,8 @@ class Sizes:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Of the config; one optimizer step for each update epoch."""
-        episode = self.decisions * CHUNK
+        """Overrides of the config, with one optimizer step for each update epoch."""
+        episode = self.decisions * CHUNK_ACTIONS
         return (
             *(f"++env.{part}.{key}" for part in ("train", "eval") for key in ("video_cfg.save_video=false",)),
             f"env.train.total_num_envs={self.envs}",
@@ -96,13 +99,13 @@ class Sizes:
 
 
 class Memory:
-    """The most that the GPU held, as `nvidia-smi` says; asked about once a second."""
+    """The peak of the GPU's used memory in MiB, from `nvidia-smi`, sampled about once a second."""
 
     def __init__(self) -> None:
         self.most_mib = 0
 
     def look(self) -> None:
-        """Ask once; nothing where there is no `nvidia-smi`."""
+        """Take a sample; without `nvidia-smi`, do nothing."""
         command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         try:
             said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
@@ -112,10 +115,10 @@ class Memory:
 
 
 def run(way: Way, sizes: Sizes, tree: Path, place: Path, *, tiny: bool) -> dict[str, Any]:
-    """Train once.
+    """Train once, and return the row of the run.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
     embodied, directory = tree / "examples" / "embodiment", place / f"{way.name}-{time.time_ns()}"
     directory.mkdir()
@@ -126,8 +129,8 @@ def run(way: Way, sizes: Sizes, tree: Path, place: Path, *, tiny: bool) -> dict[
         [
             sys.executable,
             str(embodied / way.script),
-            *("--config-path", str(embodied / "config"), "--config-name", CONFIG),
-            *(*sizes.overrides, *weights, *(TINY if tiny else ()), *way.overrides),
+            *("--config-path", str(embodied / "config"), "--config-name", CONFIG_NAME),
+            *(*sizes.overrides, *weights, *(TINY_OVERRIDES if tiny else ()), *way.overrides),
             f"runner.logger.log_path={directory}",
         ],
         log,
@@ -157,7 +160,7 @@ def run(way: Way, sizes: Sizes, tree: Path, place: Path, *, tiny: bool) -> dict[
 
 
 def _values(scalars: Mapping[str, Mapping[int, float]], *names: str) -> list[float]:
-    """The steps of the first of `names` that the run has logged."""
+    """Return the values, one a step, of the first of `names` that the run has logged."""
     found = next((scalars[name] for name in names if name in scalars), {})
     return [round(value, 3) for value in found.values()]
 
@@ -174,16 +177,16 @@ def _device() -> str:
 
 
 def prepare(place: Path) -> None:
-    """Write what RLinf and openpi read besides the config."""
+    """Write the files that RLinf and openpi read besides the config."""
     write_tokenizer(place / "openpi")
-    write_checkpoint(place / "checkpoint", data=DATA, state_dim=STATE_DIM, action_dim=ACTION_DIM)
+    write_checkpoint(place / "checkpoint", data=DATA_SET, state_dim=STATE_DIM, action_dim=ACTION_DIM)
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each way, over all its runs of the last row's sizes and device."""
+    """Return the page: a table line for each way, over all runs with the last row's sizes and device."""
     like = rows[-1]
     same = [row for row in rows if (row["sizes"], row["device"]) == (like["sizes"], like["device"])]
-    by_way = {way.name: [row for row in same if row["way"] == way.name] for way in WAYS}
+    by_way = {way.name: [row for row in same if row["way"] == way.name] for way in TRAINING_WAYS}
     base = _seconds(by_way["off"])
     head = ["way", "runs", "s a step", "over `off`", "peak memory", "where time goes, shares of a step"]
     lines = []
@@ -200,8 +203,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             "# pi0.5 in its real size under RLinf\n",
             "Generated by `python -m benchmarks.gpu.pi05` from [pi05.jsonl](pi05.jsonl); random weights, "
-            f"`{CONFIG}`, one {like['device']}; {sizes}. Seconds are the mean of a run's steps after the "
-            "first: the median over runs, the least and the most.\n",
+            f"`{CONFIG_NAME}`, one {like['device']}; {sizes}. Seconds are the mean of a run's steps after "
+            "the first: the median over runs, the least and the most.\n",
             markdown(head, lines),
             "",
         ]
@@ -209,12 +212,12 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _seconds(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The mean step of each run; the first step of a run is not measured."""
+    """Return the mean step seconds of each run, without its first step."""
     return [statistics.fmean(row["step_s"][WARM_UP:]) for row in runs]
 
 
 def _shares(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Of env, inference and learner, as far as a way reports them."""
+    """Name the time shares of env, inference and learner, or of rollout and learner for RLinf's own loops."""
     found = []
     for part in ("env", "inference", "learner"):
         values = [value for row in runs for value in row["busy"][part][WARM_UP:]]
@@ -229,7 +232,9 @@ def _shares(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def by_turns(ways: Sequence[Way], minutes: float, once: Any, clock: Any = time.monotonic) -> int:
-    """Call `once` with each way in turn until the next call would not end in time; how many calls."""
+    """Call `once` with each way in turn until the next call would not end in time; return the number of
+    calls.
+    """
     began, slowest, calls = clock(), 0.0, 0
     while True:
         for way in ways:
@@ -242,17 +247,19 @@ def by_turns(ways: Sequence[Way], minutes: float, once: Any, clock: Any = time.m
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run by turns, and write the page."""
-    parser = argparse.ArgumentParser(description="see the module")
+    """Run the ways by turns, and write the page."""
+    parser = argparse.ArgumentParser(
+        description="Measure pi0.5 in its real size under RLinf, three ways by turns."
+    )
     parser.add_argument("--rlinf", type=Path, required=True, help="a checkout of RLinf")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--ways", nargs="+", choices=[way.name for way in WAYS])
+    parser.add_argument("--ways", nargs="+", choices=[way.name for way in TRAINING_WAYS])
     parser.add_argument("--tiny", action="store_true")
     for name, value in vars(Sizes()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     asked = parser.parse_args(arguments)
     sizes = Sizes(**{name: getattr(asked, name) for name in vars(Sizes())})
-    ways = [way for way in WAYS if way.name in (asked.ways or [one.name for one in WAYS])]
+    ways = [way for way in TRAINING_WAYS if way.name in (asked.ways or [one.name for one in TRAINING_WAYS])]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -265,8 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             rows.append(row)
             if not asked.tiny:
-                kept.add_row(ROWS, row)
-                PAGE.write_text(page(kept.rows(ROWS)))
+                result_store.add_row(ROWS_FILE, row)
+                PAGE_FILE.write_text(page(result_store.read_rows(ROWS_FILE)))
 
         by_turns(ways, asked.minutes, once)
     print(page(rows))

@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 
-IMAGE, PATCH, COLOURS = 64, 4, 3
-"""A picture is IMAGE pixels square and makes 256 tokens, as 224 pixels in patches of 14 do."""
-PIXELS = IMAGE * IMAGE * COLOURS
-TOKENS = (IMAGE // PATCH) ** 2
-CHUNK = 8
-"""Actions in one decision."""
+IMAGE_SIDE, PATCH_SIDE, COLOUR_CHANNELS = 64, 4, 3
+"""Pixels of an image's side and of a patch's side, and channels. An image makes 256 tokens, as many as 224
+pixels in patches of 14."""
+IMAGE_NUMBERS = IMAGE_SIDE * IMAGE_SIDE * COLOUR_CHANNELS
+IMAGE_TOKENS = (IMAGE_SIDE // PATCH_SIDE) ** 2
+CHUNK_ACTIONS = 8
+"""Actions of one decision."""
 LEAST_PARAMS = 20_000
 
 
@@ -31,7 +32,11 @@ class Size:
 
     @classmethod
     def of(cls, params: int) -> Size:
-        """About `params` parameters, 64 times as wide as deep as far as that divides into heads."""
+        """Return the size with about `params` parameters, 64 times as wide as deep, rounded to whole heads.
+
+        Raises:
+            ValueError: `params` is less than `LEAST_PARAMS`.
+        """
         if params < LEAST_PARAMS:
             raise ValueError(f"params={params} must be at least {LEAST_PARAMS}; nearest: {LEAST_PARAMS}")
         ideal = math.cbrt(params * 64 / 12)
@@ -53,7 +58,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, tokens, width] to the same."""
+        """Map tokens [B, tokens, width] to tokens of the same shape."""
         qkv = self.qkv(self.norms[0](tokens)).unflatten(-1, (3, self.heads, -1))
         query, key, value = qkv.transpose(1, 3).unbind(dim=2)
         seen = functional.scaled_dot_product_attention(query, key, value)
@@ -62,22 +67,22 @@ class Block(nn.Module):
 
 
 class VlaPolicy(ActorCritic):
-    """Reads a picture and a state, writes a chunk of Gaussian actions and a value.
+    """Maps a picture and a robot state to a chunk of Gaussian actions and a value.
 
-    A state row is the flat picture, then what the robot feels. One pass over the transformer gives all that
-    `act` or `evaluate` return. Outputs are float32, whatever the parameters are.
+    A state row is the flat picture, then the robot state. `act` and `evaluate` make one pass over the
+    transformer. Outputs are float32, whatever the dtype of the parameters.
     """
 
     def __init__(self, *, state_dim: int, action_dim: int, size: Size) -> None:
         super().__init__()
         width = size.width
-        self.patch_in = nn.Linear(PATCH * PATCH * COLOURS, width)
-        self.state_in = nn.Linear(state_dim - PIXELS, width)
-        self.queries = nn.Parameter(0.02 * torch.randn(CHUNK, width))
-        self.positions = nn.Parameter(0.02 * torch.randn(TOKENS + 1 + CHUNK, width))
+        self.patch_in = nn.Linear(PATCH_SIDE * PATCH_SIDE * COLOUR_CHANNELS, width)
+        self.state_in = nn.Linear(state_dim - IMAGE_NUMBERS, width)
+        self.queries = nn.Parameter(0.02 * torch.randn(CHUNK_ACTIONS, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(IMAGE_TOKENS + 1 + CHUNK_ACTIONS, width))
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(width)
-        self.actor_mean = nn.Linear(width, action_dim // CHUNK)
+        self.actor_mean = nn.Linear(width, action_dim // CHUNK_ACTIONS)
         self.actor_logstd = nn.Parameter(torch.full((action_dim,), -0.5))
         self.value_head = nn.Linear(width, 1)
         nn.init.normal_(self.actor_mean.weight, std=0.01)
@@ -95,18 +100,18 @@ class VlaPolicy(ActorCritic):
         return self._density(mean[: len(actions)], actions), values
 
     def _read(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean actions [..., A] and values [...] of states [..., S]."""
+        """Return mean actions [..., A] and values [...] of states [..., S]."""
         hidden = self._tokens(states.flatten(0, -2).to(self.queries.dtype))
-        hidden = self.norm(self.blocks(hidden)[:, TOKENS:])
+        hidden = self.norm(self.blocks(hidden)[:, IMAGE_TOKENS:])
         values = self.value_head(hidden[:, 0]).float().view(states.shape[:-1])
         mean = self.actor_mean(hidden[:, 1:]).float().flatten(1)
         return mean.view(*states.shape[:-1], -1), values
 
     def _tokens(self, states: torch.Tensor) -> torch.Tensor:
-        side = IMAGE // PATCH
-        picture = states[:, :PIXELS].view(-1, side, PATCH, side, PATCH * COLOURS)
+        side = IMAGE_SIDE // PATCH_SIDE
+        picture = states[:, :IMAGE_NUMBERS].view(-1, side, PATCH_SIDE, side, PATCH_SIDE * COLOUR_CHANNELS)
         patches = self.patch_in(picture.transpose(2, 3).flatten(3).flatten(1, 2))
-        felt = self.state_in(states[:, PIXELS:])[:, None]
+        felt = self.state_in(states[:, IMAGE_NUMBERS:])[:, None]
         queries = self.queries.expand(len(states), -1, -1)
         return torch.cat([patches, felt, queries], dim=1) + self.positions
 
@@ -117,7 +122,7 @@ class VlaPolicy(ActorCritic):
 
 
 def vla(params: int, *, device: str, dtype: torch.dtype) -> PolicyFactory:
-    """Policies of about `params` parameters of `dtype` on `device`."""
+    """Return a factory of policies with about `params` parameters of `dtype` on `device`."""
     return partial(_build, size=Size.of(params), device=device, dtype=dtype)
 
 

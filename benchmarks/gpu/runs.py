@@ -1,4 +1,4 @@
-"""The runs of the benchmark: every mode in turn, several times, and the rows that they make."""
+"""The runs of the benchmark, every mode in turn several times, and the rows of their results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 
 from benchmarks.gpu import simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, Span, filled
-from benchmarks.gpu.policy import CHUNK, Size, vla
+from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, vla
 from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.observe.summary import RunSummary
 
-BASE = "off"
-"""The synchronous loop, which every other mode is compared with."""
+BASE_MODE = "off"
+"""The synchronous loop; every other mode is compared with it."""
 
 Run = dict[str, Any]
 Row = dict[str, Any]
@@ -29,7 +29,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What is run. `warmup` batches before the measured ones and one after them are not counted."""
+    """The settings of the benchmark.
+
+    A run has `warmup` unmeasured batches before the measured `batches`, and one after them.
+    """
 
     modes: tuple[str, ...] = tuple(MODE_LEVELS)
     envs: str = "emulated"
@@ -43,7 +46,7 @@ class Bench:
     optimizer_steps: int = 1
     measure_ratios: bool = True
     max_wait_ms: float | None = None
-    """`async.rollout.max_wait_ms` of the modes that have level 2; None is its default."""
+    """`async.rollout.max_wait_ms` of the modes with level 2; None keeps its default."""
     warmup: int = 2
     batches: int = 4
     repetitions: int = 3
@@ -66,7 +69,7 @@ class Bench:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         Size.of(self.params)
-        self.settings(BASE)
+        self.settings(BASE_MODE)
 
     def _check_device(self) -> None:
         if self.device not in ("cuda", "cpu"):
@@ -79,12 +82,12 @@ class Bench:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The modes in the order of a repetition, the synchronous one first whether asked for or not."""
-        return (BASE, *(mode for mode in dict.fromkeys(self.modes) if mode != BASE))
+        """The modes in the order of a repetition; the synchronous mode always runs, and runs first."""
+        return (BASE_MODE, *(mode for mode in dict.fromkeys(self.modes) if mode != BASE_MODE))
 
     @property
     def dtype(self) -> torch.dtype:
-        """bfloat16, which few CPUs compute with at a bearable speed."""
+        """The dtype of the policy: bfloat16 on a GPU; most CPUs are too slow at it, and use float32."""
         return torch.bfloat16 if self.device == "cuda" else torch.float32
 
     def settings(self, mode: str) -> LocalSettings:
@@ -115,7 +118,7 @@ class Bench:
 
 
 def run(bench: Bench, mode: str) -> Run:
-    """Train in `mode`; what happened in the measured batches."""
+    """Train in `mode`; return rates, busy shares and peak memory of the measured batches."""
     _forget(bench)
     passes = Passes(CudaClock(bench.device) if bench.device == "cuda" else HostClock())
     published = []
@@ -143,8 +146,8 @@ def _rates(summary: RunSummary, window: Span) -> Run:
     seconds = window[1] - window[0]
     return {
         "seconds": seconds,
-        "env_steps": summary.env_steps * CHUNK,
-        "env_steps_per_second": summary.env_steps * CHUNK / seconds,
+        "env_steps": summary.env_steps * CHUNK_ACTIONS,
+        "env_steps_per_second": summary.env_steps * CHUNK_ACTIONS / seconds,
         "env_busy": summary.busy["env"],
         "batch_size": summary.batch_size.as_dict(),
         "staleness": summary.staleness.as_dict(),
@@ -152,7 +155,7 @@ def _rates(summary: RunSummary, window: Span) -> Run:
 
 
 def _forget(bench: Bench) -> None:
-    """The memory of the run before is not counted as that of the next."""
+    """Free the memory of the previous run, so that the next run's peak does not count it."""
     gc.collect()
     if bench.device == "cuda":
         torch.cuda.empty_cache()
@@ -160,24 +163,26 @@ def _forget(bench: Bench) -> None:
 
 
 def repetitions(bench: Bench) -> Iterator[tuple[str, Run]]:
-    """Every mode once, then every mode again: what changes on the machine meanwhile meets them all."""
+    """Yield every mode and its run, `repetitions` times in turn, so that drifts of the machine affect all
+    modes.
+    """
     for _ in range(bench.repetitions):
         for mode in bench.order:
             yield mode, run(bench, mode)
 
 
 def rows(bench: Bench, runs: Sequence[tuple[str, Run]]) -> list[Row]:
-    """A row for each mode that has been run: medians, and the runs themselves."""
+    """Return a row for each mode with a run: medians, and the runs themselves."""
     by_mode = {mode: [one for name, one in runs if name == mode] for mode in bench.order}
     return [
-        {"mode": mode, "envs": bench.envs, "device": bench.device, **_medians(own, by_mode[BASE])}
+        {"mode": mode, "envs": bench.envs, "device": bench.device, **_medians(own, by_mode[BASE_MODE])}
         for mode, own in by_mode.items()
         if own
     ]
 
 
 def _medians(own: Sequence[Run], base: Sequence[Run]) -> Row:
-    # Of one repetition each, so that a drift of the machine cancels.
+    # Ratios within a repetition, so that a drift of the machine cancels.
     ratios = [
         one["env_steps_per_second"] / other["env_steps_per_second"]
         for one, other in zip(own, base, strict=False)

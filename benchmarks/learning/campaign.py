@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from rich.console import Console
 
-from benchmarks import kept
+from benchmarks import result_store
 from benchmarks.learning import tables
 from rlinf_async.lab.cells import AnyCell
 from rlinf_async.lab.process import OWN_CLUSTER
@@ -57,7 +57,9 @@ AnyRun = TypeVar("AnyRun", bound=Planned)
 def rows_of(path: Path, run: type[AnyRun]) -> dict[AnyRun, dict[str, Any]]:
     """The rows in `path`, by the runs that have made them."""
     names = [item.name for item in fields(run)]  # type: ignore[arg-type]
-    return {run(**{name: row[name] for name in names if name in row}): row for row in kept.rows(path)}
+    return {
+        run(**{name: row[name] for name in names if name in row}): row for row in result_store.read_rows(path)
+    }
 
 
 def complete(rows: Container[AnyRun], planned: Iterable[AnyRun]) -> list[int]:
@@ -87,7 +89,7 @@ def by_seed(
     torch.set_num_threads(1)
     for one in () if asked.report else runs(asked.seeds):
         if one not in rows_of(path, run):  # asked each time: another process may make other seeds
-            kept.add_row(path, trained(one))
+            result_store.add_row(path, trained(one))
     rows = rows_of(path, run)
     print(tables.write(f"{path.stem}.md", report(rows)))
     return rows

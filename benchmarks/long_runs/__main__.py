@@ -1,16 +1,20 @@
-"""Runs of minutes that are hurt all the time; `make nightly` makes all of them.
+"""Runs of minutes under constant faults; `make nightly` makes all of them.
 
-    python -m benchmarks.long_runs                      shows what was seen
-    python -m benchmarks.long_runs "kills, rlinf"       makes that one anew, and keeps what it came to
+    python -m benchmarks.long_runs                      prints the stored results
+    python -m benchmarks.long_runs "kills, rlinf"       makes this run anew, and stores its result
     python -m benchmarks.long_runs "kills, local" --minutes 2
 
-Stated before the first run. Under kills every 20 s a run has passed if it goes on for ten minutes, ends in
-order when it is told to, accounts for every trajectory, and if no process that lives for a minute, nor all
-together, holds by more than 1 % a minute more memory, descriptors or files in memory, in the last six of
-the ten minutes. A run of which one process is killed has passed if it trains all of its steps, accounts for
-every trajectory and leaves no process behind. A resume beside the run that writes has passed if it begins at
-a whole checkpoint and trains on, while the other one goes on, and if a resume on the directory of that run
-is refused. Two runs on one cluster have passed if both end as they would alone, and the cluster lives on.
+Stated before the first run:
+  - A run with a kill every 20 s has passed if it goes on for ten minutes, ends in order on SIGTERM, and
+    accounts for every trajectory, and if in the last six of the ten minutes the memory, descriptors and files
+    in memory grow by at most 1 % a minute, for each process that lives at least a minute and for all
+    together.
+  - A run with one killed process has passed if it trains all of its steps, accounts for every trajectory and
+    leaves no process behind.
+  - A resume from the checkpoints of a run that still writes them has passed if it begins at a whole
+    checkpoint and trains on while the writer goes on, and if a resume in the writer's own directory is
+    refused.
+  - Two runs on one cluster have passed if both end as they would alone, and the cluster stays up.
 """
 
 from __future__ import annotations
@@ -23,46 +27,48 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.kept import Kept
 from benchmarks.long_runs import scenarios
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.table import markdown
 
-RESULTS = Path(__file__).with_name("results.json")
-RUNS = Path("runs/long_runs")
-MINUTES, EVERY_S = 10.0, 20.0
-VICTIMS = ("raylet", "coordinator 0", "request channel 0", "simulator")
+RESULTS_FILE = Path(__file__).with_name("results.json")
+RUNS_FOLDER = Path("runs/long_runs")
+DEFAULT_MINUTES, KILL_INTERVAL_S = 10.0, 20.0
+VICTIM_PROCESSES = ("raylet", "coordinator 0", "request channel 0", "simulator")
 
 Scenario = Callable[[Path, float], dict[str, Any]]
 
 
 def _kills(host: str) -> Scenario:
-    return lambda directory, minutes: scenarios.kills(host, directory, minutes=minutes, every_s=EVERY_S)
+    return lambda directory, minutes: scenarios.kills(
+        host, directory, minutes=minutes, every_s=KILL_INTERVAL_S
+    )
 
 
-def _one_killed(who: str) -> Scenario:
-    return lambda directory, _: scenarios.one_killed(who, directory)
+def _one_killed(victim: str) -> Scenario:
+    return lambda directory, _: scenarios.one_killed(victim, directory)
 
 
-SCENARIOS: dict[str, Scenario] = {
+SCENARIOS_BY_NAME: dict[str, Scenario] = {
     **{f"kills, {host}": _kills(host) for host in ("local", "rlinf", "verl")},
-    **{f"{who} killed": _one_killed(who) for who in VICTIMS},
+    **{f"{victim} killed": _one_killed(victim) for victim in VICTIM_PROCESSES},
     "resumed beside its writer": lambda directory, _: scenarios.resumed_beside_its_writer(directory),
     "two runs on one cluster": lambda directory, _: scenarios.two_on_one_cluster(directory),
 }
-"""By name; each takes a directory, and the minutes that it is to last if that can be chosen."""
+"""Scenarios by name; each takes a directory, and its length in minutes (used only by runs under kills)."""
 
 
-def measure(name: str, directory: Path, *, minutes: float = MINUTES) -> dict[str, Any]:
-    """Make one of `SCENARIOS` in `directory`, which is made anew."""
+def measure(name: str, directory: Path, *, minutes: float = DEFAULT_MINUTES) -> dict[str, Any]:
+    """Empty `directory`, run the scenario `name` in it, and return its result."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     began = time.monotonic()
-    found = SCENARIOS[name](directory / "run" if name.startswith("kills") else directory, minutes)
+    found = SCENARIOS_BY_NAME[name](directory / "run" if name.startswith("kills") else directory, minutes)
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line per scenario."""
+    """Return a Markdown table with a line per scenario."""
     rows = []
     for name, found in results.items():
         steep = found.get("steepest_a_minute", {})
@@ -84,18 +90,20 @@ def _share(steepest: Any) -> str:
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="One of the runs; none shows all.")] = "",
-    minutes: Annotated[float, typer.Option(help="Of a run under kills.")] = MINUTES,
+    name: Annotated[
+        str, typer.Argument(help="The run to make; without a name, only print the results.")
+    ] = "",
+    minutes: Annotated[float, typer.Option(help="Length of a run under kills.")] = DEFAULT_MINUTES,
 ) -> None:
-    """Make one run, keep what it came to, and show all."""
-    kept = Kept(RESULTS)
-    if name and name not in SCENARIOS:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(SCENARIOS)}")
+    """Make one run, store its result, and print all results."""
+    store = ResultStore(RESULTS_FILE)
+    if name and name not in SCENARIOS_BY_NAME:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(SCENARIOS_BY_NAME)}")
     if name:
-        found = measure(name, RUNS / name.replace(" ", "-").replace(",", ""), minutes=minutes)
-        kept = Kept(RESULTS)  # another run may have been added meanwhile
-        kept.add(name, found)
-    typer.echo(table(kept.results))
+        found = measure(name, RUNS_FOLDER / name.replace(" ", "-").replace(",", ""), minutes=minutes)
+        store = ResultStore(RESULTS_FILE)  # another run may have been added meanwhile
+        store.add(name, found)
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

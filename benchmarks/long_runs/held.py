@@ -1,4 +1,4 @@
-"""What the processes of a run hold over minutes, and how steeply it grows."""
+"""Memory, descriptors and files in memory of the processes of a run, and their growth per minute."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from benchmarks.chaos.watch import PAGE_BYTES, family, title_of
 from rlinf_async.core.growth import slope
 
 SHARED_PREFIXES = ("/memfd:", "/dev/shm/")
-"""How the links of descriptors to memory that processes share begin."""
+"""Beginnings of descriptors' links that point to shared memory."""
 LEAST_SECONDS = 60.0
-"""A process that was seen for less has no slope: it was started and killed meanwhile."""
+"""No growth is computed for a process seen for a shorter time, as it was killed soon after its start."""
 SETTLED_SHARE = 0.4
-"""The share of the time, at the beginning, that no slope is taken of: processes fill what they keep."""
+"""The share of the time, at the beginning, that growth leaves out: caches and buffers still fill up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at all processes of a run."""
+    """A sample of all processes of a run."""
 
     seconds: float
     memory: Mapping[str, float]
-    """MB that are resident, by process."""
+    """Resident memory in MB, by process."""
     descriptors: Mapping[str, float]
     shared: Mapping[str, float]
-    """Files in memory (`memfd` and /dev/shm) that each has open."""
+    """Number of open files in memory (`memfd` and /dev/shm), by process."""
 
 
 def look(pid: int, *, seconds: float) -> Look:
-    """Look at a process and all that descend from it."""
+    """Take a sample of a process and all its descendants."""
     memory, descriptors, shared = {}, {}, {}
     for member in family(pid):
-        with suppress(OSError, IndexError):  # it may end meanwhile
+        with suppress(OSError, IndexError):  # the process may end meanwhile
             folder = Path(f"/proc/{member}")
             pages = int((folder / "statm").read_text().split()[1])
             links = [_link(each) for each in (folder / "fd").iterdir()]
@@ -48,7 +48,10 @@ def look(pid: int, *, seconds: float) -> Look:
 
 
 def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
-    """By which share of itself each process grows in a minute, of what was settled; by process, and "all"."""
+    """Return the growth of the field `what` per minute, as a share of its mean; keys: processes, and "all".
+
+    The first `SETTLED_SHARE` of the time is left out.
+    """
     begun = looks[0].seconds + SETTLED_SHARE * (looks[-1].seconds - looks[0].seconds)
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in looks:
@@ -66,8 +69,8 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
 
 
 def steepest(shares: Mapping[str, float]) -> tuple[str, float]:
-    """The process that grows most, and by how much in a minute."""
-    return max(shares.items(), key=lambda item: item[1], default=("nobody was seen for a minute", 0.0))
+    """Return the process that grows most, and its growth per minute."""
+    return max(shares.items(), key=lambda item: item[1], default=("no process was seen for a minute", 0.0))
 
 
 def _link(descriptor: Path) -> str:

@@ -1,4 +1,4 @@
-"""Runs that are hurt for minutes, and what each came to."""
+"""The runs under faults, each with its result and verdict."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.__main__ import BUDGETS
+from benchmarks.chaos.__main__ import RESTART_BUDGETS
 from benchmarks.chaos.driver import newest_of, steps_of
-from benchmarks.chaos.runs import DEMOS, ONE_OF_EACH, Outcome, restarting, training
+from benchmarks.chaos.runs import DEMO_BY_HOST, ONE_OF_EACH, Outcome, restarting, training
 from benchmarks.chaos.victims import Killer, processes, simulators_of
 from benchmarks.chaos.watch import family
 from benchmarks.long_runs.held import Look, growth, look, steepest
 from rlinf_async.lab.process import OWN_CLUSTER, last_words
 from rlinf_async.observe.run_dir import RunDir
 
-FLAT = 0.01
-"""What may be added in a minute, as a share."""
-ENDLESS = 1_000_000
-LOOK_S = 5.0
+MOST_GROWTH_PER_MINUTE = 0.01
+"""Allowed growth per minute, as a share."""
+ENDLESS_STEPS = 1_000_000
+LOOK_INTERVAL_S = 5.0
 FIRST_STEP = 3
-END_S = 120.0
-"""In which a run that is told to end has ended."""
-STEP_S = 900.0
-"""In which a run trains its first steps, on a machine that is busy."""
-SMALL = (
+END_DEADLINE_S = 120.0
+"""Seconds that a run has to end after SIGTERM."""
+STEPS_DEADLINE_S = 900.0
+"""Seconds that a run has to train its first steps, on a busy machine."""
+SMALL_OVERRIDES = (
     "~warm_start",
     "env.train.total_num_envs=8",
     "env.train.max_episode_steps=4",
@@ -42,8 +42,8 @@ SMALL = (
     "actor.global_batch_size=16",
     "algorithm.update_epoch=1",
 )
-STEPS = 8
-"""Of the runs of which one process is killed."""
+STEP_COUNT = 8
+"""Steps of a run with one killed process, and of the two runs on one cluster."""
 LOCAL_DEMO = (
     "-n",
     "local/point_reach",
@@ -63,7 +63,7 @@ LOCAL_DEMO = (
     "settings.horizon=20",
     "settings.global_batch_size=160",
 )
-"""Meta-World's simulators in processes of their own, under the local host."""
+"""Config and overrides of the local host with Meta-World's simulators in processes of their own."""
 
 Result = dict[str, Any]
 
@@ -72,7 +72,7 @@ Result = dict[str, Any]
 def running(
     command: Sequence[str], log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command in a session of its own, of which nothing is left behind the block."""
+    """Run a command in a session of its own; after the block, all its processes are gone."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -89,30 +89,30 @@ def running(
             process.wait()
 
 
-def wait_for(process: subprocess.Popen[bytes], seen: Callable[[], Any], *, within_s: float) -> Any:
-    """Wait until `seen()`; None if the process ends before.
+def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], Any], *, within_s: float) -> Any:
+    """Wait until `condition()` is true, and return its value; None if the process ends before.
 
     Raises:
-        TimeoutError: neither comes.
+        TimeoutError: neither has happened within `within_s` seconds.
     """
     began = time.monotonic()
-    while not (found := seen()):
+    while not (found := condition()):
         if process.poll() is not None:
             return None
         if time.monotonic() - began > within_s:
-            raise TimeoutError(f"nothing was seen within {within_s:g} s")
+            raise TimeoutError(f"the awaited condition has not come true within {within_s:g} s")
         time.sleep(0.5)
     return found
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    """Tell a run to end; its exit status."""
+    """Send SIGTERM to a run, and return its exit status."""
     process.send_signal(signal.SIGTERM)
-    return process.wait(END_S)
+    return process.wait(END_DEADLINE_S)
 
 
 def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Result:
-    """Kill a process of a run every so many seconds, and look at what all of them hold meanwhile."""
+    """Kill a process of a run every `every_s` seconds, and measure the growth of all processes meanwhile."""
     if host == "local":
         command = [
             *(
@@ -123,14 +123,16 @@ def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Resu
                 *LOCAL_DEMO,
                 "async.survive.env_restarts=1000",
             ),
-            *("async.advanced.window_s=60", f"run_dir={directory}", f"settings.batches={ENDLESS}"),
+            *("async.advanced.window_s=60", f"run_dir={directory}", f"settings.batches={ENDLESS_STEPS}"),
         ]
         directory.mkdir(parents=True)
     else:
-        command = training(directory, [*DEMOS[host].settings, *BUDGETS], steps=ENDLESS, host=host)
+        command = training(
+            directory, [*DEMO_BY_HOST[host].settings, *RESTART_BUDGETS], steps=ENDLESS_STEPS, host=host
+        )
     log = directory.with_suffix(".log")
     with running(command, log) as process:
-        began = wait_for(process, lambda: len(steps_of(directory)) >= FIRST_STEP, within_s=STEP_S)
+        began = wait_for(process, lambda: len(steps_of(directory)) >= FIRST_STEP, within_s=STEPS_DEADLINE_S)
         if began is None:
             return {"passed": False, "status": process.returncode, "said": _said(log)}
         stop = _killing(host, process.pid, directory, every_s)
@@ -141,7 +143,7 @@ def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Resu
     outcome = Outcome.of(directory, status=status, killed=killed).as_dict()
     slopes = {what: growth(looks, what) for what in ("memory", "descriptors", "shared")}
     worst = {what: steepest(shares) for what, shares in slopes.items()}
-    flat = all(share <= FLAT for _, share in worst.values())
+    flat = all(share <= MOST_GROWTH_PER_MINUTE for _, share in worst.values())
     return {
         "passed": alive and flat and outcome["unaccounted"] == 0 and bool(killed),
         "minutes": round((looks[-1].seconds - looks[0].seconds) / 60, 2),
@@ -160,13 +162,13 @@ def _looks(process: subprocess.Popen[bytes], seconds: float) -> list[Look]:
     began = time.monotonic()
     looks = [look(process.pid, seconds=0.0)]
     while process.poll() is None and (now := time.monotonic() - began) < seconds:
-        time.sleep(LOOK_S)
-        looks.append(look(process.pid, seconds=now + LOOK_S))
+        time.sleep(LOOK_INTERVAL_S)
+        looks.append(look(process.pid, seconds=now + LOOK_INTERVAL_S))
     return looks
 
 
 def _said(log: Path) -> str:
-    """The last words of a run, with paths as they are from here: results are kept."""
+    """Return the last words of a run, with paths relative to the working directory: results are published."""
     return last_words(log).replace(f"{Path.cwd()}/", "")
 
 
@@ -175,11 +177,11 @@ def _totals(one: Look) -> dict[str, float]:
 
 
 def _killing(host: str, pid: int, directory: Path, every_s: float) -> Callable[[], list[str]]:
-    """Begin to kill; a function that stops that, and returns the kinds of those that were killed."""
+    """Start to kill; return a function that stops the killing and returns the killed processes' kinds."""
     if host != "local":
-        killer = Killer(directory, every_s=every_s, first_step=0, seed=0, kinds=DEMOS[host].kinds)
+        killer = Killer(directory, every_s=every_s, first_step=0, seed=0, kinds=DEMO_BY_HOST[host].kinds)
     else:
-        # All of its simulators are of one kind, whichever is drawn.
+        # The killer draws a kind, but every kind stands for the run's simulators.
         killer = SimulatorKiller(directory, every_s=every_s, first_step=0, seed=0)
         killer.parent = pid
     killer.start()
@@ -192,7 +194,7 @@ def _killing(host: str, pid: int, directory: Path, every_s: float) -> Callable[[
 
 
 class SimulatorKiller(Killer):
-    """Kills simulators of a run that is one process otherwise."""
+    """Kills simulators of the local host, whose run is otherwise one process."""
 
     parent: int
 
@@ -201,7 +203,7 @@ class SimulatorKiller(Killer):
 
 
 def simulators(pid: int) -> list[Any]:
-    """The simulators of a process and of its children, which may only start others, as victims."""
+    """Return the simulators of a process as victims."""
     from benchmarks.chaos.victims import SIMULATOR_KIND, Victim
     from rlinf_async.observe.spans import identity
 
@@ -212,32 +214,38 @@ def simulators(pid: int) -> list[Any]:
     ]
 
 
-def one_killed(who: str, directory: Path) -> Result:
-    """Kill one process of a run with `--restarts` after its third step; it is to train all of its steps.
+def one_killed(victim: str, directory: Path) -> Result:
+    """Kill one process of a run with `--restarts` after its third step; the run has to train all steps.
 
-    `who`: a process by its name in the run's records, `raylet`, or `simulator`.
+    `victim` is the name of a process in the run's records, `raylet`, or `simulator`.
     """
-    settings = [*ONE_OF_EACH, *SMALL, "runner.save_interval=2", "env.train.processes=1", *restarting(2)]
-    command = training(directory, settings, steps=STEPS)
+    settings = [
+        *ONE_OF_EACH,
+        *SMALL_OVERRIDES,
+        "runner.save_interval=2",
+        "env.train.processes=1",
+        *restarting(2),
+    ]
+    command = training(directory, settings, steps=STEP_COUNT)
     log = directory.with_suffix(".log")
     with running(command, log) as process:
 
-        def victim() -> int | None:
-            return _named(who, process.pid, directory) if len(steps_of(directory)) >= FIRST_STEP else None
+        def victim_pid() -> int | None:
+            return _pid_of(victim, process.pid, directory) if len(steps_of(directory)) >= FIRST_STEP else None
 
-        pid = wait_for(process, victim, within_s=STEP_S)
+        pid = wait_for(process, victim_pid, within_s=STEPS_DEADLINE_S)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
-        status = process.wait(STEP_S)
+        status = process.wait(STEPS_DEADLINE_S)
         seconds = time.monotonic() - began
         left = _left_of(process.pid)
-    outcome = Outcome.of(directory, status=status, killed=[who] if pid else [])
+    outcome = Outcome.of(directory, status=status, killed=[victim] if pid else [])
     steps = [step["step"] for step in RunDir(directory).read_metrics()]
     return {
         "passed": status == 0
         and pid is not None
-        and steps == list(range(1, STEPS + 1))
+        and steps == list(range(1, STEP_COUNT + 1))
         and outcome.unaccounted == 0
         and not left,
         "seconds_after_the_kill": round(seconds, 1),
@@ -248,22 +256,22 @@ def one_killed(who: str, directory: Path) -> Result:
     }
 
 
-def _named(who: str, pid: int, directory: Path) -> int | None:
-    if who == "raylet":
+def _pid_of(victim: str, pid: int, directory: Path) -> int | None:
+    if victim == "raylet":
         names = {child: Path(f"/proc/{child}/comm") for child in family(pid)}
         return next(
             (child for child, comm in names.items() if comm.exists() and "raylet" in comm.read_text()), None
         )
     found = processes(directory)
-    if who == "simulator":
+    if victim == "simulator":
         worker = found.get("env worker 0", {}).get("pid")
         return next(iter(simulators_of(worker)), None) if worker else None
-    number: int | None = found.get(who, {}).get("pid")
+    number: int | None = found.get(victim, {}).get("pid")
     return number
 
 
 def _left_of(session: int) -> list[str]:
-    """Commands of a session that live ten seconds after its leader has ended."""
+    """Return the commands of a session that are still alive ten seconds after its leader has ended."""
     began = time.monotonic()
     while True:
         shown = subprocess.run(
@@ -282,22 +290,23 @@ def _faults(directory: Path) -> list[str]:
 
 
 def resumed_beside_its_writer(directory: Path) -> Result:
-    """Resume from the checkpoints of a run that goes on writing them; and on its own directory, which is not
-    to be."""
+    """Resume from the checkpoints of a run that still writes them, in a directory of its own; a resume in the
+    writer's directory has to be refused.
+    """
     first, second = directory / "first", directory / "second"
-    saving = [*ONE_OF_EACH, *SMALL, "runner.save_interval=1"]
-    command = training(first, saving, steps=ENDLESS)
+    saving = [*ONE_OF_EACH, *SMALL_OVERRIDES, "runner.save_interval=1"]
+    command = training(first, saving, steps=ENDLESS_STEPS)
     parent = first / "metaworld_ppo_mlp" / "checkpoints"
     with running(command, directory / "first.log") as writer:
-        wait_for(writer, lambda: newest_of(first) >= 2, within_s=STEP_S)
-        whose = [f"runner.logger.log_path={first}", f"runner.max_epochs={ENDLESS}"]
+        wait_for(writer, lambda: newest_of(first) >= 2, within_s=STEPS_DEADLINE_S)
+        whose = [f"runner.logger.log_path={first}", f"runner.max_epochs={ENDLESS_STEPS}"]
         base = [sys.executable, "-m", "rlinf_async.cli", "train", *saving]
         refused = subprocess.run(
             [*base, *whose, "runner.resume_dir=auto"],
             capture_output=True,
             text=True,
             env={**os.environ, **OWN_CLUSTER},
-            timeout=END_S,
+            timeout=END_DEADLINE_S,
             check=False,
         )
         begun_at = newest_of(first)
@@ -305,7 +314,7 @@ def resumed_beside_its_writer(directory: Path) -> Result:
             second, [*saving, f"runner.resume_dir={parent}/global_step_{begun_at}"], steps=begun_at + 3
         )
         with running(resumed, directory / "second.log") as other:
-            status = other.wait(STEP_S)
+            status = other.wait(STEPS_DEADLINE_S)
         writer_status = ended(writer)
     steps = [step["step"] for step in RunDir(second).read_metrics()]
     outcomes = {
@@ -327,7 +336,7 @@ def resumed_beside_its_writer(directory: Path) -> Result:
 
 
 def two_on_one_cluster(directory: Path) -> Result:
-    """Two runs at once on one Ray cluster that neither has started."""
+    """Make two runs at once on one Ray cluster that neither of them has started."""
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     port = random.SystemRandom().randrange(20000, 30000)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -343,18 +352,21 @@ def two_on_one_cluster(directory: Path) -> Result:
     where = {"RAY_ADDRESS": f"127.0.0.1:{port}", "RAY_AUTH_MODE": "token"}
     names = ("first", "second")
     try:
-        wait_for(head, lambda: "--block" in (directory / "cluster.log").read_text(), within_s=END_S)
-        commands = {name: training(directory / name, [*ONE_OF_EACH, *SMALL], steps=STEPS) for name in names}
+        wait_for(head, lambda: "--block" in (directory / "cluster.log").read_text(), within_s=END_DEADLINE_S)
+        commands = {
+            name: training(directory / name, [*ONE_OF_EACH, *SMALL_OVERRIDES], steps=STEP_COUNT)
+            for name in names
+        }
         with (
             running(commands["first"], directory / "first.log", where) as first,
             running(commands["second"], directory / "second.log", where) as second,
         ):
-            statuses = {"first": first.wait(STEP_S), "second": second.wait(STEP_S)}
+            statuses = {"first": first.wait(STEPS_DEADLINE_S), "second": second.wait(STEPS_DEADLINE_S)}
         alive = head.poll() is None
     finally:
         os.killpg(head.pid, signal.SIGTERM)
         try:
-            head.wait(END_S)
+            head.wait(END_DEADLINE_S)
         except subprocess.TimeoutExpired:
             os.killpg(head.pid, signal.SIGKILL)
             head.wait()
@@ -364,7 +376,7 @@ def two_on_one_cluster(directory: Path) -> Result:
     return {
         "passed": alive
         and all(one["status"] == 0 and one["unaccounted"] == 0 for one in outcomes.values())
-        and all(one["steps"] == STEPS for one in outcomes.values()),
+        and all(one["steps"] == STEP_COUNT for one in outcomes.values()),
         "cluster_lives": alive,
         "outcomes": outcomes,
         "said": {name: _said(directory / f"{name}.log") for name in names},

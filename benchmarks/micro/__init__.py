@@ -1,1 +1,1 @@
-"""What the machinery costs by itself: `python -m benchmarks.micro --help`."""
+"""Cost of single parts of the plugin, without simulators and models: `python -m benchmarks.micro --help`."""

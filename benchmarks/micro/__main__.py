@@ -1,4 +1,4 @@
-"""The commands: one per benchmark."""
+"""The commands, one for each benchmark."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-Rounds = Annotated[int, typer.Option(help="Of each number the median over the rounds is kept.")]
+Rounds = Annotated[int, typer.Option(help="Rounds of the measurement; results are medians over them.")]
 File = Annotated[
-    Path | None, typer.Option("--json", help="Also write the result into this file, by command.")
+    Path | None,
+    typer.Option("--json", help="Also write the result to this file, under the name of the command."),
 ]
 
 
 @app.command()
 def requests(rounds: Rounds = 5, file: File = None) -> None:
-    """An action request and its answer, without inference: ours and RLinf's own channels."""
+    """Measure an action request and its answer, without inference: our channel and RLinf's own channels."""
     from benchmarks.micro.requests import measure
 
     _report("requests", measure(rounds), file, packages=("ray", "rlinf", "torch", "numpy"))
@@ -29,7 +30,7 @@ def requests(rounds: Rounds = 5, file: File = None) -> None:
 
 @app.command()
 def rollouts(rounds: Rounds = 5, file: File = None) -> None:
-    """A rollout from the gate to the learner that trains it, without simulators, inference and training."""
+    """Measure a rollout's way from gate to learner, without simulators, inference and training."""
     from benchmarks.micro.rollouts import measure
 
     _report("rollouts", measure(rounds), file, packages=("ray", "torch", "numpy"))
@@ -37,7 +38,7 @@ def rollouts(rounds: Rounds = 5, file: File = None) -> None:
 
 @app.command()
 def core(rounds: Rounds = 5, file: File = None) -> None:
-    """Batcher, gate and buffer on one core, for 1 to 4,096 shards."""
+    """Measure batcher, gate and buffer on one core, for 1 to 4,096 shards."""
     from benchmarks.micro.core import measure
 
     _report("core", measure(rounds), file, packages=())
@@ -45,7 +46,7 @@ def core(rounds: Rounds = 5, file: File = None) -> None:
 
 @app.command()
 def brokers(rounds: Rounds = 5, file: File = None) -> None:
-    """The same with the waits in front of it: all shards as tasks of one event loop."""
+    """Measure the same as `core` through the brokers, with all shards as tasks of one event loop."""
     from benchmarks.micro.brokers import requests_per_second
     from benchmarks.micro.core import measure
 
@@ -54,7 +55,7 @@ def brokers(rounds: Rounds = 5, file: File = None) -> None:
 
 @app.command()
 def spans(rounds: Rounds = 5, file: File = None) -> None:
-    """What a trace costs: CPU time of a span that is written, and of one that is not."""
+    """Measure the CPU time of a span with the trace on, and with it off."""
     from benchmarks.micro.spans import measure
 
     _report("spans", measure(rounds), file, packages=())
@@ -62,7 +63,7 @@ def spans(rounds: Rounds = 5, file: File = None) -> None:
 
 @app.command()
 def ratios(rounds: Rounds = 5, file: File = None) -> None:
-    """What measuring ratios costs a learner rank: copies of a gigabyte of weights to the CPU and back."""
+    """Measure the cost of `measure_ratios`: a learner rank copies 1 GB of weights to the CPU and back."""
     from benchmarks.micro.ratios import measure
 
     _report("ratios", measure(rounds), file, packages=("torch",))
@@ -71,10 +72,10 @@ def ratios(rounds: Rounds = 5, file: File = None) -> None:
 @app.command()
 def weights(
     rounds: Rounds = 5,
-    megabytes: Annotated[int, typer.Option(help="The size of the weights, in bfloat16.")] = 1024,
+    megabytes: Annotated[int, typer.Option(help="Size of the bfloat16 weights, in MiB.")] = 1024,
     file: File = None,
 ) -> None:
-    """New weights from a learner to two inference ranks: past Ray, and through Ray's object store."""
+    """Measure new weights from a learner to two inference ranks: by the plugin, and by Ray's object store."""
     from benchmarks.micro.weights import measure
 
     _report("weights", measure(rounds, megabytes), file, packages=("ray", "torch", "numpy"))
@@ -86,8 +87,8 @@ def _report(name: str, result: dict[str, Any], file: Path | None, *, packages: t
     entry = {"command": command, "versions": versions, **result}
     print(json.dumps({name: entry}, indent=2))
     if file is not None:
-        held = json.loads(file.read_text()) if file.exists() else {}
-        file.write_text(json.dumps({**held, name: entry}, indent=2) + "\n")
+        earlier = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps({**earlier, name: entry}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

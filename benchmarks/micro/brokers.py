@@ -1,11 +1,11 @@
-"""The same way through the brokers: core, and the waits in front of it, in one event loop."""
+"""Action requests through the brokers, which wait around the decisions of `core`, in one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-from benchmarks.micro.core import DECISIONS, MAX_BATCH, piece_of
+from benchmarks.micro.core import MAX_BATCH, ROLLOUT_DECISIONS, piece_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.queues import SharedQueues
@@ -13,13 +13,13 @@ from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
 DEADLINE_S = 600.0
-REQUESTS = 40_000
-"""Requests in one measurement, about."""
+REQUEST_COUNT = 40_000
+"""Approximate number of requests in one measurement."""
 
 
 async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBroker) -> None:
     while (ticket := await trajectories.admit(shard)) is not None:
-        for number in range(DECISIONS):
+        for number in range(ROLLOUT_DECISIONS):
             await requests.act(ActionRequest(shard=shard, number=number, size=1, payload=None))
         await trajectories.put(ticket, [piece_of(ticket)])
 
@@ -49,9 +49,9 @@ async def _run(shards: int, batches: int) -> None:
     await serving
 
 
-def requests_per_second(shards: int, requests: int = REQUESTS) -> float:
-    """Action requests per second of CPU time; all shards wait at the gate for every version."""
-    batches = max(1, requests // (shards * DECISIONS))
+def requests_per_second(shards: int, requests: int = REQUEST_COUNT) -> float:
+    """Return action requests per second of CPU time; all shards wait at the gate for every version."""
+    batches = max(1, requests // (shards * ROLLOUT_DECISIONS))
     began = time.process_time()
     asyncio.run(_run(shards, batches))
-    return batches * shards * DECISIONS / (time.process_time() - began)
+    return batches * shards * ROLLOUT_DECISIONS / (time.process_time() - began)

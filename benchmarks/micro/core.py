@@ -1,4 +1,4 @@
-"""Requests and pieces through the decisions of a run: gate, batcher, buffer; one core, no I/O."""
+"""Action requests and pieces through gate, batcher and buffer, on one core and without I/O."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.buffer import TrajectoryBuffer
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
-SHARDS = (1, 8, 64, 512, 4096)
-DECISIONS = 48
-"""Action requests in one rollout of one shard."""
+SHARD_COUNTS = (1, 8, 64, 512, 4096)
+ROLLOUT_DECISIONS = 48
+"""Action requests of one rollout of one shard."""
 MAX_BATCH = 256
-REQUESTS = 400_000
-"""Requests in one measurement, about."""
+REQUEST_COUNT = 400_000
+"""Approximate number of requests in one measurement."""
 
 
 @dataclass
 class Machinery:
-    """Everything in `core` that a request or a rollout passes on its way."""
+    """The gate, batcher and buffer of a run."""
 
     shards: int
 
@@ -33,9 +33,11 @@ class Machinery:
         self.buffer = TrajectoryBuffer(pieces_per_rank=self.shards, max_staleness=1)
 
     def collect(self, batch: int) -> None:
-        """Every shard: a ticket, its requests in turn with the others', and its piece."""
+        """Collect a batch: admit every shard, answer the requests of all shards in turn, and take their
+        pieces.
+        """
         tickets = [self._admit(shard) for shard in range(self.shards)]
-        for _ in range(DECISIONS):
+        for _ in range(ROLLOUT_DECISIONS):
             self._decide()
         for ticket in tickets:
             refused = self.buffer.put(piece_of(ticket))
@@ -71,31 +73,33 @@ def piece_of(ticket: Ticket) -> Piece:
         size=1,
         oldest=ticket.version,
         newest=ticket.version,
-        env_steps=DECISIONS,
+        env_steps=ROLLOUT_DECISIONS,
         payload=None,
     )
 
 
-def requests_per_second(shards: int, requests: int = REQUESTS) -> float:
-    """Action requests per second of CPU time, with all that comes with them."""
+def requests_per_second(shards: int, requests: int = REQUEST_COUNT) -> float:
+    """Return action requests per second of CPU time, including tickets, pieces and publications."""
     machinery = Machinery(shards)
-    batches = max(1, requests // (shards * DECISIONS))
+    batches = max(1, requests // (shards * ROLLOUT_DECISIONS))
     began = time.process_time()
     for batch in range(batches):
         machinery.collect(batch)
         machinery.publish(batch + 1)
-    return batches * shards * DECISIONS / (time.process_time() - began)
+    return batches * shards * ROLLOUT_DECISIONS / (time.process_time() - began)
 
 
 def measure(rounds: int, rate: Callable[[int], float] = requests_per_second) -> dict[str, Any]:
-    """The median `rate` of `rounds` rounds, in each of which every number of shards has its turn."""
-    seen: dict[int, list[float]] = {shards: [] for shards in SHARDS}
+    """Return the median of `rate` over `rounds` rounds, for every number of shards; a round measures each
+    once.
+    """
+    seen: dict[int, list[float]] = {shards: [] for shards in SHARD_COUNTS}
     for _ in range(rounds):
         for shards, results in seen.items():
             results.append(rate(shards))
     return {
         "requests_per_second": {str(n): round(statistics.median(results)) for n, results in seen.items()},
-        "decisions_per_rollout": DECISIONS,
+        "decisions_per_rollout": ROLLOUT_DECISIONS,
         "max_batch_size": MAX_BATCH,
         "rounds": rounds,
     }

@@ -1,4 +1,4 @@
-"""What measurements share: their settings, medians over rounds, and CPU time in all processes."""
+"""Shared by the measurements: settings, medians over rounds, and CPU time of all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlinf_async.loops.run_settings import RunSettings
 def settings_of(
     plan: ShardPlan, *, batches: int = 1, micro_batch_size: int | None = None, max_staleness: int = 1
 ) -> RunSettings:
-    """All levels on, one decision in a rollout, one optimizer step in a batch."""
+    """Return settings with all levels on, one decision in a rollout, and one optimizer step in a batch."""
     return RunSettings(
         asynchrony=AsyncConfig.from_mapping({"mode": "full", "train": {"max_staleness": max_staleness}}),
         plan=plan,
@@ -32,13 +32,15 @@ def settings_of(
 
 
 def medians(observed: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each number the median over the rounds."""
+    """Return the median of each number over the rounds."""
     return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}
 
 
 @contextmanager
 def cpu_seconds(spent: list[float]) -> Iterator[None]:
-    """Appends the CPU time of this process and its children, which here is Ray and all its workers."""
+    """Append to `spent` the CPU seconds of the block, of this process and its descendants (Ray and its
+    workers).
+    """
     before = _cpu_so_far()
     yield
     after = _cpu_so_far()

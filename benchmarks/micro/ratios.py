@@ -1,4 +1,4 @@
-"""What measuring ratios costs a learner rank beside the forward passes: copies of what it trains."""
+"""Cost of `measure_ratios` on a learner rank beside the forward passes: copies of its trained weights."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe
 from rlinf_async.core.tensors import Tree
 
-TENSORS = 250
-BYTES = 10**9
-"""Of one version, as float32."""
+TENSOR_COUNT = 250
+VERSION_BYTES = 10**9
+"""Bytes of the float32 weights of one version."""
 
 
 def weights(device: str) -> list[torch.Tensor]:
-    """Of as many bytes as `BYTES`, in as many tensors as a model of that size has."""
-    return [torch.zeros(BYTES // 4 // TENSORS, device=device) for _ in range(TENSORS)]
+    """Return `VERSION_BYTES` of weights in `TENSOR_COUNT` tensors, as in a model of that size."""
+    return [torch.zeros(VERSION_BYTES // 4 // TENSOR_COUNT, device=device) for _ in range(TENSOR_COUNT)]
 
 
 def seconds_per_batch(device: str, max_staleness: int, batches: int) -> tuple[list[float], int]:
-    """Seconds of each batch in steady state, of CPU time where that copies; and bytes that lie on the CPU."""
+    """Return the seconds of each batch in steady state, and the bytes of the copies on the CPU.
+
+    Seconds are CPU time if `device` is the CPU, otherwise wall time.
+    """
     clock = time.process_time if device == "cpu" else time.perf_counter
     parameters = weights(device)
     past = PastWeights(lambda: parameters, keep=max_staleness + 1)
@@ -46,7 +49,7 @@ def seconds_per_batch(device: str, max_staleness: int, batches: int) -> tuple[li
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """By staleness; on a CUDA device where there is one."""
+    """Measure each `max_staleness`, on a CUDA device if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = {}
     for max_staleness in (1, 2, 4):
@@ -55,4 +58,9 @@ def measure(rounds: int) -> dict[str, Any]:
             "seconds_per_batch": round(statistics.median(seconds), 3),
             "cpu_gigabytes": round(held / 1e9, 2),
         }
-    return {"by_max_staleness": found, "device": device, "weight_gigabytes": BYTES / 1e9, "rounds": rounds}
+    return {
+        "by_max_staleness": found,
+        "device": device,
+        "weight_gigabytes": VERSION_BYTES / 1e9,
+        "rounds": rounds,
+    }

@@ -1,4 +1,4 @@
-"""An action request and its answer, without inference: ours, and over RLinf's own channels."""
+"""An action request and its answer, without inference: over our request channel and over RLinf's channels."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.processes.request_channel import RequestClient, RequestServer
 from rlinf_async.wire.payloads import Reader, read_sealed
 
-NUMBERS = itertools.count()
-PIXELS = 64
-WARM_UP = 20
+REQUEST_NUMBERS = itertools.count()
+PICTURE_SIDE = 64
+WARM_UP_REQUESTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`shards` that ask at the same time, each for `envs` environments, `requests` times.
+    """`shards` shards ask at the same time, each `requests` times for `envs` environments.
 
-    Between two requests a shard pauses, each time for half to one and a half times `pause_s`.
+    Between two requests a shard pauses for a random time of 0.5 to 1.5 times `pause_s`.
     """
 
     envs: int
@@ -47,7 +47,7 @@ class Case:
         return f"{self.shards} x {self.envs}" + (f", {self.pause_s:g} s apart" if self.pause_s else "")
 
 
-CASES = (
+COMPARED_CASES = (
     Case(envs=1, shards=1, requests=300),
     Case(envs=8, shards=1, requests=200),
     Case(envs=32, shards=1, requests=150),
@@ -55,14 +55,14 @@ CASES = (
     Case(envs=32, shards=16, requests=20),
     Case(envs=1, shards=64, requests=20),
 )
-PACED = Case(envs=1, shards=64, requests=60, pause_s=0.1)
-"""Up to 640 requests per second, one by one, from one process. RLinf's env worker, which blocks, cannot."""
+PACED_CASE = Case(envs=1, shards=64, requests=60, pause_s=0.1)
+"""Up to 640 separate requests per second from one process. RLinf's blocking env worker cannot do this."""
 
 
 def observation(envs: int) -> dict[str, Any]:
-    """What an RLinf env worker sends: a picture, a state and an instruction for every environment."""
+    """Return an RLinf env worker's message: a picture, a state and an instruction for every environment."""
     obs = {
-        "main_images": torch.randint(0, 256, (envs, PIXELS, PIXELS, 3), dtype=torch.uint8),
+        "main_images": torch.randint(0, 256, (envs, PICTURE_SIDE, PICTURE_SIDE, 3), dtype=torch.uint8),
         "states": torch.rand(envs, 8),
         "task_descriptions": ["press the button"] * envs,
     }
@@ -70,7 +70,7 @@ def observation(envs: int) -> dict[str, Any]:
 
 
 def answer(envs: int) -> dict[str, Any]:
-    """What an RLinf rollout worker answers for one action of four numbers."""
+    """Return the answer of an RLinf rollout worker with one action of four numbers."""
     return {
         "version": 0,
         "actions": torch.zeros(envs, 1, 4),
@@ -81,7 +81,7 @@ def answer(envs: int) -> dict[str, Any]:
 
 
 class InstantPolicy:
-    """Answers at once, having received what it was asked with."""
+    """A policy that reads the requests, and answers without a forward pass."""
 
     def __init__(self) -> None:
         self._reader = Reader()
@@ -95,7 +95,7 @@ class AskingWorker(InstallsPlugin, Worker):
     """An env worker whose environments take no time."""
 
     async def ask(self, channel: Any, case: Case) -> list[float]:
-        """Seconds that each request took, as env shards ask."""
+        """Send requests as env shards do; return the seconds of each."""
         client = RequestClient(channel)
         shards = (self._shard(client, shard, case) for shard in range(case.shards))
         return [seconds for times in await asyncio.gather(*shards) for seconds in times]
@@ -104,7 +104,9 @@ class AskingWorker(InstallsPlugin, Worker):
         times, payload = [], observation(case.envs)
         for _ in range(case.requests):
             began = time.perf_counter()
-            request = ActionRequest(shard=shard, number=next(NUMBERS), size=case.envs, payload=payload)
+            request = ActionRequest(
+                shard=shard, number=next(REQUEST_NUMBERS), size=case.envs, payload=payload
+            )
             await client.act(request)
             times.append(time.perf_counter() - began)
             if case.pause_s:
@@ -112,7 +114,7 @@ class AskingWorker(InstallsPlugin, Worker):
         return times
 
     async def ask_stock(self, to_rollout: Channel, to_env: Channel, case: Case) -> list[float]:
-        """The same over RLinf's channels, in the order of its env worker: a shard is a pipeline stage."""
+        """Send the requests over RLinf's channels, in its env worker's order; a shard is a pipeline stage."""
         payload, began, times = observation(case.envs), {}, []
         for stage in range(case.shards):
             began[stage] = time.perf_counter()
@@ -134,7 +136,7 @@ class AnsweringWorker(InstallsPlugin, Worker):
         await serve_policy(requests=RequestServer(channel, rank=0), policy=InstantPolicy())
 
     async def serve_stock(self, to_rollout: Channel, to_env: Channel, case: Case) -> None:
-        """In the order of RLinf's rollout worker."""
+        """Answer over RLinf's channels, in the order of its rollout worker."""
         for _ in range(case.requests):
             for stage in range(case.shards):
                 payload = await to_rollout.get(key=f"0_0_{stage}", async_op=True).async_wait()
@@ -143,12 +145,12 @@ class AnsweringWorker(InstallsPlugin, Worker):
 
 
 class Trips:
-    """Both ways between one env worker and one rollout worker, in one Ray cluster."""
+    """An env worker and a rollout worker in a Ray cluster, with our request channel and RLinf's channels."""
 
     def __init__(self) -> None:
         os.environ.setdefault("RAY_ADDRESS", "local")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ[EXT_MODULE] = OWN_MODULE  # stock workers do not run on a CPU without it
+        os.environ[EXT_MODULE] = OWN_MODULE  # without our module, stock workers do not run on a CPU
         cluster = Cluster(num_nodes=1)
         self._env = _launch(AskingWorker.create_group(), cluster, "micro_env")
         self._rollout = _launch(AnsweringWorker.create_group(), cluster, "micro_rollout")
@@ -181,8 +183,8 @@ def _launch(group: Any, cluster: Cluster, name: str, **options: Any) -> Any:
 
 
 def _settings() -> RunSettings:
-    """One inference rank for as many environments as ever ask at once."""
-    envs = max(case.envs * case.shards for case in CASES)
+    """Return settings with one inference rank for the environments of the largest case."""
+    envs = max(case.envs * case.shards for case in COMPARED_CASES)
     plan = ShardPlan(total_envs=envs, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=1)
     return settings_of(plan)
 
@@ -191,20 +193,20 @@ def _percentile(times: Sequence[float], percent: int) -> float:
     return sorted(times)[min(len(times) - 1, len(times) * percent // 100)]
 
 
-def measure(rounds: int, cases: Sequence[Case] = CASES) -> dict[str, Any]:
-    """Ours and stock by turns; of each number the median over the rounds."""
+def measure(rounds: int, cases: Sequence[Case] = COMPARED_CASES) -> dict[str, Any]:
+    """Measure our channel and RLinf's by turns; return medians over the rounds."""
     trips = Trips()
     results = {case.name: _compare(trips, case, rounds) for case in cases}
-    trips.ours(replace(PACED, requests=WARM_UP))
-    results[PACED.name] = {"ours": medians([_observe(trips.ours, PACED) for _ in range(rounds)])}
+    trips.ours(replace(PACED_CASE, requests=WARM_UP_REQUESTS))
+    results[PACED_CASE.name] = {"ours": medians([_observe(trips.ours, PACED_CASE) for _ in range(rounds)])}
     trips.close()
-    return {"pixels": PIXELS, "rounds": rounds, "shards x environments": results}
+    return {"pixels": PICTURE_SIDE, "rounds": rounds, "shards x environments": results}
 
 
 def _compare(trips: Trips, case: Case, rounds: int) -> dict[str, Any]:
     seen: dict[str, list[dict[str, float]]] = {"ours": [], "stock": []}
     for trip in (trips.ours, trips.stock):
-        trip(replace(case, requests=WARM_UP))
+        trip(replace(case, requests=WARM_UP_REQUESTS))
     for _ in range(rounds):
         seen["ours"].append(_observe(trips.ours, case))
         seen["stock"].append(_observe(trips.stock, case))

@@ -1,4 +1,4 @@
-"""A rollout from the gate to the learner that trains it, without simulators, inference and training."""
+"""A rollout's way from gate to learner, without simulators, inference and training."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rlinf_async.ray_runtime.processes.coordinator import (
 from rlinf_async.wire.connection import Address
 
 WARM_UP_BATCHES = 2
-BATCHES = 10
+MEASURED_BATCHES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`shards` of one env worker, whose rollouts are of `numbers` and last for about `seconds`."""
+    """`shards` shards of one env worker; a rollout has `numbers` float32 numbers and takes `seconds`."""
 
     shards: int
     numbers: int
@@ -44,7 +44,7 @@ class Case:
         )
 
 
-CASES = (
+ROLLOUT_CASES = (
     Case(shards=1, numbers=25_000),
     Case(shards=64, numbers=25_000),
     Case(shards=64, numbers=250_000),
@@ -56,7 +56,7 @@ class Collecting:
     """An env worker whose environments take no time."""
 
     async def run(self, coordinator: Any, case: Case) -> list[float]:
-        """Seconds that each rollout has spent in being admitted and handed over."""
+        """Collect; return the seconds of each rollout between its stages: admission and delivery."""
         client = TrajectoryClient(coordinator)
         shards = (_collect(client, shard, case) for shard in range(case.shards))
         return [seconds for times in await asyncio.gather(*shards) for seconds in times]
@@ -88,7 +88,7 @@ async def _collect(client: TrajectoryClient, shard: int, case: Case) -> list[flo
 
 
 class Learning:
-    """A learner rank that trains in no time."""
+    """A learner rank whose training takes no time."""
 
     def __init__(self) -> None:
         self._held = HeldPieces()
@@ -105,7 +105,7 @@ class Learning:
 
 
 def _settings(case: Case) -> RunSettings:
-    """All batches may be collected at once."""
+    """Return settings with a staleness bound that lets all batches be collected at once."""
     plan = ShardPlan(
         total_envs=case.shards,
         env_workers=1,
@@ -113,7 +113,12 @@ def _settings(case: Case) -> RunSettings:
         learner_ranks=1,
         shards_per_worker=case.shards,
     )
-    return settings_of(plan, batches=WARM_UP_BATCHES + BATCHES, micro_batch_size=1, max_staleness=2 * BATCHES)
+    return settings_of(
+        plan,
+        batches=WARM_UP_BATCHES + MEASURED_BATCHES,
+        micro_batch_size=1,
+        max_staleness=2 * MEASURED_BATCHES,
+    )
 
 
 def _actor(cls: type, *arguments: object) -> Any:
@@ -140,11 +145,11 @@ def _observe(case: Case) -> dict[str, float]:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Of each number the median over the rounds."""
+    """Measure all cases; return medians over the rounds."""
     os.environ.setdefault("RAY_ADDRESS", "local")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     ray.init(log_to_driver=False, include_dashboard=False)
-    seen = {case.name: [_observe(case) for _ in range(rounds)] for case in CASES}
+    seen = {case.name: [_observe(case) for _ in range(rounds)] for case in ROLLOUT_CASES}
     ray.shutdown()
     return {
         "rounds": rounds,

@@ -1,4 +1,4 @@
-"""What a span of a trace costs its process."""
+"""Cost of a span of the trace in its process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from rlinf_async.observe.spans import SpanLog
 
-SPANS = 20_000
+SPAN_COUNT = 20_000
 
 
-def microseconds(directory: str | None, spans: int = SPANS) -> float:
-    """CPU time of one span, its write included, by the clock of this process."""
+def microseconds(directory: str | None, spans: int = SPAN_COUNT) -> float:
+    """Return the CPU microseconds of one span; with a `directory`, its write is included."""
     log = SpanLog(directory, process="benchmark")
     began = time.process_time()
     for shard in range(spans):
@@ -23,7 +23,7 @@ def microseconds(directory: str | None, spans: int = SPANS) -> float:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Medians of spans that are written and of spans that are not, by turns."""
+    """Measure spans with the trace on and off, by turns; return medians over the rounds."""
     seen: dict[str, list[float]] = {"traced": [], "untraced": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as directory:
@@ -31,6 +31,6 @@ def measure(rounds: int) -> dict[str, Any]:
         seen["untraced"].append(microseconds(None))
     return {
         "cpu_us_per_span": {name: round(statistics.median(values), 2) for name, values in seen.items()},
-        "spans": SPANS,
+        "spans": SPAN_COUNT,
         "rounds": rounds,
     }

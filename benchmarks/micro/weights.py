@@ -1,4 +1,6 @@
-"""New weights from a learner to two inference ranks: past Ray, as they travel, and by Ray's object store."""
+"""New weights from a learner to two inference ranks: outside Ray, as the plugin sends them, and by Ray's
+object store.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +39,19 @@ from rlinf_async.ray_runtime.publication.weights import (
 from rlinf_async.wire import memory
 from rlinf_async.wire.payloads import pack
 
-RANKS = 2
-CHANGED = 0.02
-"""The share of the numbers that differs from version to version."""
+RANK_COUNT = 2
+CHANGED_SHARE = 0.02
+"""The share of the numbers that change from one version to the next."""
 ALONE_S = 0.5
 CHUNK_BYTES = 2**28
-WARM_UP = 3
-"""Versions: all memory is allocated by then, and Ray's store holds two."""
+WARM_UP_VERSIONS = 3
+"""Unmeasured versions: after them all memory is allocated, and Ray's store holds two versions."""
 
 Seen = dict[str, float]
 
 
 class Weights(WeightCopy):
-    """A learner's copy of weights that are all trained."""
+    """A learner's weight copy; all weights are trained."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class Weights(WeightCopy):
 
 
 class SmallSteps:
-    """Training that launches many small operations, in a thread: it needs the interpreter all the time."""
+    """Training with many small operations in a thread, which needs the Python interpreter all the time."""
 
     def __init__(self) -> None:
         self._model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(8)))
@@ -77,7 +79,7 @@ class SmallSteps:
         self._rate = self._thread.submit(self._train)
 
     def end(self) -> float:
-        """Steps a second since `begin`."""
+        """Stop training; return the steps per second since `begin`."""
         self._end.set()
         assert self._rate is not None
         return self._rate.result()
@@ -91,7 +93,7 @@ class SmallSteps:
 
 
 class Learner:
-    """Has the weights, and sends them either way."""
+    """Holds the weights, and sends them outside Ray or by Ray's object store."""
 
     def __init__(self, megabytes: int) -> None:
         torch.set_num_threads(1)
@@ -105,20 +107,20 @@ class Learner:
         """Change some of the weights."""
         for tensor in self._model.state_dict().values():
             words = tensor.view(torch.int16).flatten().numpy()
-            words[self._draw.integers(0, len(words), int(CHANGED * len(words)))] ^= 1
+            words[self._draw.integers(0, len(words), int(CHANGED_SHARE * len(words)))] ^= 1
 
     async def offer(
         self, coordinator: Any, copied: Callable[[], object] = lambda: None
     ) -> tuple[float, float]:
-        """Past Ray: the seconds that the learner waits, and those until the weights are announced."""
+        """Send outside Ray; return the seconds that the learner waits, and those until the announcement."""
         began, self._version = time.perf_counter(), self._version + 1
         blocked = await self._sender.offer(self._version, coordinator, SpanLog(None), on_copy=copied)
         await self._sender.sent()
         return blocked, time.perf_counter() - began
 
     async def train_beside(self, coordinator: Any) -> Seen:
-        """Send once more, and train by small operations meanwhile and alone: the share of the steps a second
-        that is kept beside it, and the time that is lost.
+        """Train while sending, then alone; return the share of the training rate that is left while sending,
+        and the seconds of training that are lost.
         """
         began: list[float] = []
 
@@ -134,7 +136,11 @@ class Learner:
         return {"steps_kept": kept, "lost_s": (1 - kept) * seconds}
 
     async def put(self) -> tuple[float, float, list[Any]]:
-        """By Ray's object store, as before: a copy in this process, then objects made of it."""
+        """Send by Ray's object store: copy the weights in this process, then make objects of the copy.
+
+        Returns:
+            The seconds that the learner waits, the seconds until the objects are there, and their references.
+        """
         began = time.perf_counter()
         tensors = list(self._model.state_dict().values())
         self._memory = self._memory or host_tensors((tensor.shape, tensor.dtype) for tensor in tensors)
@@ -155,7 +161,7 @@ class Learner:
 
 
 class Rank:
-    """An inference rank; `apart`, it takes itself to be on another machine."""
+    """An inference rank; with `apart` it acts as if it were on another machine than the learner."""
 
     def __init__(self, megabytes: int, rank: int, coordinator: Any, *, apart: bool) -> None:
         torch.set_num_threads(1)
@@ -172,9 +178,11 @@ class Rank:
         return unpack_part(part, *arguments)
 
     async def load(self) -> tuple[float, int]:
-        """The newest version past Ray: the seconds that inference waits, and bytes from another machine."""
+        """Load the newest version outside Ray; return the seconds that inference waits, and the bytes that
+        came from another machine.
+        """
         self._sent = 0
-        # Here, as an event loop runs by now.
+        # Made here: the client needs a running event loop.
         self._client = self._client or WeightClient(self._coordinator, rank=self._rank)
         offered = await self._client.next()
         assert offered is not None
@@ -186,11 +194,11 @@ class Rank:
         return time.perf_counter() - began, self._sent
 
     async def get(self, references: Sequence[Any]) -> tuple[float, int]:
-        """The same from Ray's object store."""
+        """Load a version from Ray's object store; return the seconds that inference waits, and 0."""
         chunks = list(await asyncio.gather(*references))
         began = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the store's memory is for reading, which is all that is done
+            warnings.simplefilter("ignore")  # the store's memory is read-only, and is only read here
             for chunk in chunks:
                 tensors = {n: torch.from_numpy(raw.data).view(raw.dtype) for n, raw in chunk.items()}
                 apply(self._model, tensors)
@@ -198,14 +206,14 @@ class Rank:
 
 
 def model_of(megabytes: int) -> torch.nn.Module:
-    """Layers of 32 MB in bfloat16."""
+    """Return a model of bfloat16 layers of 32 MiB each."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16) for _ in range(megabytes // 32)]
     return torch.nn.Sequential(*layers)
 
 
 class Ways:
-    """A learner, and ranks that take its weights past Ray, or by Ray's object store."""
+    """A learner, and ranks that load its weights outside Ray or from Ray's object store."""
 
     def __init__(self, megabytes: int) -> None:
         os.environ.setdefault("RAY_ADDRESS", "local")
@@ -217,14 +225,14 @@ class Ways:
         self._references: list[Any] = []
 
     def start_ranks(self, *, apart: bool) -> None:
-        """Begin with other ranks; `apart`, they take themselves to be on another machine."""
+        """Start new ranks; with `apart` they act as if they were on another machine than the learner."""
         self._coordinator = _start(Coordinator, _settings(), 0)
         self._ranks: list[Handle] = [
-            _start(Rank, self._megabytes, rank, self._coordinator, apart=apart) for rank in range(RANKS)
+            _start(Rank, self._megabytes, rank, self._coordinator, apart=apart) for rank in range(RANK_COUNT)
         ]
 
     def publish(self, way: str) -> Seen:
-        """One version by `way`; what it took."""
+        """Publish one version by `way`; return seconds, CPU seconds and bytes."""
         ray.get(self._learner.train.remote())
         cpu: list[float] = []
         began = time.perf_counter()
@@ -232,7 +240,7 @@ class Ways:
             if way == "object store":
                 blocked, offered, references = ray.get(self._learner.put.remote())
                 loads = ray.get([rank.get.remote(references) for rank in self._ranks])
-                # Two versions are there at a time: the newest, and the one on its way.
+                # The store holds two versions at a time: the newest, and the next one on its way.
                 self._references = references
             else:
                 coming = [rank.load.remote() for rank in self._ranks]
@@ -248,7 +256,7 @@ class Ways:
         }
 
     def train_beside(self) -> Seen:
-        """One version past Ray, while its learner trains; see `Learner`."""
+        """Publish one version outside Ray while the learner trains; see `Learner.train_beside`."""
         ray.get(self._learner.train.remote())
         coming = [rank.load.remote() for rank in self._ranks]
         seen: Seen = ray.get(self._learner.train_beside.remote(self._coordinator))
@@ -256,7 +264,7 @@ class Ways:
         return seen
 
     def forget(self) -> None:
-        """End the ranks, and give back what Ray's store holds."""
+        """End the ranks, and free the objects of Ray's store."""
         self._references = []
         for rank in self._ranks:
             ray.kill(cast(Any, rank))
@@ -266,12 +274,12 @@ class Ways:
 
 
 def measure(rounds: int, megabytes: int) -> dict[str, Any]:
-    """Past Ray and by its store by turns, then between machines; of each number the median of the rounds."""
+    """Measure sending outside Ray and by Ray's store by turns, then between machines; return medians."""
     shared, ways = _shared(), Ways(megabytes)
     seen: dict[str, list[Seen]] = {"past Ray": [], "object store": []}
     grown: dict[str, float] = {}
     for way in seen:
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_VERSIONS):
             ways.publish(way)
         grown[way], shared = (_shared() - shared) / 1e6, _shared()
     for _ in range(rounds):
@@ -281,7 +289,7 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
     ways.forget()
     ways.start_ranks(apart=True)
     shared = _shared()
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_VERSIONS):
         ways.publish("another machine")
     grown["another machine"] = (_shared() - shared) / 1e6
     seen["another machine"] = [ways.publish("another machine") for _ in range(rounds)]
@@ -290,8 +298,8 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
     names = ("learner_blocked_s", "everywhere_s", "cpu_s")
     return {
         "mib": megabytes,
-        "changed": CHANGED,
-        "ranks": RANKS,
+        "changed": CHANGED_SHARE,
+        "ranks": RANK_COUNT,
         "rounds": rounds,
         "ways": {way: {**numbers, "mb_shared": round(grown[way])} for way, numbers in found.items()},
         "small steps of the learner beside it": medians(beside),
@@ -302,13 +310,13 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
 
 
 def _start(kind: type, *arguments: Any, **keywords: Any) -> Any:
-    """Start a process with an object of that kind in it."""
+    """Start a Ray actor of the class `kind`."""
     started: Any = ray.remote(kind)
     return started.options(max_concurrency=100).remote(*arguments, **keywords)
 
 
 def _shared() -> float:
-    """Bytes of shared memory on this machine: of memory files, and of Ray's store."""
+    """Return the bytes of shared memory on this machine: of memory files, and of Ray's store."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     (kilobytes,) = [line.split()[1] for line in lines if line.startswith("Shmem:")]
     return 1024 * float(kilobytes)
@@ -316,6 +324,6 @@ def _shared() -> float:
 
 def _settings() -> RunSettings:
     plan = ShardPlan(
-        total_envs=RANKS, env_workers=1, inference_ranks=RANKS, learner_ranks=1, shards_per_worker=1
+        total_envs=RANK_COUNT, env_workers=1, inference_ranks=RANK_COUNT, learner_ranks=1, shards_per_worker=1
     )
     return settings_of(plan, batches=10**6)

@@ -1,1 +1,1 @@
-"""What a newcomer does first, to the letter of the README, and how long it takes."""
+"""A newcomer's first commands, exactly as the README gives them, and the time that they take."""

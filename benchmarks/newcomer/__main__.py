@@ -1,11 +1,12 @@
-"""Follow the README in a clean room, and write down the seconds and the disk that it takes.
+"""Follow the README in a clean room, and record the seconds and the disk space that it takes.
 
     python -m benchmarks.newcomer [--try] [--output FILE]
 
-It clones what is committed here into a folder that it removes afterwards, and runs the README's commands as
-they are written there, with the system's Python and an environment that has a home, a path, and where pip
-finds packages. First the main job under "Try it"; then, in another clone, the comparison with RLinf's loop.
-With `--try`, the first alone. It imports Python's own library only, so that any Python runs it.
+The command clones the current commit into a folder that it removes afterwards, and runs the README's commands
+unchanged, with the system's Python. The environment has only a home, a path, and the variables that tell pip
+where packages are. First comes the main job under "Try it"; then, in another clone, the comparison with
+RLinf's loop. With `--try`, only the main job runs. This module imports only the standard library, so that any
+Python runs it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.newcomer.readme import COMPARE, TRY, commands_of
+from benchmarks.newcomer.readme import COMPARE_HEADING, TRY_HEADING, commands_of
 from benchmarks.newcomer.room import Room, clean_room, gigabytes
 
-RESULT = Path(__file__).with_name("result.json")
-VERSIONS = "import platform, torch; print(platform.python_version(), torch.__version__)"
+RESULT_FILE = Path(__file__).with_name("result.json")
+VERSIONS_CODE = "import platform, torch; print(platform.python_version(), torch.__version__)"
 
 
 def measured(room: Room, lines: list[str]) -> dict[str, object]:
-    """What it takes to follow `lines` in a room in which nothing has been done yet."""
+    """Run `lines` in a new room; return the seconds, the disk space, and facts of the machine."""
     load = os.getloadavg()[0]
     took = room.follow(lines)
-    python, torch = room.asked(VERSIONS).split()
+    python, torch = room.output_of(VERSIONS_CODE).split()
     return {
         "seconds": round(sum(float(str(one["seconds"])) for one in took), 1),
         "commands": took,
@@ -51,20 +52,20 @@ def in_words(facts: dict[str, object], name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Follow, and keep what it took in the file of results."""
+    """Follow the README, and write the measurements to the file of results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.newcomer", description=__doc__)
     parser.add_argument("--try", action="store_true", dest="only_try", help="the main job alone")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULT_FILE)
     options = parser.parse_args(arguments)
     result = {}
     try:
         with clean_room() as room:
-            main_job = commands_of((room.clone / "README.md").read_text(), TRY)[:1]
+            main_job = commands_of((room.clone / "README.md").read_text(), TRY_HEADING)[:1]
             result["try"] = measured(room, main_job)
             print(in_words(result["try"], f"`{main_job[0]}`"), flush=True)
         if not options.only_try:
             with clean_room() as room:
-                lines = commands_of((room.clone / "README.md").read_text(), COMPARE)
+                lines = commands_of((room.clone / "README.md").read_text(), COMPARE_HEADING)
                 result["compare"] = measured(room, lines)
                 print(in_words(result["compare"], "the comparison"), flush=True)
     except RuntimeError as error:

@@ -1,16 +1,16 @@
-"""The commands that the README gives to a newcomer."""
+"""Read the commands for a newcomer from the README."""
 
 from __future__ import annotations
 
-TRY = "## Try it"
-COMPARE = "## Compare it with RLinf's own loop"
+TRY_HEADING = "## Try it"
+COMPARE_HEADING = "## Compare it with RLinf's own loop"
 
 
 def commands_of(readme: str, heading: str) -> list[str]:
-    """The lines of the first block of code below the heading, without comments.
+    """Return the lines of the first block of code below `heading`, without comments.
 
     Raises:
-        ValueError: there is no such heading, or no block.
+        ValueError: the README has no such heading, or no block of code below it.
     """
     _, found, below = readme.partition(f"\n{heading}\n")
     section = below.partition("\n## ")[0]

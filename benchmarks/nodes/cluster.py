@@ -1,4 +1,4 @@
-"""A Ray cluster with a node on each machine, and a run of RLinf's host on it, watched step by step."""
+"""A Ray cluster with a node on each machine, and a run of RLinf's host on it."""
 
 from __future__ import annotations
 
@@ -11,50 +11,54 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.nodes.machines import INTERFACE, Machine
+from benchmarks.nodes.machines import INTERFACE_NAME, Machine
 from rlinf_async.lab.process import last_words
 
-PORT = 6379
-CORES = 8
-"""That each node claims to have; Ray only counts with them."""
-STORE_BYTES = 200_000_000
-OURS = {"RAY_AUTH_MODE": "disabled", "GLOO_SOCKET_IFNAME": INTERFACE}
-LOOK_S = 0.1
+RAY_PORT = 6379
+CORES_PER_NODE = 8
+"""Cores that each node reports to Ray; Ray schedules by this number, whatever the machine has."""
+OBJECT_STORE_BYTES = 200_000_000
+OWN_ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "GLOO_SOCKET_IFNAME": INTERFACE_NAME}
+LOOK_INTERVAL_S = 0.1
 STEP_TIMEOUT_S = 240.0
-"""More than Ray takes to miss a node."""
+"""Longest wait for a step; Ray gives up a dead node sooner."""
 
 
 def start_cluster(machines: Sequence[Machine]) -> None:
-    """Start Ray on the first machine, and then on the others.
+    """Start Ray's head on the first machine, and then a node on each of the others.
 
     Raises:
-        OSError: it has not started.
+        OSError: Ray has not started.
     """
     for number, machine in enumerate(machines):
-        first = ("--head", f"--port={PORT}", "--include-dashboard=false")
-        which = (f"--address={machines[0].address}:{PORT}",) if number else first
+        first = ("--head", f"--port={RAY_PORT}", "--include-dashboard=false")
+        which = (f"--address={machines[0].address}:{RAY_PORT}",) if number else first
         machine.call(
-            *("env", f"RLINF_NODE_RANK={number}", *(f"{name}={value}" for name, value in OURS.items())),
+            *(
+                "env",
+                f"RLINF_NODE_RANK={number}",
+                *(f"{name}={value}" for name, value in OWN_ENVIRONMENT.items()),
+            ),
             *(sys.executable, "-m", "ray.scripts.scripts", "start", *which, "--disable-usage-stats"),
-            *(f"--node-ip-address={machine.address}", f"--num-cpus={CORES}"),
-            f"--object-store-memory={STORE_BYTES}",
+            *(f"--node-ip-address={machine.address}", f"--num-cpus={CORES_PER_NODE}"),
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
         )
 
 
 class Run:
-    """A run that was started on the first machine, and ends with it."""
+    """A run on the first machine; it ends when that machine is closed."""
 
     def __init__(self, machines: Sequence[Machine], directory: Path, settings: Sequence[str]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         self.log = directory.with_suffix(".log")
         self._metrics = directory / "metrics.jsonl"
-        address = {"RAY_ADDRESS": f"{machines[0].address}:{PORT}", "OMP_NUM_THREADS": "1"}
+        address = {"RAY_ADDRESS": f"{machines[0].address}:{RAY_PORT}", "OMP_NUM_THREADS": "1"}
         with self.log.open("w") as log:
             self._process = machines[0].start(
                 *(sys.executable, "-m", "rlinf_async.cli", "train", "--join", *settings),
                 f"runner.logger.log_path={directory.resolve()}",
-                env={**os.environ, **address, **OURS, "COLUMNS": "160"},
+                env={**os.environ, **address, **OWN_ENVIRONMENT, "COLUMNS": "160"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -62,14 +66,14 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Steps that have been reported."""
+        """Number of reported steps."""
         return len(self._metrics.read_text().splitlines()) if self._metrics.exists() else 0
 
     def reach(self, steps: int, *, seen: Callable[[], Any] = lambda: None) -> None:
-        """Wait until so many steps are reported; `seen` is called whenever there are more than before.
+        """Wait until `steps` steps are reported; call `seen` whenever the number has grown.
 
         Raises:
-            RuntimeError: the run has ended, or has not gone on for four minutes.
+            RuntimeError: the run has ended, or has reported no step for `STEP_TIMEOUT_S`.
         """
         before, since = self.steps, time.monotonic()
         while before < steps:
@@ -77,7 +81,7 @@ class Run:
                 raise RuntimeError(f"the run has ended: {last_words(self.log)}")
             if time.monotonic() - since > STEP_TIMEOUT_S:
                 raise RuntimeError(f"no step for {STEP_TIMEOUT_S:g} s: {last_words(self.log)}")
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_INTERVAL_S)
             if self.steps > before:
                 before, since = self.steps, time.monotonic()
                 seen()

@@ -1,6 +1,7 @@
-"""Machines made of Linux's namespaces: a network, processes, mounts, `/dev/shm` and a name of their own.
+"""Machines made of Linux namespaces, each with its own network, processes, mounts, `/dev/shm` and host name.
 
-They hang on one switch, and all of it is gone with the processes in it, whatever became of who has made it.
+One virtual switch connects them. Machines and switch disappear with the processes in them, so that nothing is
+left to clean up, even if the process that has made them was killed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-PREFIX = "192.0.2"
-"""Of addresses for documentation, which nothing else has."""
-BURST, LATENCY = "128kb", "50ms"
-INTERFACE = "eth0"
-READY = "ready"
-IDENTITY = "/proc/sys/kernel/random/boot_id"
-"""The name by which processes of one machine know each other."""
-BEGINS = """
+ADDRESS_PREFIX = "192.0.2"
+"""A network that is reserved for documentation (RFC 5737), so that no real machine has these addresses."""
+LINK_BURST, LINK_LATENCY = "128kb", "50ms"
+INTERFACE_NAME = "eth0"
+READY_LINE = "ready"
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+"""File with the kernel's boot id; processes on one machine recognise each other by it."""
+INIT_SCRIPT = """
 hostname machine-{number}
 mount -t tmpfs shm /dev/shm
 mkdir -p /tmp/ray && mount -t tmpfs ray /tmp/ray
@@ -31,12 +32,13 @@ exec sleep infinity
 
 
 class Space:
-    """Namespaces that last as long as their first process."""
+    """Namespaces that live as long as their first process."""
 
     def __init__(self, begins: str, *kinds: str) -> None:
-        """
+        """Make the namespaces and run the script `begins` in them, which prints `READY_LINE` when done.
+
         Raises:
-            OSError: this process may not make them.
+            OSError: this process may not make namespaces.
         """
         options = ["--net", "--kill-child=KILL", "--fork", *kinds]
         self._first = subprocess.Popen(
@@ -47,83 +49,85 @@ class Space:
         )
         assert self._first.stdout is not None
         assert self._first.stderr is not None
-        if self._first.stdout.readline().strip() != READY:
+        if self._first.stdout.readline().strip() != READY_LINE:
             raise OSError(f"no namespaces: {self._first.stderr.read().strip()}")
         number = self._first.pid
         (child,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
         self.process = int(child)
 
     def within(self) -> list[str]:
-        """The words before a command that runs it here."""
+        """Return the `nsenter` prefix that runs a command in these namespaces."""
         return ["nsenter", f"--target={self.process}", "--net", "--mount", "--pid", "--uts"]
 
     def call(self, *command: str) -> str:
-        """What a command has printed that ran here.
+        """Run a command in these namespaces, and return its output.
 
         Raises:
-            OSError: it has failed.
+            OSError: the command has failed.
         """
         return call(*self.within(), *command)
 
     def close(self) -> None:
-        """Kill all that is in it, at once."""
+        """Kill all processes of the namespaces at once."""
         self._first.kill()
         self._first.communicate()
 
 
 class Machine(Space):
-    """One that the others reach at `address`."""
+    """A machine that the others reach at `address`."""
 
     def __init__(self, number: int) -> None:
-        begins = BEGINS.format(number=number, identity=IDENTITY, ready=READY)
+        begins = INIT_SCRIPT.format(number=number, identity=BOOT_ID_FILE, ready=READY_LINE)
         super().__init__(begins, "--mount", "--uts", "--pid", "--mount-proc")
-        self.address = f"{PREFIX}.{number + 1}"
+        self.address = f"{ADDRESS_PREFIX}.{number + 1}"
 
     def start(self, *command: str, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen([*self.within(), *command], text=True, **options)
 
     def traffic(self) -> tuple[int, int]:
-        """The bytes that its link has sent and received so far."""
-        folder = f"/sys/class/net/{INTERFACE}/statistics"
-        # Of the network in which this file system was mounted, which is not that of the machine.
+        """Return the bytes that the machine's link has sent and received so far."""
+        folder = f"/sys/class/net/{INTERFACE_NAME}/statistics"
+        # /sys shows the network namespace in which it was mounted, so that a new mount is needed here.
         mounted = f"mount -t sysfs sysfs /sys && cat {folder}/tx_bytes {folder}/rx_bytes"
         sent, received = self.call("unshare", "--mount", "sh", "-c", mounted).split()
         return int(sent), int(received)
 
     def cut(self) -> None:
-        """From now on nothing arrives or leaves, and nobody is told."""
-        self.call("ip", "link", "set", INTERFACE, "down")
+        """Cut the machine's link: packets are lost without an error to either side."""
+        self.call("ip", "link", "set", INTERFACE_NAME, "down")
 
 
 @contextmanager
 def machines(count: int, *, rate: str | None = None) -> Iterator[list[Machine]]:
-    """So many, on a switch that sends each of them, and takes from each, at most `rate` as `tc` says it.
+    """Yield `count` machines on one switch, with links of at most `rate` each way, in the notation of `tc`.
 
     Raises:
-        OSError: this process may not make them.
+        OSError: this process may not make namespaces.
     """
     with ExitStack() as stack:
-        switch = Space(f"ip link add br0 type bridge; ip link set br0 up; echo {READY}; exec sleep infinity")
+        switch = Space(
+            f"ip link add br0 type bridge; ip link set br0 up; echo {READY_LINE}; exec sleep infinity"
+        )
         stack.callback(switch.close)
         made: list[Machine] = []
         for number in range(count):
             made.append(machine := Machine(number))
             stack.callback(machine.close)
             port = f"port{number}"
-            peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(machine.process)]
+            peer = ["type", "veth", "peer", "name", INTERFACE_NAME, "netns", str(machine.process)]
             switch.call("ip", "link", "add", port, *peer)
             switch.call("ip", "link", "set", port, "master", "br0", "up")
-            machine.call("ip", "address", "add", f"{machine.address}/24", "dev", INTERFACE)
-            machine.call("ip", "link", "set", INTERFACE, "up")
+            machine.call("ip", "address", "add", f"{machine.address}/24", "dev", INTERFACE_NAME)
+            machine.call("ip", "link", "set", INTERFACE_NAME, "up")
             if rate is not None:
-                shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", LATENCY]
-                machine.call("tc", "qdisc", "add", "dev", INTERFACE, *shape)
+                shape = ["root", "tbf", "rate", rate, "burst", LINK_BURST, "latency", LINK_LATENCY]
+                machine.call("tc", "qdisc", "add", "dev", INTERFACE_NAME, *shape)
                 switch.call("tc", "qdisc", "add", "dev", port, *shape)
         yield made
 
 
 def unavailable(*, programs: Sequence[str] = ("ip", "unshare", "nsenter")) -> str | None:
-    """Why there are no machines here; None if there are."""
+    """Return the reason why this system cannot make machines; None if it can."""
     for program in programs:
         if shutil.which(program) is None:
             return f"no network namespaces: the command {program} is not installed"
@@ -135,10 +139,10 @@ def unavailable(*, programs: Sequence[str] = ("ip", "unshare", "nsenter")) -> st
 
 
 def call(*command: str) -> str:
-    """What a command has printed.
+    """Run a command, and return its output.
 
     Raises:
-        OSError: it has failed.
+        OSError: the command has failed.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The results of the machines made of namespaces, for a reader."""
+"""Tables of the results on machines made of namespaces."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 
 from rlinf_async.lab.table import markdown
 
-CHANNELS = 3
+COLOUR_CHANNELS = 3
 
 
 def picture_bytes(name: str) -> int:
-    """Bytes of an observation's picture in a case, by its name."""
+    """Return the bytes of an observation's picture in the case `name`, such as `2 nodes, 64 px`."""
     pixels = int(name.removesuffix(" px").rpartition(" ")[2])
-    return pixels * pixels * CHANNELS
+    return pixels * pixels * COLOUR_CHANNELS
 
 
 def over_linear(results: Mapping[str, Any], name: str) -> float | None:
-    """Decisions per second over those of one node times the nodes; None where there is no run of one."""
+    """Return the decisions per second of a case over those of one node times the number of nodes.
+
+    None without a result of one node.
+    """
     nodes, _, pixels = name.partition(" ")
     alone = results.get(f"1 node, {pixels.partition(', ')[2]}")
     if alone is None:
@@ -26,7 +29,7 @@ def over_linear(results: Mapping[str, Any], name: str) -> float | None:
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """A table of throughput, one of bytes, and one of faults."""
+    """Return Markdown tables of throughput, of bytes, and of faults."""
     steady = {name: found for name, found in results.items() if "decisions_per_s" in found}
     faults = {name: found for name, found in results.items() if "still_s" in found}
     rates = [

@@ -1,1 +1,1 @@
-"""What `rlinf-async bench` has measured, and the demo on both hosts."""
+"""Measurements of `rlinf-async bench`, predictions of held-out runs, and the demo on both hosts."""

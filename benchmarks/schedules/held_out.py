@@ -1,8 +1,11 @@
-"""How well a plan from one run foretells others: `python -m benchmarks.schedules.held_out --scenario libero`.
+"""Test how well a plan from one run predicts the step seconds of other modes.
 
-Of each scenario one run of `full` is made on Ray, and the others are planned from its trace alone and written
-down, as `rlinf-async plan` does it for a user; only then are they run. Nothing of the bench's service times,
-and nothing that was fitted to its cells, reaches the plan. What is in `held_out.json` is not repeated.
+    python -m benchmarks.schedules.held_out --scenario libero
+
+For each scenario one run of `full` is made on Ray. The step seconds of the other modes are then predicted
+from its trace alone, as `rlinf-async plan` does for a user, and stored; only then are the other modes run.
+The prediction uses neither the bench's service times nor a fit to the bench's cells. A run that is in
+`held_out.json` is not repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
 from rlinf_async.lab.bench.sides import BENCH_MODES
@@ -23,19 +26,19 @@ from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.table import Range, markdown
 
-RESULTS = Path(__file__).with_name("held_out.json")
-RUNS = Path("runs/held_out")
-KNOWN = "full"
-"""The mode of the run that the plan begins with."""
-HELD_OUT = ("train", "rollout", "streamer", "full-loglinear")
-"""Modes that are planned from it; the others change which environments a batch is made of."""
+RESULTS_FILE = Path(__file__).with_name("held_out.json")
+RUNS_FOLDER = Path("runs/held_out")
+KNOWN_MODE = "full"
+"""The mode of the run that the predictions are made from."""
+HELD_OUT_MODES = ("train", "rollout", "streamer", "full-loglinear")
+"""The predicted modes; all other modes change which environments a batch is made of."""
 
 
-def planned(run: Path, modes: Sequence[str] = HELD_OUT) -> dict[str, Any]:
-    """From the run directory of a run of `full`: how far its replay is off, and seconds per step of `modes`.
+def planned(run: Path, modes: Sequence[str] = HELD_OUT_MODES) -> dict[str, Any]:
+    """Return the replay error of a run of `full`, and the step seconds of `modes` predicted from the run.
 
     Raises:
-        ValueError: it holds too little.
+        ValueError: the run directory `run` holds too little.
     """
     known = replay(run)
     seconds = {}
@@ -46,15 +49,15 @@ def planned(run: Path, modes: Sequence[str] = HELD_OUT) -> dict[str, Any]:
 
 
 def known_run(scenario: str) -> dict[str, Any]:
-    """Make the run of `full`, and plan from it.
+    """Make the run of `full`, and predict the other modes from it.
 
     Raises:
         ValueError: the run failed.
     """
-    directory = RUNS / scenario
+    directory = RUNS_FOLDER / scenario
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    _cell(scenario, KNOWN, 0).measured_in(directory.absolute())
+    _cell(scenario, KNOWN_MODE, 0).measured_in(directory.absolute())
     return planned(directory / "run")
 
 
@@ -63,14 +66,14 @@ def _cell(scenario: str, mode: str, repetition: int) -> BenchCell:
 
 
 def errors(found: Mapping[str, Any]) -> Iterator[tuple[str, float, Range, float]]:
-    """Of each mode that was run: (mode, planned seconds, measured ones, error of the plan as a share)."""
+    """Yield for each measured mode: mode, planned seconds, measured seconds, relative error of the plan."""
     for mode, measured in found["measured"].items():
         if (seconds := Range.of(measured)) is not None:
             yield mode, found["planned"][mode], seconds, found["planned"][mode] / seconds.middle - 1.0
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """A line per scenario and mode."""
+    """Return a Markdown table with a line per scenario and mode."""
     rows = [
         [
             f"`{scenario}`",
@@ -87,26 +90,26 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def main(
-    scenario: Annotated[list[str], typer.Option(help="Of the bench.")],
-    repetitions: Annotated[int, typer.Option(help="Of every mode, interleaved.")] = 1,
+    scenario: Annotated[list[str], typer.Option(help="A scenario of the bench.")],
+    repetitions: Annotated[int, typer.Option(help="Runs of every mode, interleaved.")] = 1,
 ) -> None:
-    """Run what is missing, and print the table."""
-    kept = Kept(RESULTS)
+    """Run the missing runs, and print the table."""
+    store = ResultStore(RESULTS_FILE)
     for name in scenario:
-        if name not in kept.results:
-            kept.add(name, known_run(name))
+        if name not in store.results:
+            store.add(name, known_run(name))
     for repetition in range(repetitions):
         for name in scenario:
-            found = kept.results[name]
+            found = store.results[name]
             for mode, measured in found["measured"].items():
                 if len(measured) <= repetition:
                     result = _cell(name, mode, repetition).run()
                     if "error" in result:
                         raise RuntimeError(f"{name} {mode}: {result['error']}")
                     measured.append(round(result["step_s"], 3))
-                    kept.add(name, found)
+                    store.add(name, found)
                     typer.echo(f"{name} {mode}: {measured[-1]:.2f} s, planned {found['planned'][mode]:.2f}")
-    typer.echo(table(kept.results))
+    typer.echo(table(store.results))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The demo on both hosts: one real task with the same numbers, with every level off and with all of them on.
+"""Measure the demo on both hosts: the same task and sizes, with every level off and with all levels on.
 
     python -m benchmarks.schedules.hosts --repetitions 3
 
-Runs of one repetition follow each other, host by host and mode by mode, so that what else the machine does
-falls on all of them. A run that is in `hosts.json` is not repeated. `off` is RLinf's own synchronous loop on
-RLinf, and this package's loop around veRL's update under veRL.
+Hosts and modes alternate within a repetition, so that other load of the machine falls on all of them. A run
+that is in `hosts.json` is not repeated. `off` is RLinf's own synchronous loop on RLinf, and this package's
+synchronous loop around veRL's update under veRL.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.lab.table import Range, markdown
 from rlinf_async.observe.run_dir import RunDir
 
-RESULTS = Path(__file__).with_name("hosts.json")
-RUNS = Path("runs/hosts")
+RESULTS_FILE = Path(__file__).with_name("hosts.json")
+RUNS_FOLDER = Path("runs/hosts")
 DEADLINE_S = 1800.0
-WARM_UP = 2
-"""Steps at the beginning that are not measured: with level 1 the first two fill what is in flight."""
-MODES = ("off", "full")
+WARM_UP_STEPS = 2
+"""Unmeasured steps at the beginning: with level 1 the first two fill the pipeline."""
+COMPARED_MODES = ("off", "full")
 
 
 @dataclass(frozen=True)
 class Host:
-    """How the demo is started, by the Python of the environment that `make setup` or `setup-verl` makes."""
+    """The Python and the config of the demo on a host; `make setup` or `make setup-verl` makes the
+    environment.
+    """
 
     python: str
     config: str
 
 
-HOSTS = {
+HOSTS_BY_NAME = {
     "rlinf": Host(".venv/bin/python", "metaworld_ppo_mlp"),
     "verl": Host(".venv-verl/bin/python", "verl_metaworld_ppo_mlp"),
 }
@@ -57,12 +59,12 @@ class Cell:
     steps: int
 
     def run(self) -> list[float]:
-        """Seconds of its steps.
+        """Make the run, and return the seconds of its steps.
 
         Raises:
             RuntimeError: the run failed, or has not logged all its steps.
         """
-        host, directory = HOSTS[self.host], RUNS / f"{self.host}-{self.mode}-{self.repetition}"
+        host, directory = HOSTS_BY_NAME[self.host], RUNS_FOLDER / f"{self.host}-{self.mode}-{self.repetition}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         log = directory / "output.log"
@@ -77,28 +79,30 @@ class Cell:
 
 
 def _seconds(directory: Path) -> list[float]:
-    """Of the steps of a run: by our own records, or by RLinf's where it ran by itself."""
+    """Return the step seconds of a run from our metrics, or without them from RLinf's TensorBoard files."""
     if own := RunDir(directory).read_metrics():
         return [step["async/step_seconds"] for step in own]
     return list(read_scalars(directory).get("time/step", {}).values())
 
 
 def cells(repetitions: int, steps: int) -> Iterator[Cell]:
-    """In order: every host and mode once, then again."""
+    """Yield all runs in their order: every host and mode once, then again."""
     for repetition in range(repetitions):
-        for mode in MODES:
-            for host in HOSTS:
+        for mode in COMPARED_MODES:
+            for host in HOSTS_BY_NAME:
                 yield Cell(host, mode, repetition, steps)
 
 
 def table(results: Mapping[str, list[float]], measured: list[Cell]) -> str:
-    """A line per host and mode: seconds of a step, and how much faster than the host's own `off`."""
+    """Return a Markdown table with a line per host and mode: step seconds, and the speed-up over `off`."""
     medians = {
-        cell: statistics.median(results[name(cell)][WARM_UP:]) for cell in measured if name(cell) in results
+        cell: statistics.median(results[name(cell)][WARM_UP_STEPS:])
+        for cell in measured
+        if name(cell) in results
     }
     rows = []
-    for host in HOSTS:
-        for mode in MODES:
+    for host in HOSTS_BY_NAME:
+        for mode in COMPARED_MODES:
             mine = [cell for cell in medians if (cell.host, cell.mode) == (host, mode)]
             over_off = [
                 medians[off] / medians[cell] for cell in mine if (off := _beside(cell, medians)) is not None
@@ -109,7 +113,7 @@ def table(results: Mapping[str, list[float]], measured: list[Cell]) -> str:
 
 
 def _beside(cell: Cell, medians: Mapping[Cell, float]) -> Cell | None:
-    """The run of `off` of the same host and repetition."""
+    """Return the `off` run of the same host and repetition; None if it is missing."""
     off = Cell(cell.host, "off", cell.repetition, cell.steps)
     return off if off in medians else None
 
@@ -123,18 +127,20 @@ def name(cell: Cell) -> str:
 
 
 def main(
-    repetitions: Annotated[int, typer.Option(help="Of every host and mode, interleaved.")] = 3,
-    steps: Annotated[int, typer.Option(help="Of a run.")] = 12,
-    at_most: Annotated[int | None, typer.Option(help="Runs now; the others are for the next start.")] = None,
+    repetitions: Annotated[int, typer.Option(help="Runs of every host and mode, interleaved.")] = 3,
+    steps: Annotated[int, typer.Option(help="Steps of a run.")] = 12,
+    at_most: Annotated[
+        int | None, typer.Option(help="Largest number of runs to make now; a later start makes the others.")
+    ] = None,
 ) -> None:
-    """Run what is missing, and print the table."""
-    kept = Kept(RESULTS)
+    """Run the missing runs, and print the table."""
+    store = ResultStore(RESULTS_FILE)
     planned = list(cells(repetitions, steps))
-    for cell in [cell for cell in planned if name(cell) not in kept.results][:at_most]:
+    for cell in [cell for cell in planned if name(cell) not in store.results][:at_most]:
         seconds = [round(one, 3) for one in cell.run()]
-        kept.add(name(cell), seconds)
-        typer.echo(f"{name(cell)}: {statistics.median(seconds[WARM_UP:]):.2f} s a step")
-    typer.echo(table(kept.results, planned))
+        store.add(name(cell), seconds)
+        typer.echo(f"{name(cell)}: {statistics.median(seconds[WARM_UP_STEPS:]):.2f} s a step")
+    typer.echo(table(store.results, planned))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.chaos import __main__ as chaos
-from benchmarks.chaos.runs import DEMOS, Outcome, training
+from benchmarks.chaos.runs import DEMO_BY_HOST, Outcome, training
 from benchmarks.chaos.victims import VICTIM_KINDS
 from rlinf_async.observe.failures import record_failure
 
@@ -56,7 +56,7 @@ def test_both_sides_of_a_repetition_come_before_the_next_and_none_twice(tmp_path
         made.append((host, every_s, seed))
         return Outcome.of(run_dir, status=0, killed=[])
 
-    monkeypatch.setattr(chaos, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(chaos, "RESULTS_FILE", tmp_path / "results.json")
     monkeypatch.setattr(chaos, "run", run)
     for repetitions in (1, 2):
         chaos.main(steps=5, every=7.0, repetitions=repetitions, deadline=1.0, host="rlinf")
@@ -66,10 +66,10 @@ def test_both_sides_of_a_repetition_come_before_the_next_and_none_twice(tmp_path
 
 
 def test_under_verl_nobody_is_killed_whom_there_is_not(tmp_path):
-    command = training(tmp_path / "run", [*DEMOS["verl"].settings, "a=b"], steps=5, host="verl")
+    command = training(tmp_path / "run", [*DEMO_BY_HOST["verl"].settings, "a=b"], steps=5, host="verl")
     assert command[4:] == [
         *("verl_metaworld_ppo_mlp", "env.workers=2", "vla.inference.ranks=2", "a=b"),
         *("trainer.total_training_steps=5", f"vla.run_dir={tmp_path / 'run'}"),
     ]
-    assert DEMOS["verl"].kinds == ("env", "inference")
-    assert set(DEMOS["rlinf"].kinds) == set(VICTIM_KINDS)
+    assert DEMO_BY_HOST["verl"].kinds == ("env", "inference")
+    assert set(DEMO_BY_HOST["rlinf"].kinds) == set(VICTIM_KINDS)

@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from benchmarks.chaos import driver, effective, faulty, learning, places, saving, soak, watch
-from benchmarks.kept import Kept
+from benchmarks.result_store import ResultStore
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
 
 def test_results_are_kept_as_they_come(tmp_path):
     path = tmp_path / "results.json"
-    Kept(path).add("one", {"a": [1, 2]})
-    Kept(path).add("two", 2)
-    Kept(path).add("one", 3)
-    assert Kept(path).results == {"one": 3, "two": 2}
+    ResultStore(path).add("one", {"a": [1, 2]})
+    ResultStore(path).add("two", 2)
+    ResultStore(path).add("one", 3)
+    assert ResultStore(path).results == {"one": 3, "two": 2}
     assert len(path.read_text().splitlines()) == 4
 
 
 def curves(shift, **facts):
     found = {}
-    for seed in range(learning.SEEDS):
-        for side, top in ((learning.ALONE, 0.9), ("killed every 5 steps", 0.9 + shift)):
+    for seed in range(learning.SEED_COUNT):
+        for side, top in ((learning.UNDISTURBED_SIDE, 0.9), ("killed every 5 steps", 0.9 + shift)):
             success = list(np.linspace(0.1, top + 0.002 * seed, 30) + 0.001 * (seed % 2))
             one = {
                 "success": success,
@@ -47,7 +47,7 @@ def test_what_is_learned_passes_when_all_pairs_are_there_and_the_same():
     line = learning.table(results).splitlines()[-1]
     assert line.startswith("| killed every 5 steps | 5 | 25 | 25 | 0 | ")
     assert line.endswith("| yes |")
-    del results[learning.name_of(learning.ALONE, 4)]
+    del results[learning.name_of(learning.UNDISTURBED_SIDE, 4)]
     assert not learning.passed(results, "killed every 5 steps")
 
 
@@ -134,7 +134,7 @@ def test_faults_are_counted_where_they_are_injected_and_in_the_books():
     found = faulty.run({"survive": {"env_restarts": 1000}, "advanced": {"window_s": 0.001}}, batches=3)
     assert found["injected"]["env failed"] > 0
     assert found["refused"] == found["faults"] == found["injected"]
-    assert (found["trained"], found["in_flight"], found["finite"]) == (3 * faulty.SHARDS, 0, True)
+    assert (found["trained"], found["in_flight"], found["finite"]) == (3 * faulty.SHARD_COUNT, 0, True)
     assert not faulty.passed("restarts to spare", found)  # which has more batches
 
 
@@ -146,7 +146,7 @@ def test_without_restarts_the_first_error_ends_the_run():
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(saving, "NUMBERS", 50)
+    monkeypatch.setattr(saving, "NUMBERS_PER_FILE", 50)
 
 
 @pytest.mark.usefixtures("small")
@@ -211,7 +211,7 @@ def test_the_sentences_of_a_restart_are_understood():
     said = (
         "restart 1 of 3 from step 4, in 1 s: a\nrestart 2 of 3 from the beginning, as there is no checkpoint"
     )
-    assert [int(found or 0) for found in driver.RESTART.findall(said)] == [4, 0]
+    assert [int(found or 0) for found in driver.RESTART_LINE.findall(said)] == [4, 0]
 
 
 def test_time_counts_in_which_something_new_is_trained_and_no_more_than_a_usual_step():

@@ -48,10 +48,10 @@ def test_what_is_there_is_run_again_only_if_it_is_named(tmp_path, monkeypatch):
         stopped.append(target)
         return {"found_s": 1.0, "status": 0, "unaccounted": 0}
 
-    monkeypatch.setattr(silence, "RESULTS", tmp_path / "silence.json")
+    monkeypatch.setattr(silence, "RESULTS_FILE", tmp_path / "silence.json")
     monkeypatch.setattr(silence, "stop_one", stop_one)
     silence.main()
-    assert stopped == [*silence.OUTLIVED, *silence.FATAL]
+    assert stopped == [*silence.REPLACEABLE_PROCESSES, *silence.ESSENTIAL_PROCESSES]
     stopped.clear()
     silence.main()
     silence.main(["simulator"])

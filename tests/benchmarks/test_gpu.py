@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import runs, simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, filled
-from benchmarks.gpu.policy import CHUNK, PIXELS, Size, vla
+from benchmarks.gpu.policy import CHUNK_ACTIONS, IMAGE_NUMBERS, Size, vla
 from rlinf_async.config import MODE_LEVELS
 
 KEYS = {
@@ -31,7 +31,7 @@ KEYS = {
 }
 
 FOLDER = Path(runs.__file__).parent
-TINY = {"device": "cpu", "params": 20_000, **command.QUICK, "decision_ms": 0.1}
+TINY = {"device": "cpu", "params": 20_000, **command.QUICK_SIZES, "decision_ms": 0.1}
 
 
 def call(*arguments):
@@ -87,7 +87,7 @@ def test_a_quick_run_on_the_cpu_gives_a_row_for_every_mode(tmp_path):
         assert row["env_steps_per_second"] > 0
         assert all(0 < row[name] <= 1 for name in ("device_busy", "inference_busy", "learner_busy"))
         one = row["runs"][0]
-        assert one["env_steps"] == command.QUICK["batches"] * 8 * 4 * CHUNK
+        assert one["env_steps"] == command.QUICK_SIZES["batches"] * 8 * 4 * CHUNK_ACTIONS
     assert rows["off"]["ratio"] == 1.0
     assert rows["off"]["batch_size"] == {"min": 8, "mean": 8.0, "max": 8}
     assert all(rows[mode]["staleness"]["max"] == 0 for mode in ("off", "rollout", "streamer"))
@@ -181,8 +181,10 @@ def test_sizes_come_near_the_parameters_asked_for(params):
 
 
 def test_the_policy_scores_its_own_actions_as_it_did_when_it_acted():
-    policy = vla(20_000, device="cpu", dtype=torch.float32)(state_dim=PIXELS + 3, action_dim=2 * CHUNK)
-    states, noise = torch.rand(3, 2, PIXELS + 3), torch.randn(3, 2, 2 * CHUNK)
+    policy = vla(20_000, device="cpu", dtype=torch.float32)(
+        state_dim=IMAGE_NUMBERS + 3, action_dim=2 * CHUNK_ACTIONS
+    )
+    states, noise = torch.rand(3, 2, IMAGE_NUMBERS + 3), torch.randn(3, 2, 2 * CHUNK_ACTIONS)
     with torch.no_grad():
         actions, logprobs, values = policy.act(states, noise)
         again, all_values = policy.evaluate(states, actions[:2])
@@ -193,11 +195,13 @@ def test_the_policy_scores_its_own_actions_as_it_did_when_it_acted():
 
 
 def test_pictures_are_cut_into_patches():
-    policy = vla(20_000, device="cpu", dtype=torch.float32)(state_dim=PIXELS + 3, action_dim=CHUNK)
-    picture = torch.arange(PIXELS, dtype=torch.float32).view(1, 64, 64, 3)
+    policy = vla(20_000, device="cpu", dtype=torch.float32)(
+        state_dim=IMAGE_NUMBERS + 3, action_dim=CHUNK_ACTIONS
+    )
+    picture = torch.arange(IMAGE_NUMBERS, dtype=torch.float32).view(1, 64, 64, 3)
     policy.patch_in = torch.nn.Identity()
     policy.state_in = torch.nn.Linear(3, 48)
-    policy.queries = torch.nn.Parameter(torch.zeros(CHUNK, 48))
+    policy.queries = torch.nn.Parameter(torch.zeros(CHUNK_ACTIONS, 48))
     policy.positions = torch.nn.Parameter(torch.zeros(1))
     tokens = policy._tokens(torch.cat([picture.flatten(1), torch.zeros(1, 3)], dim=1))
     assert torch.equal(tokens[0, 17].view(4, 4, 3), picture[0, 4:8, 4:8])
@@ -212,7 +216,7 @@ def test_meta_world_shards_take_chunks_and_give_pictures():
     finally:
         envs.close()
     assert states.shape == later.shape == (2, envs.state_dim)
-    assert envs.action_dim == 4 * CHUNK
+    assert envs.action_dim == 4 * CHUNK_ACTIONS
     assert not ended.any()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.gpu import pi05
-from benchmarks.gpu.pi05 import ROWS, WAYS, Sizes, by_turns, page
+from benchmarks.gpu.pi05 import ROWS_FILE, TRAINING_WAYS, Sizes, by_turns, page
 
 
 def made_up(way, seconds, **other):
@@ -57,16 +57,16 @@ def test_ways_take_turns_while_the_slowest_would_still_end_in_time():
         made.append(way.name)
         now[0] += seconds[way.name]
 
-    assert by_turns(WAYS, 6.0, once, lambda: now[0]) == 6
+    assert by_turns(TRAINING_WAYS, 6.0, once, lambda: now[0]) == 6
     # 300 of 360 seconds, of which 20 are spare: another 60 would be too late.
     assert made == ["off", "async-ppo", "full"] * 2
 
 
 def test_a_call_without_time_makes_one_run():
-    assert by_turns(WAYS, 0.1, lambda way: None, iter(range(10)).__next__) == 1
+    assert by_turns(TRAINING_WAYS, 0.1, lambda way: None, iter(range(10)).__next__) == 1
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("way", TRAINING_WAYS, ids=lambda way: way.name)
 def test_every_way_is_accepted_by_rlinfs_config(way, tmp_path):
     pytest.importorskip("rlinf", reason="RLinf is not installed")
     from rlinf_async.compose import compose_config
@@ -75,14 +75,16 @@ def test_every_way_is_accepted_by_rlinfs_config(way, tmp_path):
     embodied = configs("rlinf-v0.3") / EMBODIED
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMBODIED_PATH", str(embodied))
-        cfg = compose_config(pi05.CONFIG, [*Sizes().overrides, *way.overrides], directory=embodied / "config")
-    assert cfg.env.train.total_num_envs * pi05.CHUNK * Sizes().decisions == 480
+        cfg = compose_config(
+            pi05.CONFIG_NAME, [*Sizes().overrides, *way.overrides], directory=embodied / "config"
+        )
+    assert cfg.env.train.total_num_envs * pi05.CHUNK_ACTIONS * Sizes().decisions == 480
     assert cfg.actor.global_batch_size == 96
 
 
-@pytest.mark.skipif(not ROWS.exists(), reason="no run on a GPU has been kept")
+@pytest.mark.skipif(not ROWS_FILE.exists(), reason="no run on a GPU has been kept")
 def test_the_page_is_that_of_the_stored_runs():
     import json
 
-    rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
-    assert pi05.PAGE.read_text() == page(rows)
+    rows = [json.loads(line) for line in ROWS_FILE.read_text().splitlines()]
+    assert pi05.PAGE_FILE.read_text() == page(rows)

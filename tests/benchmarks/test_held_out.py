@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.schedules import held_out
-from benchmarks.schedules.held_out import HELD_OUT, planned, table
+from benchmarks.schedules.held_out import HELD_OUT_MODES, planned, table
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.sides import BENCH_MODES
 from rlinf_async.lab.plan.job import changed
@@ -16,7 +16,7 @@ from tests.lab.plan.given import job, left_by, times
 def test_every_mode_is_planned_from_the_trace_of_one_run(tmp_path):
     found = planned(left_by(tmp_path))
     assert abs(found["replay"]) < 0.05
-    for mode in HELD_OUT:
+    for mode in HELD_OUT_MODES:
         settings = changed(job(), BENCH_MODES[mode].overrides).settings
         assert found["planned"][mode] == pytest.approx(
             foresee("it", settings, times(), draws=4).step_s, rel=0.08
@@ -25,8 +25,8 @@ def test_every_mode_is_planned_from_the_trace_of_one_run(tmp_path):
 
 def test_what_is_planned_is_written_down_before_it_is_run_and_no_run_is_made_twice(tmp_path, monkeypatch):
     results = tmp_path / "held_out.json"
-    monkeypatch.setattr(held_out, "RESULTS", results)
-    monkeypatch.setattr(held_out, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(held_out, "RESULTS_FILE", results)
+    monkeypatch.setattr(held_out, "RUNS_FOLDER", tmp_path / "runs")
     monkeypatch.setattr(BenchCell, "measured_in", lambda cell, directory: left_by(directory / "run"))
     made = []
 
@@ -38,7 +38,7 @@ def test_what_is_planned_is_written_down_before_it_is_run_and_no_run_is_made_twi
     monkeypatch.setattr(BenchCell, "run", run)
     held_out.main(["libero"], repetitions=2)
     held_out.main(["libero"], repetitions=2)
-    assert made == [(mode, repetition) for repetition in range(2) for mode in HELD_OUT]
+    assert made == [(mode, repetition) for repetition in range(2) for mode in HELD_OUT_MODES]
 
 
 def test_an_error_is_of_the_plan_against_the_median_of_what_was_measured():

@@ -14,7 +14,7 @@ from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 def told(tmp_path, monkeypatch):
     """The names of the runs that are made; none takes any time."""
     made = []
-    monkeypatch.setattr(hosts, "RESULTS", tmp_path / "hosts.json")
+    monkeypatch.setattr(hosts, "RESULTS_FILE", tmp_path / "hosts.json")
     monkeypatch.setattr(Cell, "run", lambda cell: made.append(name(cell)) or [1.0] * cell.steps)
     return made
 
@@ -36,8 +36,8 @@ def test_ratios_are_of_medians_within_a_host_and_a_repetition_and_leave_out_the_
     assert "| rlinf | off | – | – | 0 |" in lines
 
 
-@pytest.mark.parametrize("host", hosts.HOSTS)
+@pytest.mark.parametrize("host", hosts.HOSTS_BY_NAME)
 def test_every_key_that_is_set_is_one_of_the_config(host):
     pytest.importorskip(host, reason="its configs are its own")
     own = SIDES_BY_HOST[host].run(directory=Path("somewhere"), steps=3)
-    compose_config(hosts.HOSTS[host].config, [*own, "async.mode=off"])
+    compose_config(hosts.HOSTS_BY_NAME[host].config, [*own, "async.mode=off"])

@@ -13,7 +13,7 @@ from rlinf_async.observe.spans import read_spans
 @pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("shards", [1, 3, 300])
 def test_a_measurement_passes_whole_batches_through_everything(benchmark, shards):
-    assert benchmark.requests_per_second(shards, requests=3 * shards * core.DECISIONS) > 0
+    assert benchmark.requests_per_second(shards, requests=3 * shards * core.ROLLOUT_DECISIONS) > 0
 
 
 def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):
@@ -35,7 +35,7 @@ def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatc
 
 
 def test_ratios_measure_copies_of_the_versions_that_are_kept(monkeypatch):
-    monkeypatch.setattr(ratios, "BYTES", 40_000)
+    monkeypatch.setattr(ratios, "VERSION_BYTES", 40_000)
     seconds, held = ratios.seconds_per_batch("cpu", 2, 3)
     assert len(seconds) == 3
     assert held == 3 * 40_000
@@ -47,4 +47,4 @@ def test_weights_change_by_the_share_that_is_said():
     asyncio.run(learner.train())
     (after,) = learner._model.state_dict().values()
     changed = (before.view(torch.int16) != after.view(torch.int16)).double().mean().item()
-    assert changed == pytest.approx(weights.CHANGED, rel=0.05)
+    assert changed == pytest.approx(weights.CHANGED_SHARE, rel=0.05)

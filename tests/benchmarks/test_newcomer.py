@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.newcomer.readme import COMPARE, TRY, commands_of
-from benchmarks.newcomer.room import PATH, Room, gigabytes, python_of, sources
+from benchmarks.newcomer.readme import COMPARE_HEADING, TRY_HEADING, commands_of
+from benchmarks.newcomer.room import SYSTEM_PATH, Room, gigabytes, python_of, sources
 from rlinf_async import cli
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def commands() -> list[str]:
-    return commands_of((ROOT / "README.md").read_text(), COMPARE)
+    return commands_of((ROOT / "README.md").read_text(), COMPARE_HEADING)
 
 
 def test_the_readme_goes_from_setup_to_a_report_of_off_and_full(commands):
@@ -44,14 +44,14 @@ def test_the_readme_goes_from_setup_to_a_report_of_off_and_full(commands):
 
 
 def test_the_readme_names_two_commands_the_demo_and_what_ci_runs():
-    demo, tests = commands_of((ROOT / "README.md").read_text(), TRY)
+    demo, tests = commands_of((ROOT / "README.md").read_text(), TRY_HEADING)
     assert demo == "make demo"
     assert f"- run: sudo --preserve-env=PATH {tests}\n" in (ROOT / ".github/workflows/ci.yml").read_text()
 
 
 @pytest.fixture
 def room(tmp_path) -> Room:
-    return Room(tmp_path, tmp_path, {"HOME": str(tmp_path), "PATH": PATH})
+    return Room(tmp_path, tmp_path, {"HOME": str(tmp_path), "PATH": SYSTEM_PATH})
 
 
 def test_commands_follow_each_other_in_one_shell(room):
@@ -92,4 +92,4 @@ def test_gigabytes_count_what_is_linked_twice_once(tmp_path):
 
 def test_a_readme_without_the_commands_is_refused():
     with pytest.raises(ValueError, match="has no commands"):
-        commands_of("# another\n\n```bash\nmake\n```\n", TRY)
+        commands_of("# another\n\n```bash\nmake\n```\n", TRY_HEADING)

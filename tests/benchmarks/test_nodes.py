@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import nodes
-from benchmarks.nodes.__main__ import CASES, DECISIONS, ENVS
-from benchmarks.nodes.machines import IDENTITY, machines, unavailable
+from benchmarks.nodes.__main__ import CASES_BY_NAME, DECISIONS_PER_ENV, ENVS_PER_NODE
+from benchmarks.nodes.machines import BOOT_ID_FILE, machines, unavailable
 from benchmarks.nodes.tables import over_linear, picture_bytes, tables
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import AssumedCluster
@@ -25,13 +25,17 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES_BY_NAME)
 def test_every_environment_of_a_case_has_the_same_share_on_its_node(name):
-    case = CASES[name]
+    case = CASES_BY_NAME[name]
     _, config, *overrides = case.settings()
     facts = explain(compose_config(config, overrides), AssumedCluster(gpus=0, nodes=case.nodes))
-    assert facts["shards"]["total"] == ENVS * facts["ranks"]["env"]
-    assert facts["batch"]["samples_per_step"] == case.samples == ENVS * DECISIONS * facts["ranks"]["env"]
+    assert facts["shards"]["total"] == ENVS_PER_NODE * facts["ranks"]["env"]
+    assert (
+        facts["batch"]["samples_per_step"]
+        == case.samples
+        == ENVS_PER_NODE * DECISIONS_PER_ENV * facts["ranks"]["env"]
+    )
     assert facts["cluster"]["nodes"] == case.nodes
 
 
@@ -70,7 +74,7 @@ def test_machines_have_memory_and_a_name_of_their_own_and_count_what_passes_thei
         first, second, _ = made
         first.call("touch", "/dev/shm/mine")
         assert second.call("ls", "/dev/shm").split() == ["identity"]
-        assert len({machine.call("cat", IDENTITY) for machine in made}) == 3
+        assert len({machine.call("cat", BOOT_ID_FILE) for machine in made}) == 3
         before = [machine.traffic() for machine in made]
         served = second.start("python3", "-c", SERVE, stdout=subprocess.PIPE)
         served.stdout.readline()

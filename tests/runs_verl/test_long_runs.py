@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.kept import Kept
-from benchmarks.long_runs.__main__ import RESULTS, measure
+from benchmarks.long_runs.__main__ import RESULTS_FILE, measure
+from benchmarks.result_store import ResultStore
 
 pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 
 
 def test_a_run_under_kills_goes_on_holds_no_more_and_keeps_its_books(tmp_path):
     found = measure("kills, verl", tmp_path / "runs")
-    Kept(RESULTS).add("kills, verl", found)
+    ResultStore(RESULTS_FILE).add("kills, verl", found)
     assert found["passed"], found
