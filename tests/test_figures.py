@@ -307,10 +307,10 @@ def front_page():
 
 def flow():
     """Of RLinf's pi0 class at tiny sizes: the README's picture, and what was learned."""
-    found = pi0.pairs(rows_of(pi0.RAW, pi0.Run))
+    found = pi0.pairs(rows_of(pi0.ROWS_FILE, pi0.Run))
     seconds = {
         mode: median(pi0.seconds_to_level(curves[mode]) or math.inf for curves in found.values())
-        for mode in pi0.SIDES
+        for mode in pi0.SIDE_BY_MODE
     }
     said = (
         f"80 % success after {seconds['full']:.0f} s with `full`, after {seconds['off']:.0f} s in RLinf's "
@@ -319,7 +319,9 @@ def flow():
     for page in ("README.md", "docs/index.md", "docs/models.md"):
         yield page, f"{COUNTS[len(found)]} pairs of seeds"
         yield page, said
-    peer = [pi0.seconds_to_level(curves[pi0.PEER]) for curves in found.values() if pi0.PEER in curves]
+    peer = [
+        pi0.seconds_to_level(curves[pi0.PEER_MODE]) for curves in found.values() if pi0.PEER_MODE in curves
+    ]
     said = f"after {median(peer):.0f} s"
     for page in ("README.md", "docs/index.md"):
         yield page, f"{said} in its asynchronous PPO"
@@ -336,10 +338,10 @@ def flow():
 
 def single_tasks():
     """Of single tasks of real physics: how late runs were, and where they learned the same beyond that."""
-    rows_ = rows_of(singles.RAW, singles.Run)
+    rows_ = rows_of(singles.ROWS_FILE, singles.Run)
     seeds = complete(rows_, singles.runs())
     page = "docs/learning.md"
-    yield page, f"{len(seeds)} of its {len(singles.SEEDS)} seeds are there"
+    yield page, f"{len(seeds)} of its {len(singles.PLANNED_SEEDS)} seeds are there"
     by_default, exact = (singles.claims(rows_, mode, seeds) for mode in ("tasks", "full"))
     late = [one.late[0] for one, _ in by_default]
     said = f"{min(late):.1f} to {max(late):.1f} batches late"

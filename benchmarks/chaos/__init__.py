@@ -1,3 +1,1 @@
-"""Experiments on faults: runs whose processes are killed or stopped, whose environments fail, or whose disk
-is full.
-"""
+"""Experiments on faults: killed and stopped processes, failing environments, full disks."""

@@ -1,4 +1,4 @@
-"""Compare a run whose processes are killed at random with the same run left alone, by turns.
+"""Kill processes of a run at random, and compare it with the same run left alone, by turns.
 
     python -m benchmarks.chaos --steps 150 --every 20 --repetitions 2
     python -m benchmarks.chaos --host verl --steps 150 --every 20 --repetitions 1

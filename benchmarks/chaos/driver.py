@@ -70,7 +70,7 @@ def steps_of(run_dir: Path) -> list[int]:
 def pid_of(supervisor: int, run_dir: Path, name: str) -> int | None:
     """Return the pid of the process `name` of the current attempt; None if it does not exist or answer.
 
-    `supervisor` is the pid of the `--restarts` command, whose child the driver is.
+    `supervisor` is the pid of the `--restarts` command, the parent of the driver.
     """
     below = [pid for pid in family(supervisor) if pid != supervisor]
     if name != "driver":

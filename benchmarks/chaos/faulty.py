@@ -64,7 +64,7 @@ class Injected:
 
 
 class Faulty(PointReach):
-    """PointReach whose steps raise, or return NaN rewards, at random."""
+    """PointReach with steps that raise, or return NaN rewards, at random."""
 
     def __init__(self, size: int, *, first: int, injected: Injected, chance: np.random.Generator) -> None:
         super().__init__(size, first=first)

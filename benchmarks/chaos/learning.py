@@ -1,4 +1,4 @@
-"""Test whether a run whose simulators are killed learns as well as the same run left alone.
+"""Kill simulators of a run, and test that it learns as well as the same run left alone.
 
     python -m benchmarks.chaos.learning
 
@@ -33,10 +33,10 @@ import typer
 
 from benchmarks.chaos.victims import simulators_of
 from benchmarks.learning import tables
-from benchmarks.learning.cells import ACTION_REPEAT, HORIZON, Cell
-from benchmarks.learning.data import PRESS
+from benchmarks.learning.cells import ACTION_REPEAT, HORIZON_DECISIONS, Cell
+from benchmarks.learning.data import PRESS_TASK
 from benchmarks.learning.local_cell import WARM_STARTS, settings_of
-from benchmarks.learning.statistics import MEASURES, Tost, area, compared, final
+from benchmarks.learning.statistics import MEASURE_NAMES, Tost, area, compared, final
 from benchmarks.result_store import ResultStore
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
@@ -60,7 +60,7 @@ def settings(seed: int) -> LocalSettings:
     block = {"mode": "full", **SURVIVE_SETTINGS}
     cell = Cell(
         host="local",
-        task=PRESS,
+        task=PRESS_TASK,
         algorithm="ppo",
         label="full",
         asynchrony=block,
@@ -74,8 +74,8 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
     """Train; unless `every` is None, kill a simulator after every `every` steps."""
     torch.set_num_threads(1)
     ours = settings(seed)
-    start = warm_start(WarmStart(task_name=PRESS, seed=seed), WARM_STARTS)
-    task = TaskSettings(PRESS, max_episode_steps=HORIZON, action_repeat=ACTION_REPEAT)
+    start = warm_start(WarmStart(task_name=PRESS_TASK, seed=seed), WARM_STARTS)
+    task = TaskSettings(PRESS_TASK, max_episode_steps=HORIZON_DECISIONS, action_repeat=ACTION_REPEAT)
     environments = metaworld(task, obs_stats=start.obs_stats_path, seed=seed, processes=1)
     draw, killed = random.Random(seed), []
 
@@ -142,7 +142,7 @@ def table(results: Mapping[str, Any]) -> str:
                 *(_sum(runs, name) for name in ("killed", "restarts", "unaccounted")),
                 _mean([area(one["success"]) for one in runs]),
                 _mean([final(one["success"], FINAL_SHARE) for one in runs]),
-                *(tables.share(against.get(name)) for name in MEASURES),
+                *(tables.share(against.get(name)) for name in MEASURE_NAMES),
                 "–" if side == UNDISTURBED_SIDE else "yes" if passed(results, side) else "no",
             ]
         )

@@ -51,7 +51,7 @@ MOST_GROWTH = 0.05
 MOST_FILES_RATIO = 1.01
 METRICS_BYTES_PER_STEP = 4096
 MOST_OTHER_BYTES = 1 << 20
-"""Bytes by which status, faults and the like may differ between two samples."""
+"""Allowed difference of status, faults and the like between two samples, in bytes."""
 
 SETTINGS_BY_HOST = {
     "local": [
@@ -97,7 +97,7 @@ class Verdict:
     files: tuple[int, int]
     """Median number of open files of all processes, in the early tenth and in the last."""
     files_grown: str
-    """The process whose number of open files has grown most, and by how many."""
+    """The process with the largest growth of open files, and that growth."""
     metrics_bytes: float
     """Growth of the metrics for each step."""
     trace_mb: float

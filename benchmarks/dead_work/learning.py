@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning.cells import RECIPES
+from benchmarks.learning.cells import RECIPE_BY_ALGORITHM
 from benchmarks.learning.statistics import compared
 from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
@@ -43,7 +43,7 @@ def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Ten
         lr=1e-3,
         value_lr=3e-3,
         seed=seed,
-        **RECIPES[algorithm],
+        **RECIPE_BY_ALGORITHM[algorithm],
     )
     torch.manual_seed(seed)
     result = LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=seed)).run()
@@ -71,7 +71,7 @@ def pair(algorithm: str, seed: int) -> None:
 def verdicts() -> str:
     """Return lines with the equivalence tests of both algorithms, and a direct comparison of the runs."""
     lines = []
-    for algorithm in RECIPES:
+    for algorithm in RECIPE_BY_ALGORITHM:
         found = {
             (row["side"], row["seed"]): row
             for row in read_rows(RESULTS_FILE)
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only print the verdicts")
     if not parser.parse_args().report:
         torch.set_num_threads(1)
-        for seed, algorithm in product(range(PAIR_COUNT), RECIPES):
+        for seed, algorithm in product(range(PAIR_COUNT), RECIPE_BY_ALGORITHM):
             if not any(
                 row["algorithm"] == algorithm and row["seed"] == seed for row in read_rows(RESULTS_FILE)
             ):

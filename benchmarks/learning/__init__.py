@@ -1,1 +1,1 @@
-"""Experiments on what asynchrony does to learning: `python -m benchmarks.learning --help`."""
+"""Experiments on the effect of asynchrony on learning: `python -m benchmarks.learning --help`."""

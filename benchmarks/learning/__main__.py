@@ -1,4 +1,4 @@
-"""The commands: one per experiment."""
+"""The commands, one for each experiment."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from benchmarks.learning import data
 from benchmarks.learning.campaign import console, run_all
 from benchmarks.learning.cells import Cell
 
-LEARNING = Path("benchmarks/learning/measurements.md")
-VERL = Path("docs/verl.md")
+LEARNING_PAGE = Path("benchmarks/learning/measurements.md")
+VERL_PAGE = Path("docs/verl.md")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-Jobs = Annotated[int, typer.Option(help="Runs at a time; runs on RLinf have the machine to themselves.")]
-Seeds = Annotated[int, typer.Option(help="Runs that have a result are not run again.")]
+Jobs = Annotated[int, typer.Option(help="Runs at a time; runs on RLinf always run one by one.")]
+Seeds = Annotated[int, typer.Option(help="Number of seeds; runs with a result are not repeated.")]
 
 
 @app.command()
 def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) -> None:
-    """Does `full` learn what the synchronous loop learns? On both hosts."""
+    """Compare learning by `full` with the synchronous loop, on both hosts."""
     failed = _run(data.equivalence("local", seeds_local), jobs)
     failed += _run(data.equivalence("rlinf", seeds_rlinf), 1)
     _report("equivalence")
@@ -32,7 +32,7 @@ def equivalence(seeds_local: Seeds = 5, seeds_rlinf: Seeds = 2, jobs: Jobs = 2) 
 
 @app.command()
 def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
-    """What does a fixed lag cost, and which correction pays it back?"""
+    """Measure the cost of a fixed lag under each correction."""
     failed = _run(data.staleness(seeds), jobs)
     _report("staleness")
     _end(failed)
@@ -40,11 +40,11 @@ def staleness(seeds: Seeds = 3, jobs: Jobs = 2) -> None:
 
 @app.command()
 def preregistered(
-    only: Annotated[list[str] | None, typer.Option(help="A setting; all by default.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A setting to run; without it, all.")] = None,
     jobs: Jobs = 2,
-    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Only write the reports.")] = False,
 ) -> None:
-    """The setting of the speed claims: all levels on. What is tested, and how, is in preregistration.yaml."""
+    """Compare all levels on with the synchronous loop; preregistration.yaml states tests and rules."""
     from benchmarks.learning import gains, pages, plots, singles
     from benchmarks.learning.preregistration import load, missing
 
@@ -55,15 +55,15 @@ def preregistered(
     for path in (*pages.write(load()), *gains.write(found)):
         console.print(f"wrote {path}")
     console.print(f"drew {plots.forest([*singles.forest_rows(), *(gain.as_json() for gain in found)])}")
-    pages.publish(load(), LEARNING)
+    pages.publish(load(), LEARNING_PAGE)
     _end(failed)
 
 
 @app.command()
 def corrections(
-    jobs: Jobs = 2, report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False
+    jobs: Jobs = 2, report: Annotated[bool, typer.Option("--report", help="Only write the reports.")] = False
 ) -> None:
-    """Which correction should be the default? At fixed lags, as preregistration.yaml states it."""
+    """Compare corrections and anchors at fixed lags, as preregistration.yaml states it."""
     from benchmarks.learning import corrections as experiment
     from benchmarks.learning.preregistration import load, missing
 
@@ -74,10 +74,10 @@ def corrections(
 
 @app.command()
 def verl(
-    at_most: Annotated[int | None, typer.Option(help="Runs, of those that have no result.")] = None,
-    report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False,
+    at_most: Annotated[int | None, typer.Option(help="Largest number of missing runs to make now.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only write the reports.")] = False,
 ) -> None:
-    """The demo under veRL, `full` against `off`, as preregistration.yaml states it; in veRL's environment."""
+    """Compare `full` with `off` on the demo under veRL, as preregistration.yaml states it; needs veRL."""
     from benchmarks.learning import under_verl
     from benchmarks.learning.preregistration import load
 
@@ -85,14 +85,14 @@ def verl(
     failed = run_all([] if report else missing[:at_most], processes=1)
     for path in under_verl.write(load()):
         console.print(f"wrote {path}")
-    for page in (LEARNING, VERL):
+    for page in (LEARNING_PAGE, VERL_PAGE):
         under_verl.publish(load(), page)
     _end(failed)
 
 
 @app.command()
-def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")] = False) -> None:
-    """RLinf's own asynchronous PPO beside `full`, as preregistration.yaml states it."""
+def peers(report: Annotated[bool, typer.Option("--report", help="Only write the reports.")] = False) -> None:
+    """Compare RLinf's own asynchronous PPO with `full`, as preregistration.yaml states it."""
     from benchmarks.learning import peers as experiment
     from benchmarks.learning import plots
     from benchmarks.learning.preregistration import load
@@ -103,36 +103,38 @@ def peers(report: Annotated[bool, typer.Option("--report", help="Run nothing.")]
     plan, found = load().peers, experiment.curves(load())
     drawn = plots.success_over_seconds(found, plan["level"], seconds=100, name="peers.png")
     console.print(f"drew {drawn}")
-    experiment.publish(load(), LEARNING)
+    experiment.publish(load(), LEARNING_PAGE)
     _end(failed)
 
 
 @app.command()
 def report() -> None:
-    """Write every table and picture of the earlier experiments from their results; nothing is run."""
+    """Write the tables and pictures of `equivalence` and `staleness` from their results, without running
+    them.
+    """
     _report("equivalence", "staleness")
 
 
 def _run(cells: Sequence[Cell], jobs: int) -> list[Cell]:
-    """Run every cell that has no result yet; those that failed."""
+    """Run every cell without a result; return the failed ones."""
     missing = [cell for cell in cells if not cell.path.exists()]
     console.print(f"{len(cells)} runs, {len(cells) - len(missing)} are there already")
     return run_all(missing, processes=jobs)
 
 
 def _report(*names: str) -> None:
-    # Here, because it takes seconds to import matplotlib and scipy.
+    # Imported here: matplotlib and scipy take seconds.
     from benchmarks.learning import data, plots, reports
 
     results = data.load()
     for name in names:
-        for path in (*reports.REPORTS[name](results), plots.PLOTS[name](results)):
+        for path in (*reports.REPORT_BY_NAME[name](results), plots.PLOT_BY_NAME[name](results)):
             if path:
                 console.print(f"wrote {path}")
 
 
 def _end(failed: Sequence[object]) -> None:
-    """Status 1 if a run failed; the report says which are missing."""
+    """Exit, with status 1 if a run failed; the report names the missing runs."""
     raise typer.Exit(1 if failed else 0)
 
 

@@ -70,18 +70,20 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 
-BASE = "world-ppo-1-lag1-spread"
-RAW = cells.RESULTS / "causes.jsonl"
-SEEDS = range(10, 40)
-MARGIN = 0.05
+BASE_SETTING = "world-ppo-1-lag1-spread"
+ROWS_FILE = cells.RESULTS_FOLDER / "causes.jsonl"
+PLANNED_SEEDS = range(10, 40)
+EQUIVALENCE_MARGIN = 0.05
 LEAST_SEEDS = 5
-"""Fewer are no ground for a claim, whatever their spread: added when two seeds had been read."""
-STEPS = (("mixed", "lag"), ("own", "mixed"), ("before", "own"), ("tasks", "own"))
-"""Arms, and those of which they change one thing."""
+"""With fewer seeds nothing is claimed, whatever their spread; added after two seeds had been read."""
+ARM_PAIRS = (("mixed", "lag"), ("own", "mixed"), ("before", "own"), ("tasks", "own"))
+"""Pairs of arms that differ in one thing: the arm with the change, and the arm without it."""
 
 
 class ByTheBatchBefore(StreamingLearner):
-    """Normalises every step of a pass by the batch before, as the package once did."""
+    """A learner that normalises the advantages of all optimizer steps by the previous batch, as the package
+    once did.
+    """
 
     def _train_rollout(self, rollout: Tree) -> None:
         rollout["advantages"] = self._scale.apply(leaf(rollout, "advantages"))
@@ -92,7 +94,7 @@ class ByTheBatchBefore(StreamingLearner):
 
 
 def before(settings: LocalSettings, model: GaussianPolicy, busy: BusyMeter) -> StreamingLearner:
-    """The learner of the arm of that name."""
+    """Return the learner of the arm `before`."""
     return ByTheBatchBefore(
         LocalTraining(settings=settings, model=model),
         settings.run,
@@ -110,7 +112,7 @@ class Run:
 
 
 def block(arm: str, setting: Setting) -> dict[str, Any]:
-    """The `async` block of an arm."""
+    """Return the `async` block of an arm."""
     task = load().tasks[setting.task]
     if arm == "synchronous":
         return {}
@@ -120,7 +122,7 @@ def block(arm: str, setting: Setting) -> dict[str, Any]:
     streamer = {"micro_batch_size": task.envs // task.shards * task.horizon}
     return {
         "mode": "full",
-        "skip": False,  # which came later than these runs
+        "skip": False,  # `async.skip` is newer than these runs
         "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
         "advanced": {"balance": balance, "normalization": "running"},
@@ -128,17 +130,17 @@ def block(arm: str, setting: Setting) -> dict[str, Any]:
     }
 
 
-ARMS = ("synchronous", "lag", "mixed", "own", "before", "tasks")
+ARM_NAMES = ("synchronous", "lag", "mixed", "own", "before", "tasks")
 
 
-def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
-    """All runs, in their order."""
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order."""
     for seed in seeds:
-        yield from (Run(arm, seed) for arm in ARMS)
+        yield from (Run(arm, seed) for arm in ARM_NAMES)
 
 
-def trained(run: Run, base: str = BASE) -> dict[str, Any]:
-    """Train one run, of another preregistered setting if `base` names it."""
+def trained(run: Run, base: str = BASE_SETTING) -> dict[str, Any]:
+    """Train one run of the preregistered setting `base`, and return its row."""
     stated = load()
     setting = stated.setting(base)
     task, recipe = stated.tasks[setting.task], stated.recipes[setting.recipe or ""]
@@ -154,28 +156,30 @@ def trained(run: Run, base: str = BASE) -> dict[str, Any]:
 
 
 def shares(rows: Mapping[Run, Any], seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Of every arm, and of the synchronous curve `moved` by a batch: areas above the start, by seed."""
+    """Return the areas above the start by seed, for every arm and for `moved`, the synchronous curve moved by
+    a batch.
+    """
     sync = [rows[Run("synchronous", seed)]["success"] for seed in seeds]
-    curves = {arm: [rows[Run(arm, seed)]["success"] for seed in seeds] for arm in ARMS}
+    curves = {arm: [rows[Run(arm, seed)]["success"] for seed in seeds] for arm in ARM_NAMES}
     curves["moved"] = [moved(curve, 1) for curve in sync]
     _, *areas = learned(sync, *curves.values())
     return dict(zip(curves, areas, strict=True))
 
 
 def report(rows: Mapping[Run, Any]) -> str:
-    """The tables, in markdown."""
+    """Return the page with its Markdown tables."""
     seeds = complete(rows, runs())
     said = (
-        f"# Why less is learned on two tasks of unequal speed\n\n{origin(RAW)}. Differences are shares of "
-        "what the synchronous runs learned, with 90 % intervals. Seeds of which all runs are there: "
-        f"{len(seeds)} of {len(SEEDS)} ({', '.join(map(str, seeds))}); with fewer than {LEAST_SEEDS} nothing "
-        "is claimed.\n"
+        f"# Why less is learned on two tasks of unequal speed\n\n{origin(ROWS_FILE)}. Differences are shares "
+        "of what the synchronous runs learned, with 90 % intervals. Seeds of which all runs are there: "
+        f"{len(seeds)} of {len(PLANNED_SEEDS)} ({', '.join(map(str, seeds))}); with fewer than {LEAST_SEEDS} "
+        "nothing is claimed.\n"
     )
     if len(seeds) < 2:
         return f"{said}\nOne seed has no interval: nothing is said before there are two.\n"
     found = shares(rows, seeds)
-    arms = [arm for arm in ARMS if arm != "synchronous"]
-    tests = [tost_paired(found["moved"], found[arm], MARGIN) for arm in arms]
+    arms = [arm for arm in ARM_NAMES if arm != "synchronous"]
+    tests = [tost_paired(found["moved"], found[arm], EQUIVALENCE_MARGIN) for arm in arms]
     significant = holm([test.p_difference or 0.0 for test in tests])
     lines = []
     for arm, test, differs in zip(arms, tests, significant, strict=True):
@@ -194,12 +198,12 @@ def report(rows: Mapping[Run, Any]) -> str:
         )
     head = ["arm", "against synchronous, a batch later", "p", "claim", "lag", "largest gradient"]
     steps = [
-        [f"`{arm}` minus `{base}`", tables.share(tost_paired(found[base], found[arm], MARGIN))]
-        for arm, base in STEPS
+        [f"`{arm}` minus `{base}`", tables.share(tost_paired(found[base], found[arm], EQUIVALENCE_MARGIN))]
+        for arm, base in ARM_PAIRS
     ]
     added = tables.markdown(["what is added", "difference"], steps)
     return f"{said}\n{tables.markdown(head, lines)}\n{added}"
 
 
 if __name__ == "__main__":
-    by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)
+    by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)

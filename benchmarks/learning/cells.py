@@ -1,4 +1,4 @@
-"""One training run of an experiment, and the recipe that all runs share."""
+"""A training run of the earlier experiments, its result, and the recipe that all runs share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-RESULTS = Path(__file__).parent / "results"
-RAW = RESULTS / "raw"
+RESULTS_FOLDER = Path(__file__).parent / "results"
+RAW_FOLDER = RESULTS_FOLDER / "raw"
 
-ENVS, HORIZON, ACTION_REPEAT = 32, 20, 5
-"""Environments, decisions an episode, and simulator steps a decision."""
+ENV_COUNT, HORIZON_DECISIONS, ACTION_REPEAT = 32, 20, 5
+"""Environments, decisions per episode, and simulator steps per decision."""
 
-RECIPES: dict[str, dict[str, Any]] = {
+RECIPE_BY_ALGORITHM: dict[str, dict[str, Any]] = {
     "ppo": {"update_epoch": 8, "group_size": 1},
     "grpo": {"update_epoch": 4, "group_size": 8},
 }
-"""What the two algorithms differ in; the rest is in configs/base and the defaults of `LocalSettings`."""
+"""Differences between the two algorithms; the rest is in configs/base and the defaults of `LocalSettings`."""
 
-ENV_STEPS_PER_BATCH = ENVS * HORIZON * ACTION_REPEAT
+ENV_STEPS_PER_BATCH = ENV_COUNT * HORIZON_DECISIONS * ACTION_REPEAT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A run: `label` names its `async` block, under which results are compared."""
+    """A run; `label` names its `async` block, and results are compared by it."""
 
     host: Literal["local", "rlinf", "verl"]
     task: str
@@ -41,12 +41,12 @@ class Cell:
 
     @property
     def path(self) -> Path:
-        """Where the run leaves its curve; a cell whose file exists has been run."""
-        return RAW / f"{self.name}.json"
+        """The file of the run's curve; if it exists, the run is done."""
+        return RAW_FOLDER / f"{self.name}.json"
 
     def run(self) -> None:
         """Train, and write the curve."""
-        # Imported here, because the local host needs the simulators, and the others need Ray.
+        # Imported here: the local host needs the simulators, and the others need Ray.
         if self.host == "local":
             from benchmarks.learning.local_cell import run as run_cell
         else:
@@ -56,12 +56,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What a run saw after each global batch; lists of one length."""
+    """Values after each global batch of a run; all lists have the same length."""
 
     env_steps: list[int]
     """Simulator steps trained so far."""
     seconds: list[float]
-    """Since training began, start-up not included."""
+    """Seconds since training began, without start-up."""
     success: list[float]
     """Share of the batch's episodes that succeeded, with the policy's sampled actions."""
     returns: list[float]
@@ -79,7 +79,7 @@ def write(cell: Cell, curve: Curve, extra: Mapping[str, Any]) -> None:
 
 
 def store(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result, whole or not at all."""
+    """Write a result atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(result) + "\n")

@@ -1,4 +1,4 @@
-"""Which correction and which anchor should be the default: level 1 alone at fixed lags, as preregistered."""
+"""Compare corrections and anchors for the default: level 1 alone at fixed lags, as preregistered."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from benchmarks.learning import tables
 from benchmarks.learning.preregistration import Preregistration, Setting
 from benchmarks.learning.statistics import Tost, area, one_batch, tost_paired
 
-DEFAULT = "decoupled"
-"""What the others are compared with: the weight and the recomputed anchor that runs have by default."""
+DEFAULT_CANDIDATE = "decoupled"
+"""The candidate that all others are compared with: the default weight and the recomputed anchor."""
 
 
 def settings(stated: Preregistration) -> list[Setting]:
-    """One per policy and recipe, lag and candidate; names begin with a prefix for the first."""
+    """Return a setting for each policy and recipe, lag and candidate; the name begins with the prefix of the
+    policy and recipe.
+    """
     return [
         _setting(stated, prefix, lag, name)
         for prefix in stated.prefixes
@@ -28,18 +30,20 @@ def settings(stated: Preregistration) -> list[Setting]:
 
 
 def _of_policies(stated: Preregistration) -> dict[str, Mapping[str, Any]]:
-    """By prefix, the policies with which all candidates are compared."""
+    """Return the policies that are trained with all candidates, by prefix."""
     return {policy["prefix"]: policy for policy in stated.corrections["policies"].values()}
 
 
 def _candidates(stated: Preregistration, prefix: str) -> Sequence[str]:
-    """All of them with every policy, the anchors with the other recipe."""
+    """Return the candidates of a prefix: all for a policy, only the anchors for the other recipe."""
     every = prefix in _of_policies(stated)
     return list(stated.corrections["candidates"]) if every else stated.anchors["candidates"]
 
 
 def _setting(stated: Preregistration, prefix: str, lag: int, name: str) -> Setting:
-    """Task, recipe and synchronous runs are those of a preregistered setting, or a policy's own."""
+    """Return a setting; task, recipe and synchronous runs come from a preregistered setting, or from the
+    policy.
+    """
     policy = _of_policies(stated).get(prefix, {})
     like = policy["like"] if policy else stated.anchors["recipes"][prefix]
     return replace(
@@ -52,12 +56,19 @@ def _setting(stated: Preregistration, prefix: str, lag: int, name: str) -> Setti
 
 
 def write(stated: Preregistration) -> Path:
-    """corrections.md, from the results there are."""
+    """Write corrections.md from the existing results."""
     planned = len(settings(stated)[0].seeds)
-    head = ["lag", "correction", f"seeds of {planned}", "area ± sd", f"to {DEFAULT}", "90 % interval"]
+    head = [
+        "lag",
+        "correction",
+        f"seeds of {planned}",
+        "area ± sd",
+        f"to {DEFAULT_CANDIDATE}",
+        "90 % interval",
+    ]
     parts = []
     for prefix in stated.prefixes:
-        setting = _setting(stated, prefix, 1, DEFAULT)
+        setting = _setting(stated, prefix, 1, DEFAULT_CANDIDATE)
         parts += [
             f"## Task {setting.task}, recipe {setting.recipe}\n",
             f"{_synchronous(setting)}\n",
@@ -74,12 +85,13 @@ def write(stated: Preregistration) -> Path:
         "draws 56 tokens, with a ratio each.\n",
         *parts,
         "## Corrections\n",
-        f"Difference of the areas to `{DEFAULT}`, averaged over lags {over} and both policies, as a share of "
-        "the synchronous area. The largest becomes the default if its interval lies above zero.\n",
+        f"Difference of the areas to `{DEFAULT_CANDIDATE}`, averaged over lags {over} and both policies, as "
+        "a share of the synchronous area. The largest becomes the default if its interval lies above zero.\n",
         tables.markdown(head_of_verdicts, _correction_verdicts(stated)),
         "## Anchors\n",
-        f"Difference of the areas to `{DEFAULT}`, averaged over lags {over} and both recipes, as a share of "
-        f"the synchronous area; recommended if the interval lies above -{stated.anchors['margin']:.0%}.\n",
+        f"Difference of the areas to `{DEFAULT_CANDIDATE}`, averaged over lags {over} and both recipes, as "
+        "a share of the synchronous area; recommended if the interval lies above "
+        f"-{stated.anchors['margin']:.0%}.\n",
         tables.markdown(head_of_verdicts, _anchor_verdicts(stated)),
         "With all levels on there was a second rule, in the amendments of the file, by which the default "
         'stays what it was: see "Against another setting" in [preregistered.md](preregistered.md).\n',
@@ -89,7 +101,7 @@ def write(stated: Preregistration) -> Path:
 def _rows(stated: Preregistration, prefix: str) -> list[list[str]]:
     rows = []
     for lag in stated.corrections["lags"]:
-        base = _areas(_setting(stated, prefix, lag, DEFAULT))
+        base = _areas(_setting(stated, prefix, lag, DEFAULT_CANDIDATE))
         for name in _candidates(stated, prefix):
             by_seed = _areas(_setting(stated, prefix, lag, name))
             against = [by_seed[seed] - base[seed] for seed in sorted(by_seed.keys() & base.keys())]
@@ -98,20 +110,20 @@ def _rows(stated: Preregistration, prefix: str) -> list[list[str]]:
 
 
 def _correction_verdicts(stated: Preregistration) -> list[list[str]]:
-    """Of each candidate over both policies; nothing while one has not been run with both."""
+    """Return each candidate's verdict over both policies; none until every candidate has run with both."""
     tests = _tests(stated, stated.corrections["candidates"], list(_of_policies(stated)))
     if len(tests) < len(stated.corrections["candidates"]) - 1:
         return []
     best = max(tests, key=lambda name: tests[name][1].difference)
     above = (tests[best][1].ci_low or 0.0) > 0
     return [
-        _line(name, *found, "becomes the default" if name == best and above else tables.NOTHING)
+        _line(name, *found, "becomes the default" if name == best and above else tables.NO_VALUE)
         for name, found in tests.items()
     ]
 
 
 def _anchor_verdicts(stated: Preregistration) -> list[list[str]]:
-    """Of each anchor that could take the place of the default."""
+    """Return the verdict of each anchor that could replace the default."""
     tests = _tests(stated, stated.anchors["candidates"], list(stated.anchors["recipes"]))
     return [_line(name, *found, _anchor_verdict(stated, found[1])) for name, found in tests.items()]
 
@@ -131,8 +143,8 @@ def _line(name: str, seeds: int, test: Tost, verdict: str) -> list[str]:
 def _tests(
     stated: Preregistration, candidates: Iterable[str], among: Sequence[str]
 ) -> dict[str, tuple[int, Tost]]:
-    """Seeds and difference to the default of each other candidate that has been run."""
-    pooled = {name: _pooled(stated, name, among) for name in candidates if name != DEFAULT}
+    """Return the number of seeds and the difference to the default, for each other candidate with runs."""
+    pooled = {name: _pooled(stated, name, among) for name in candidates if name != DEFAULT_CANDIDATE}
     return {
         name: (len(differences), tost_paired([0.0] * len(differences), differences, 1.0))
         for name, differences in pooled.items()
@@ -141,12 +153,18 @@ def _tests(
 
 
 def _pooled(stated: Preregistration, name: str, among: Sequence[str]) -> list[float]:
-    """By seed that has all its runs: the mean difference to the default, as a share."""
+    """Return, for each seed with all runs, the mean difference to the default, as a share of the synchronous
+    area.
+    """
     by_case = []
     for prefix in among:
-        unit = np.mean([area(curve) for curve in _curves(_setting(stated, prefix, 1, DEFAULT))] or [np.nan])
+        unit = np.mean(
+            [area(curve) for curve in _curves(_setting(stated, prefix, 1, DEFAULT_CANDIDATE))] or [np.nan]
+        )
         for lag in stated.anchors["decided_over"]:
-            candidate, base = (_areas(_setting(stated, prefix, lag, one)) for one in (name, DEFAULT))
+            candidate, base = (
+                _areas(_setting(stated, prefix, lag, one)) for one in (name, DEFAULT_CANDIDATE)
+            )
             both = candidate.keys() & base.keys()
             by_case.append({seed: (candidate[seed] - base[seed]) / unit for seed in both})
     complete = set.intersection(*(set(case) for case in by_case))
@@ -154,13 +172,13 @@ def _pooled(stated: Preregistration, name: str, among: Sequence[str]) -> list[fl
 
 
 def _areas(setting: Setting) -> dict[int, float]:
-    """By seed."""
+    """Return the areas of the asynchronous runs, by seed."""
     curves = setting.success("asynchronous", setting.seeds)
     return {seed: area(curve) for seed, curve in curves.items()}
 
 
 def _curves(setting: Setting) -> list[list[float]]:
-    """Of the synchronous runs."""
+    """Return the success curves of the synchronous runs."""
     return list(setting.success("synchronous", setting.seeds).values())
 
 
@@ -180,9 +198,9 @@ def _synchronous(setting: Setting) -> str:
 
 def _numbers(areas: Mapping[int, float], against: list[float]) -> list[str]:
     if not areas:
-        return [tables.NOTHING] * 3
+        return [tables.NO_VALUE] * 3
     area_and_sd = tables.spread(list(areas.values()))
     if not against:
-        return [area_and_sd, *[tables.NOTHING] * 2]
+        return [area_and_sd, *[tables.NO_VALUE] * 2]
     test = tost_paired([0.0] * len(against), against, 1.0)
     return [area_and_sd, tables.signed(test.difference), tables.interval(test)]

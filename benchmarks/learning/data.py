@@ -1,4 +1,4 @@
-"""The earlier experiments: their runs, the results that there are, and the pairs they form."""
+"""The earlier experiments: their runs, the existing results, and pairs of runs."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from benchmarks.learning import cells
 from benchmarks.learning.cells import Cell, Curve
 from benchmarks.learning.statistics import Tost, area_under_curve, tost_paired
 
-PRESS, REACH, DRAWER = "button-press-topdown-v3", "reach-v3", "drawer-close-v3"
+PRESS_TASK, REACH_TASK, DRAWER_TASK = "button-press-topdown-v3", "reach-v3", "drawer-close-v3"
 
-SETTINGS: tuple[tuple[str, Literal["ppo", "grpo"]], ...] = (
-    (PRESS, "ppo"),
-    (REACH, "ppo"),
-    (DRAWER, "ppo"),
-    (PRESS, "grpo"),
+TASKS_AND_ALGORITHMS: tuple[tuple[str, Literal["ppo", "grpo"]], ...] = (
+    (PRESS_TASK, "ppo"),
+    (REACH_TASK, "ppo"),
+    (DRAWER_TASK, "ppo"),
+    (PRESS_TASK, "grpo"),
 )
-"""Tasks and algorithms on which `full` is compared with the synchronous loop."""
+"""Tasks and algorithms of the comparison of `full` with the synchronous loop."""
 
-BATCHES = 30
+BATCH_COUNT = 30
 
-STALENESS = (0, 1, 2, 4, 8)
-CORRECTIONS = ("none", "decoupled", "tis")
+STALENESS_LAGS = (0, 1, 2, 4, 8)
+CORRECTION_NAMES = ("none", "decoupled", "tis")
 
 
 def equivalence(host: Literal["local", "rlinf"], seeds: int) -> list[Cell]:
-    """Synchronous and `full`, seed by seed, so that pairs share their starts and run side by side."""
+    """Return the synchronous and the `full` runs, seed by seed, so that a pair shares its start and runs
+    together.
+    """
     return [
         _cell(host, task, algorithm, label, {"mode": label}, seed)
         for seed in range(seeds)
-        for task, algorithm in SETTINGS
+        for task, algorithm in TASKS_AND_ALGORITHMS
         for label in ("off", "full")
     ]
 
 
 def staleness(seeds: int) -> list[Cell]:
-    """A fixed lag, reproducibly, by correction; with a lag of 0 there is nothing to correct."""
+    """Return deterministic runs of every fixed lag under every correction; lag 0 has one run without
+    correction.
+    """
     return [
-        _cell("local", PRESS, "ppo", label, block, seed)
+        _cell("local", PRESS_TASK, "ppo", label, block, seed)
         for seed in range(seeds)
         for label, block in _lags().items()
     ]
@@ -49,8 +53,8 @@ def staleness(seeds: int) -> list[Cell]:
 
 def _lags() -> dict[str, dict[str, Any]]:
     blocks: dict[str, dict[str, Any]] = {"off": {"mode": "off"}}
-    for lag in STALENESS[1:]:
-        for correction in CORRECTIONS:
+    for lag in STALENESS_LAGS[1:]:
+        for correction in CORRECTION_NAMES:
             train = {"max_staleness": lag, "correction": correction}
             blocks[f"lag{lag}-{correction}"] = {
                 "mode": "train",
@@ -75,34 +79,31 @@ def _cell(
         algorithm=algorithm,
         label=label,
         asynchrony=block,
-        batches=BATCHES,
+        batches=BATCH_COUNT,
         seed=seed,
     )
 
 
-MARGIN = 0.10
-"""Share of the synchronous mean by which two means may differ and count as equivalent.
-
-It was stated before the experiments were run.
-"""
+EQUIVALENCE_MARGIN = 0.10
+"""Largest difference of equivalent means, as a share of the synchronous mean; stated before the first run."""
 
 HOST_NAMES = {"local": "local", "rlinf": "RLinf", "both": "both"}
 
-LEVEL = 0.80
-"""The success that a run is timed to."""
+SUCCESS_LEVEL = 0.80
+"""Success rate of the measure "time to success"."""
 
 MOST_SEEDS = 100
-"""Seeds above it are not looked for."""
+"""`missing` looks for results up to this number of seeds."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """Every run with a result."""
+    """All runs with a result."""
 
     runs: tuple[tuple[Cell, Curve], ...]
 
     def curves(self, *, host: str, task: str, algorithm: str, label: str) -> dict[int, Curve]:
-        """Curves by seed, in order of seeds."""
+        """Return the curves by seed, in the order of seeds."""
         wanted = (host, task, algorithm, label)
         curves = {
             cell.seed: curve
@@ -113,15 +114,15 @@ class Results:
 
 
 def load() -> Results:
-    """Read the raw folder; what is still being written has another ending."""
-    stored = [json.loads(path.read_text()) for path in sorted(cells.RAW.glob("*.json"))]
+    """Read the raw folder; files still being written have another ending, and are skipped."""
+    stored = [json.loads(path.read_text()) for path in sorted(cells.RAW_FOLDER.glob("*.json"))]
     return Results(tuple((Cell(**one["cell"]), Curve(**one["curve"])) for one in stored))
 
 
 def missing(experiment: Callable[[int], list[Cell]], results: Results) -> list[str]:
-    """Names of the runs that an experiment lacks, up to the highest seed that has any.
+    """Return the names of an experiment's missing runs, up to the highest seed with a result.
 
-    With no run at all, what is missing is one seed.
+    Without any result, the runs of the first seed are missing.
     """
     stored = {cell.name for cell, _ in results.runs}
     seeds = [cell.seed for cell in experiment(MOST_SEEDS) if cell.name in stored]
@@ -130,31 +131,33 @@ def missing(experiment: Callable[[int], list[Cell]], results: Results) -> list[s
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs of one setting in pairs that share seed and start: a reference, and the other."""
+    """Pairs of runs of one setting; a pair shares seed and start, and its first run is the reference."""
 
     task: str
     algorithm: str
     host: str
     pairs: tuple[tuple[Curve, Curve], ...]
     seeds: tuple[int, ...]
-    """Of each pair. Pairs of one seed are no independent evidence: they share their start."""
+    """The seed of each pair. Pairs of the same seed are not independent, as they share their start."""
 
     @cached_property
     def tost(self) -> Tost:
-        """Of the areas under the curves, one value a seed; the margin is `MARGIN` of the reference's mean."""
+        """The test of the areas under the curves, with one value per seed; the margin is the share
+        `EQUIVALENCE_MARGIN` of the reference's mean.
+        """
         sync, full = ([self._area(seed, side) for seed in dict.fromkeys(self.seeds)] for side in (0, 1))
-        return tost_paired(sync, full, MARGIN * sum(sync) / len(sync))
+        return tost_paired(sync, full, EQUIVALENCE_MARGIN * sum(sync) / len(sync))
 
     def _area(self, seed: int, side: int) -> float:
         curves = [pair[side] for pair, its in zip(self.pairs, self.seeds, strict=True) if its == seed]
         return sum(map(area_under_curve, curves)) / len(curves)
 
     def reduced(self, measure: Callable[[Curve], Any], middle: Callable[[list[Any]], Any]) -> list[Any]:
-        """A measure of both sides, reduced over the pairs by `middle`."""
+        """Return `measure` of reference and other runs, each reduced over the pairs by `middle`."""
         return [middle([measure(pair[side]) for pair in self.pairs]) for side in (0, 1)]
 
     def as_row(self) -> dict[str, Any]:
-        """The row of equivalence.json."""
+        """Return the row of equivalence.json."""
         tost = self.tost
         return {
             "task": self.task,
@@ -171,12 +174,12 @@ class Comparison:
 
 
 def paired(reference: dict[int, Curve], other: dict[int, Curve]) -> dict[int, tuple[Curve, Curve]]:
-    """The curves of the seeds that both sides have."""
+    """Return the pairs of curves of the seeds that both sides have."""
     return {seed: (reference[seed], other[seed]) for seed in reference if seed in other}
 
 
 def compared(*groups: dict[int, tuple[Curve, Curve]], task: str, algorithm: str, host: str) -> Comparison:
-    """Of all pairs of all groups."""
+    """Return the comparison over all pairs of all groups."""
     pairs = [(seed, pair) for group in groups for seed, pair in group.items()]
     return Comparison(
         task=task,
@@ -188,13 +191,13 @@ def compared(*groups: dict[int, tuple[Curve, Curve]], task: str, algorithm: str,
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Synchronous with full, for each setting and host that has a pair, and for both hosts together.
+    """Compare `full` with synchronous runs, for each setting and host with a pair, and for both hosts.
 
-    In "both" each pair is of one host. A seed names the same start on either host, so that its two pairs
-    count as one, by their mean.
+    In "both", each pair is of one host. A seed has the same start on both hosts, so that its two pairs count
+    as one, by their mean.
     """
     rows: list[Comparison] = []
-    for task, algorithm in SETTINGS:
+    for task, algorithm in TASKS_AND_ALGORITHMS:
         hosts: dict[str, tuple[dict[int, tuple[Curve, Curve]], ...]] = {}
         for host in ("local", "rlinf"):
             sync, full = (
@@ -210,5 +213,5 @@ def comparisons(results: Results) -> list[Comparison]:
 
 
 def on_press(results: Results, label: str) -> dict[int, Curve]:
-    """Curves by seed of the experiment that takes one lag by itself."""
-    return results.curves(host="local", task=PRESS, algorithm="ppo", label=label)
+    """Return the curves of `staleness` with this label, by seed."""
+    return results.curves(host="local", task=PRESS_TASK, algorithm="ppo", label=label)

@@ -1,4 +1,4 @@
-"""Which weight learns best for a policy that matches flows: `nice python -m benchmarks.learning.flow`.
+"""Compare importance weights for a policy that matches flows: `nice python -m benchmarks.learning.flow`.
 
 What follows was written down, and committed, before the first run that counts.
 
@@ -57,27 +57,29 @@ from scipy import stats
 
 from benchmarks.learning import cells, tables
 from benchmarks.learning.campaign import by_seed, complete, origin
-from benchmarks.learning.flow_policy import FEW, MANY, STEPS, FlowPolicy
+from benchmarks.learning.flow_policy import DENOISE_STEPS, FEW_TOY, MANY_TOY, FlowPolicy
 from benchmarks.learning.points import PointsStart, Toy, points_start
-from benchmarks.learning.preregistration import STEPS as OPTIMIZER_STEPS
+from benchmarks.learning.preregistration import OPTIMIZER_STEPS
 from benchmarks.learning.statistics import above_start, holm, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.hosts.local import LocalSettings
 
-RAW = cells.RESULTS / "flow.jsonl"
-SEEDS = range(30)
-LAGS = (1, 2, 4)
-RADII = (0.15, 0.06)
-HORIZON, HIDDEN, BATCHES = 10, 64, 48
-MARGIN, ALPHA = 0.05, 0.05
-TIMES = ServiceTimes(slowest_decision=0.1, speeds=((1.0, 1.0),), jitter=0.0, inference=0.005, sample=0.0005)
+ROWS_FILE = cells.RESULTS_FOLDER / "flow.jsonl"
+PLANNED_SEEDS = range(30)
+LAG_VERSIONS = (1, 2, 4)
+POINT_RADII = (0.15, 0.06)
+HORIZON_DECISIONS, HIDDEN_UNITS, BATCH_COUNT = 10, 64, 48
+EQUIVALENCE_MARGIN, TEST_LEVEL = 0.05, 0.05
+SERVICE_TIMES = ServiceTimes(
+    slowest_decision=0.1, speeds=((1.0, 1.0),), jitter=0.0, inference=0.005, sample=0.0005
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unbounded(Scored):
-    """The weight without its bound above."""
+    """The weight without an upper bound."""
 
     def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
         return self.ratio(log_ratios).clamp(min=0)
@@ -85,7 +87,7 @@ class Unbounded(Scored):
 
 @dataclass(frozen=True, kw_only=True)
 class Capped(Scored):
-    """As far above 1 as below it."""
+    """The weight between 0 and 2, as far above 1 as below it."""
 
     def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
         return self.ratio(log_ratios).clamp(0, 2)
@@ -93,36 +95,36 @@ class Capped(Scored):
 
 @dataclass(frozen=True, kw_only=True)
 class Power(Scored):
-    """`w^K`: as if all steps had the ratio of the one that is known."""
+    """The weight `w^K`, at most 2: every denoise step is taken to have the ratio of the scored one."""
 
     def weight(self, log_ratios: torch.Tensor) -> torch.Tensor:
         return Scored().ratio(self.factor * log_ratios).clamp(max=2)
 
 
-ARMS: Mapping[str, Scored] = {
+SCORED_BY_ARM: Mapping[str, Scored] = {
     "none": WHOLE,
     "w": WHOLE,
-    "new": Unbounded(steps=STEPS),
-    "capped": Capped(steps=STEPS),
-    "power": Power(steps=STEPS),
+    "new": Unbounded(steps=DENOISE_STEPS),
+    "capped": Capped(steps=DENOISE_STEPS),
+    "power": Power(steps=DENOISE_STEPS),
 }
 
 
 @dataclass(frozen=True)
 class Size:
-    """A size of actions, and how it is trained."""
+    """A toy with its number of environments and its learning rate."""
 
     toy: Toy
     envs: int
     lr: float
 
 
-SIZES = {"few": Size(FEW, 64, 1e-3), "many": Size(MANY, 256, 2e-3)}
+SIZES_BY_NAME = {"few": Size(FEW_TOY, 64, 1e-3), "many": Size(MANY_TOY, 256, 2e-3)}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run; without a lag there is nothing to weigh."""
+    """One run; runs without a lag have the arm `synchronous`."""
 
     size: str
     arm: str
@@ -130,24 +132,24 @@ class Run:
     seed: int
 
 
-def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
-    """All runs, in their order."""
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order."""
     for seed in seeds:
-        for size in SIZES:
+        for size in SIZES_BY_NAME:
             yield Run(size, "synchronous", 0, seed)
-            yield from (Run(size, arm, lag, seed) for lag in LAGS for arm in ARMS)
+            yield from (Run(size, arm, lag, seed) for lag in LAG_VERSIONS for arm in SCORED_BY_ARM)
 
 
 def trained(run: Run) -> dict[str, Any]:
-    """What came of one run."""
-    size = SIZES[run.size]
-    radii = [RADII[env * len(RADII) // size.envs] for env in range(size.envs)]
-    scored = ARMS.get(run.arm, WHOLE)
+    """Train one run, and return its row."""
+    size = SIZES_BY_NAME[run.size]
+    radii = [POINT_RADII[env * len(POINT_RADII) // size.envs] for env in range(size.envs)]
+    scored = SCORED_BY_ARM.get(run.arm, WHOLE)
     policy = type("ScoredFlowPolicy", (FlowPolicy,), {"scored": scored})
     result = train(
         _settings(run, size),
         size.toy.environments(radii, group_size=1, seed=run.seed),
-        TIMES,
+        SERVICE_TIMES,
         points_start(_start(run.seed, size)),
         policy=policy,
     )
@@ -163,16 +165,16 @@ def trained(run: Run) -> dict[str, Any]:
 
 
 def _mean_weight(metrics: Sequence[Mapping[str, float]]) -> float:
-    """The mean weight of a run that corrects, whose every batch has one."""
+    """Return the mean weight over all batches of a run with a correction."""
     return float(np.mean([one["train/actor/behaviour_weight"] for one in metrics]))
 
 
 def _start(seed: int, size: Size) -> PointsStart:
     return PointsStart(
-        radii=RADII,
+        radii=POINT_RADII,
         seed=seed,
-        horizon=HORIZON,
-        hidden=HIDDEN,
+        horizon=HORIZON_DECISIONS,
+        hidden=HIDDEN_UNITS,
         lowest_success=0.3,
         highest_success=0.4,
         toy=size.toy,
@@ -187,18 +189,18 @@ def _settings(run: Run, size: Size) -> LocalSettings:
         correction = {"correction": "none" if none else "decoupled"}
         block = {"mode": "train", "deterministic": True, "train": {"max_staleness": run.lag, **correction}}
         block |= {"advanced": {"accept_bias": True}} if none else {}
-    step = size.envs * HORIZON // OPTIMIZER_STEPS
+    step = size.envs * HORIZON_DECISIONS // OPTIMIZER_STEPS
     return LocalSettings(
         algorithm="ppo",
         asynchrony=AsyncConfig.from_mapping(block),
         total_envs=size.envs,
-        horizon=HORIZON,
-        batches=BATCHES,
+        horizon=HORIZON_DECISIONS,
+        batches=BATCH_COUNT,
         global_batch_size=step,
         micro_batch_size=step,
         lr=size.lr,
         value_lr=max(size.lr, 1e-3),
-        hidden=HIDDEN,
+        hidden=HIDDEN_UNITS,
         seed=run.seed,
         horizon_ends=True,
         weighting="episode",
@@ -206,14 +208,16 @@ def _settings(run: Run, size: Size) -> LocalSettings:
 
 
 def complete_of(rows: Mapping[Run, Any], size: str) -> list[int]:
-    """Seeds of which all runs of a size are there."""
+    """Return the seeds with all runs of a size."""
     return complete(rows, (run for run in runs() if run.size == size))
 
 
 def shares(
     rows: Mapping[Run, Any], size: str, seeds: Sequence[int], arm: str, lags: Sequence[int]
 ) -> list[float]:
-    """By seed, the mean over `lags` of the area above the start, as a share of that without a lag."""
+    """Return, for each seed, the mean over `lags` of the area above the start, as a share of the mean area
+    without a lag.
+    """
     unit = np.mean([_learned(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds])
     return [
         float(np.mean([_learned(rows[Run(size, arm, lag, seed)]) for lag in lags]) / unit) for seed in seeds
@@ -225,22 +229,27 @@ def _learned(row: Mapping[str, Any]) -> float:
 
 
 def report(rows: Mapping[Run, Any]) -> str:
-    """The tables, in markdown."""
-    parts = [f"# The weight of a policy that matches flows\n\n{origin(RAW)}. Areas are above the start.\n"]
+    """Return the page with its Markdown tables."""
+    parts = [
+        f"# The weight of a policy that matches flows\n\n{origin(ROWS_FILE)}. Areas are above the start.\n"
+    ]
     tests: list[tuple[str, float, str]] = []
-    for size in SIZES:
+    for size in SIZES_BY_NAME:
         seeds = complete_of(rows, size)
         if len(seeds) < 2:
             continue
         sync = [_learned(rows[Run(size, "synchronous", 0, seed)]) for seed in seeds]
         parts.append(
-            f"## `{size}`, {len(seeds)} of {len(SEEDS)} seeds; without a lag {tables.spread(sync)}\n"
+            f"## `{size}`, {len(seeds)} of {len(PLANNED_SEEDS)} seeds; without a lag {tables.spread(sync)}\n"
         )
         parts.append(
-            tables.markdown(HEAD, [_row(rows, size, seeds, lag, arm) for lag in LAGS for arm in ARMS])
+            tables.markdown(
+                TABLE_HEAD,
+                [_row(rows, size, seeds, lag, arm) for lag in LAG_VERSIONS for arm in SCORED_BY_ARM],
+            )
         )
-        new, old = (np.array(shares(rows, size, seeds, arm, LAGS)) for arm in ("capped", "w"))
-        test = tost_paired(list(old), list(new), MARGIN)
+        new, old = (np.array(shares(rows, size, seeds, arm, LAG_VERSIONS)) for arm in ("capped", "w"))
+        test = tost_paired(list(old), list(new), EQUIVALENCE_MARGIN)
         p = float(stats.ttest_rel(new, old).pvalue)
         tests.append((size, p, tables.share(test)))
     parts.append("## Primary test: `capped` minus `w`, mean over lags 1, 2 and 4\n")
@@ -248,11 +257,11 @@ def report(rows: Mapping[Run, Any]) -> str:
     return "\n".join(parts)
 
 
-SAID = ["no weight", "`w`", "`1 + 4 (w - 1)` from 0", "from 0 to 2", "`w^4`, at most 2"]
-PAGE = Path("benchmarks/learning/flow-weight.md")
-BEGIN = "<!-- generated by `python -m benchmarks.learning.flow --report` -->"
-END = "<!-- end of flow learning -->"
-HEAD = [
+ARM_HEADINGS = ["no weight", "`w`", "`1 + 4 (w - 1)` from 0", "from 0 to 2", "`w^4`, at most 2"]
+PAGE_FILE = Path("benchmarks/learning/flow-weight.md")
+BEGIN_MARK = "<!-- generated by `python -m benchmarks.learning.flow --report` -->"
+END_MARK = "<!-- end of flow learning -->"
+TABLE_HEAD = [
     "lag",
     "arm",
     "of the area without a lag",
@@ -265,34 +274,34 @@ HEAD = [
 
 def _row(rows: Mapping[Run, Any], size: str, seeds: Sequence[int], lag: int, arm: str) -> list[str]:
     own, base = (shares(rows, size, seeds, name, [lag]) for name in (arm, "w"))
-    against = [tables.NOTHING, tables.NOTHING]
+    against = [tables.NO_VALUE, tables.NO_VALUE]
     if arm != "w":
-        test = tost_paired(base, own, MARGIN)
+        test = tost_paired(base, own, EQUIVALENCE_MARGIN)
         against = [
             tables.share(test),
-            "yes" if max(abs(test.ci_low or 1), abs(test.ci_high or 1)) < MARGIN else "no",
+            "yes" if max(abs(test.ci_low or 1), abs(test.ci_high or 1)) < EQUIVALENCE_MARGIN else "no",
         ]
     of_runs = [rows[Run(size, arm, lag, seed)] for seed in seeds]
-    # Runs of these arms have noted the divergence of the scored step.
-    factor = STEPS**2 if ARMS[arm].whole else 1
+    # Rows of these arms hold the divergence of the scored step alone.
+    factor = DENOISE_STEPS**2 if SCORED_BY_ARM[arm].whole else 1
     scaled = (("kl", factor), ("weight", 1))
     means = [f"{np.mean([row[name] for row in of_runs]) * by:.3f}" for name, by in scaled]
     return [str(lag), arm, f"{np.mean(own):.1%} ± {np.std(own, ddof=1):.1%}", *against, *means]
 
 
 def short(rows: Mapping[Run, Any]) -> str:
-    """The table of the page: a line for every size and lag, a column for every arm."""
+    """Return the table of flow-weight.md: a line for every size and lag, a column for every arm."""
     lines = []
-    for size in SIZES:
+    for size in SIZES_BY_NAME:
         seeds = complete_of(rows, size)
-        for lag in LAGS if seeds else ():
-            means = [f"{np.mean(shares(rows, size, seeds, arm, [lag])):.0%}" for arm in ARMS]
+        for lag in LAG_VERSIONS if seeds else ():
+            means = [f"{np.mean(shares(rows, size, seeds, arm, [lag])):.0%}" for arm in SCORED_BY_ARM]
             lines.append([size, str(len(seeds)), str(lag), *means])
-    return tables.markdown(["actions", "seeds", "lag", *SAID], lines)
+    return tables.markdown(["actions", "seeds", "lag", *ARM_HEADINGS], lines)
 
 
 def _holm(tests: Sequence[tuple[str, float, str]]) -> list[list[str]]:
-    significant = holm([p for _, p, _ in tests], ALPHA)
+    significant = holm([p for _, p, _ in tests], TEST_LEVEL)
     return [
         [size, text, f"{p:.3g}", "different" if differs else "not shown to differ"]
         for (size, p, text), differs in zip(tests, significant, strict=True)
@@ -300,5 +309,5 @@ def _holm(tests: Sequence[tuple[str, float, str]]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    found = by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)
-    tables.publish(PAGE, BEGIN, END, short(found))
+    found = by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)
+    tables.publish(PAGE_FILE, BEGIN_MARK, END_MARK, short(found))

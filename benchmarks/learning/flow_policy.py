@@ -1,8 +1,8 @@
-"""The toy task for a policy that matches flows: a chunk of moves, denoised in K steps as RLinf's pi0 does it.
+"""The toy task for a flow-matching policy: a chunk of moves, denoised in K steps as in RLinf's pi0.
 
 Formulas are those of RLinf 0.3's `sample_mean_var_val` with `flow_sde`: one step, drawn for each sample, has
-noise and is scored; the others are deterministic. RLinf draws the step once for a forward pass, which changes
-how samples of a pass hang together and not how one of them is distributed.
+noise and is scored; the others are deterministic. RLinf draws the step once for a forward pass. This makes
+the samples of a pass dependent, and leaves the distribution of each sample unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from benchmarks.learning.points import Toy, UnequalPoints
 from rlinf_async.core.scores import Scored
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
 
-STEPS = 4
-NOISE = 0.5
-"""RLinf's `noise_level` of pi0 on LIBERO, whose `num_steps` is 4, too."""
+DENOISE_STEPS = 4
+NOISE_LEVEL = 0.5
+"""RLinf's `noise_level` of pi0 on LIBERO, where `num_steps` is 4, too."""
 
 
 def transition(
@@ -31,15 +31,17 @@ def transition(
     *,
     noisy: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of one denoise step, [B, D] and [B, 1]; without noise where `noisy` [B] is false.
+    """Return mean [B, D] and deviation [B, 1] of one denoise step; no noise where `noisy` [B] is false.
 
     Args:
-        step: its number from 0, [B]; time runs from 1 (noise) to 0 (an action).
+        step: number of the step from 0, [B]; time runs from 1 (noise) to 0 (an action).
     """
-    times = torch.cat([torch.linspace(1, 1 / STEPS, STEPS, dtype=x.dtype), torch.zeros(1, dtype=x.dtype)])
+    times = torch.cat(
+        [torch.linspace(1, 1 / DENOISE_STEPS, DENOISE_STEPS, dtype=x.dtype), torch.zeros(1, dtype=x.dtype)]
+    )
     time, length = times[step, None], (times[step] - times[step + 1])[:, None]
     before_last = torch.where(times == 1, times[1], times)
-    sigma = NOISE * torch.sqrt(times / (1 - before_last))[step, None] * noisy[:, None]
+    sigma = NOISE_LEVEL * torch.sqrt(times / (1 - before_last))[step, None] * noisy[:, None]
     action, noise_before = x - velocity * time, x + velocity * (1 - time)
     weight = time - length - sigma**2 * length / (2 * time)
     return action * (1 - (time - length)) + noise_before * weight, length.sqrt() * sigma
@@ -47,7 +49,7 @@ def transition(
 
 @dataclass(frozen=True)
 class Chain:
-    """A decision, [B, ...]: the action, and the scored step with what stood before it and behind it."""
+    """Decisions [B, ...]: the actions, the scored steps, and the chunks before and after the scored steps."""
 
     action: torch.Tensor
     before: torch.Tensor
@@ -64,8 +66,11 @@ class Chain:
 
 
 class FlowPoints(UnequalPoints):
-    """Points that take a chunk of n moves at once, and move by their sum over the root of n, so that noise of
-    one size moves them as far whatever n is; actions are `Chain.packed`."""
+    """Points that take a chunk of n moves at once; actions are `Chain.packed`.
+
+    A point moves by the sum of the moves over the root of n, so that the effect of noise does not depend on
+    n.
+    """
 
     chunk: ClassVar[int] = 1
     action_dim = 3 * 2 + 1
@@ -77,16 +82,16 @@ class FlowPoints(UnequalPoints):
 
 
 class ManyFlowPoints(FlowPoints):
-    """A chunk of 5 moves, 10 dimensions."""
+    """Points with chunks of 5 moves, 10 dimensions."""
 
     chunk = 5
     action_dim = 3 * 2 * 5 + 1
 
 
 class FlowPolicy(GaussianPolicy):
-    """A velocity field of a few layers, of a state, a time and a noisy chunk."""
+    """A flow-matching policy; a small network maps a state, a time and a noisy chunk to a velocity."""
 
-    scored = Scored(steps=STEPS)
+    scored = Scored(steps=DENOISE_STEPS)
 
     def __init__(self, *, state_dim: int, action_dim: int, hidden: int) -> None:
         dimensions = (action_dim - 1) // 3
@@ -96,7 +101,7 @@ class FlowPolicy(GaussianPolicy):
         del self.actor_logstd
 
     def velocity(self, states: torch.Tensor, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        """Of chunks [B, D] at times [B]; it leads from an action, at time 0, to noise."""
+        """Return the velocity of chunks [B, D] at times [B], from the action, at time 0, towards noise."""
         seen = torch.cat([states, time[:, None], x], dim=1)
         found: torch.Tensor = self.actor_mean(self.backbone(seen))
         return found
@@ -104,16 +109,19 @@ class FlowPolicy(GaussianPolicy):
     def step(
         self, states: torch.Tensor, x: torch.Tensor, number: torch.Tensor, noisy: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of one denoise step of every sample."""
-        return transition(x, self.velocity(states, x, 1 - number / STEPS), number, noisy=noisy)
+        """Return mean and deviation of denoise step `number` of every sample."""
+        return transition(x, self.velocity(states, x, 1 - number / DENOISE_STEPS), number, noisy=noisy)
 
     def sample(self, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """`Chain.packed` of a decision; of `noise` the first 2 D + 1 are used."""
+        """Return `Chain.packed` of a decision.
+
+        Of `noise`, D columns are the first chunk, D the noise of the scored step; the last draws that step.
+        """
         dimensions = (noise.shape[1] - 1) // 3
         x, shock = noise[:, :dimensions], noise[:, dimensions : 2 * dimensions]
-        drawn = (torch.special.ndtr(noise[:, -1]) * STEPS).long().clamp(max=STEPS - 1)
+        drawn = (torch.special.ndtr(noise[:, -1]) * DENOISE_STEPS).long().clamp(max=DENOISE_STEPS - 1)
         before = behind = x
-        for number in range(STEPS):
+        for number in range(DENOISE_STEPS):
             at = torch.full_like(drawn, number)
             mean, deviation = self.step(states, x, at, drawn == number)
             following = mean + deviation * shock
@@ -133,7 +141,7 @@ class FlowPolicy(GaussianPolicy):
 
 
 def matching(policy: ActorCritic, states: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
-    """The loss of flow matching towards chunks of the expert's move again and again."""
+    """Return the flow-matching loss towards chunks that repeat the expert's move."""
     assert isinstance(policy, FlowPolicy)
     dimensions = policy.actor_mean.out_features
     chunk = dimensions // moves.shape[1]
@@ -143,5 +151,5 @@ def matching(policy: ActorCritic, states: torch.Tensor, moves: torch.Tensor) -> 
     return (policy.velocity(states, x, time) - (noise - actions)).square().mean()
 
 
-FEW = Toy(FlowPoints, FlowPolicy, matching, learning_rate=1e-3)
-MANY = Toy(ManyFlowPoints, FlowPolicy, matching, learning_rate=1e-3)
+FEW_TOY = Toy(FlowPoints, FlowPolicy, matching, learning_rate=1e-3)
+MANY_TOY = Toy(ManyFlowPoints, FlowPolicy, matching, learning_rate=1e-3)

@@ -1,8 +1,7 @@
-"""RLinf's FSDP1 where there is no accelerator: an extension module of its workers, by `RLINF_EXT_MODULE`.
+"""An extension module of RLinf's workers (`RLINF_EXT_MODULE`) that runs FSDP1 without an accelerator.
 
-RLinf names the device of FSDP1 by a number, which torch takes for that of an accelerator, and has rank 0
-broadcast its weights between accelerators. On a CPU the device has to be named, and ranks draw the same
-weights.
+RLinf gives FSDP1 its device as a number, which torch takes for an accelerator, and lets rank 0 broadcast its
+weights between accelerators. On a CPU the device needs its name, and all ranks draw the same weights.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from rlinf.hybrid_engines.fsdp.strategy import fsdp
 
 
 class OnCpu(fsdp.FSDP):
-    """FSDP1 on the CPU, whatever device is asked for."""
+    """FSDP1 on the CPU, whatever the device argument."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(
@@ -23,5 +22,5 @@ class OnCpu(fsdp.FSDP):
 
 
 def register() -> None:
-    """What RLinf calls in every worker."""
+    """Install the class; RLinf calls this function in every worker."""
     fsdp.FSDP = OnCpu

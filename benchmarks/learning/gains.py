@@ -1,18 +1,18 @@
-"""What asynchronous runs learned of what synchronous ones learned, setting by setting.
+"""Compare the learning of asynchronous and synchronous runs, setting by setting.
 
-Read after the runs, in the place of the preregistered area and final success: an area contains what the
-policy could do already, which no way to train can lose. The measure is the area above the start, the success
-of the first batch of the synchronous run of a seed. A setting has one value per seed, asynchronous minus
-synchronous, as a share of the synchronous mean; and of it two things may be claimed:
+This measure was chosen after the runs, in place of the preregistered area and final success: an area contains
+the success of the starting policy, which no way to train can lose. The measure is the area above the start,
+where the start is the success of the first batch of the seed's synchronous run. A setting has one value per
+seed, asynchronous minus synchronous, as a share of the synchronous mean. Two claims are possible:
 
     less       a two-sided paired t-test finds a difference
-    the same   two one-sided tests (TOST) find that it is within the margin
+    the same   two one-sided tests (TOST) find that the difference is within the margin
 
-each by Holm at 5 % over all complete settings of its group: the toy, the pair of tasks of unequal speed, the
-single tasks under RLinf. A setting that would be less or more by itself, and is not by Holm, is told as that;
-one of which nothing holds is not told on a page, as its seeds were too few. Beside it stands the difference
-to the synchronous curve moved by the lag, which is what the delay does not explain; it has an interval and no
-verdict.
+Both are tested by Holm at 5 % over all complete settings of a group: the toy, the pair of tasks of unequal
+speed, the single tasks under RLinf. A setting that is less or more by its own test, but not by Holm, is
+reported as "before Holm". A setting without a claim is not shown on a page, as its seeds were too few. A
+further column has the difference to the synchronous curve moved by the lag, the part that the delay does not
+explain, with an interval and without a verdict.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning import tables
-from benchmarks.learning.preregistration import SIDES, Preregistration, Setting
+from benchmarks.learning.preregistration import SIDE_NAMES, Preregistration, Setting
 from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.verdicts import Row, rows
 
-GROUPS = ("a toy", "two tasks of unequal speed", "single tasks under RLinf")
+GROUP_NAMES = ("a toy", "two tasks of unequal speed", "single tasks under RLinf")
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What is known of one complete setting."""
+    """The tests and claims of one complete setting."""
 
     row: Row
     total: Tost
-    """Against the synchronous runs."""
+    """Asynchronous minus synchronous runs."""
     beyond_delay: Tost
-    """Against the synchronous curves, moved by the lag."""
+    """Asynchronous runs minus the synchronous curves moved by the lag."""
     differs: bool
     same: bool
 
@@ -49,7 +49,7 @@ class Gain:
 
     @property
     def claim(self) -> str:
-        """The words for it; empty where nothing is claimed."""
+        """The words of the claim; empty without one."""
         low, high = self.total.ci_low or 0.0, self.total.ci_high or 0.0
         words = []
         if self.differs or low > 0 or high < 0:
@@ -59,7 +59,7 @@ class Gain:
         return ", ".join(words)
 
     def as_json(self) -> dict[str, Any]:
-        """A row of gains.json."""
+        """Return a row of gains.json."""
         return {
             "setting": self.row.setting.name,
             "host": self.row.setting.host,
@@ -73,18 +73,18 @@ class Gain:
 
 
 def group_of(setting: Setting) -> str:
-    """The settings that are tested together."""
+    """Return the name of the setting's group; the settings of a group are tested together."""
     if setting.host == "rlinf":
-        return GROUPS[2]
-    return GROUPS[0] if setting.task.startswith("points") else GROUPS[1]
+        return GROUP_NAMES[2]
+    return GROUP_NAMES[0] if setting.task.startswith("points") else GROUP_NAMES[1]
 
 
 def gains(stated: Preregistration) -> list[Gain]:
-    """Of every complete setting, in the order of the file."""
+    """Return the gain of every complete setting, in the order of the preregistration."""
     complete = [row for row in rows(stated) if row.complete and len(row.seeds) > 1]
     tests = [_tests(row, stated.statistic["margin"]) for row in complete]
     claims: dict[int, tuple[bool, bool]] = {}
-    for group in GROUPS:
+    for group in GROUP_NAMES:
         places = [place for place, row in enumerate(complete) if group_of(row.setting) == group]
         differs = holm([tests[place][0].p_difference or 0.0 for place in places])
         same = holm([tests[place][0].p_value or 0.0 for place in places])
@@ -96,20 +96,20 @@ def gains(stated: Preregistration) -> list[Gain]:
 
 
 def _tests(row: Row, margin: float) -> tuple[Tost, Tost]:
-    curves, others = (list(row.setting.success(side, row.seeds).values()) for side in SIDES)
+    curves, others = (list(row.setting.success(side, row.seeds).values()) for side in SIDE_NAMES)
     later = [moved(curve, row.setting.lag) for curve in curves]
     sync, delayed, other = learned(curves, later, others)
     return tost_paired(sync, other, margin), tost_paired(delayed, other, margin)
 
 
 def numbers(test: Tost, prefix: str) -> dict[str, float]:
-    """A difference and its interval, under keys that begin with `prefix`."""
+    """Return a difference and its interval, with keys that begin with `prefix`."""
     values = {"difference": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
     return {f"{prefix}{name}": round(float(value or 0.0), 5) for name, value in values.items()}
 
 
 def write(found: Sequence[Gain]) -> list[Path]:
-    """gains.json, and gains.md with every complete setting."""
+    """Write gains.json, and gains.md with every complete setting."""
     return [
         tables.write("gains.json", json.dumps([gain.as_json() for gain in found], indent=1) + "\n"),
         tables.write(
@@ -123,7 +123,7 @@ def write(found: Sequence[Gain]) -> list[Path]:
 
 
 def table(found: Sequence[Gain]) -> str:
-    """One line per setting."""
+    """Return a Markdown table with a line per setting."""
     lines = [
         [
             gain.row.setting.name,
@@ -142,11 +142,11 @@ def table(found: Sequence[Gain]) -> str:
 
 
 def page(found: Sequence[Gain]) -> str:
-    """The settings of which something is claimed, and how many there are of the others."""
+    """Return the table of the settings with a claim, and the numbers of claims and settings of each group."""
     told = [gain for gain in found if gain.claim]
     counts: Mapping[str, tuple[int, int]] = {
         group: (sum(gain.group == group for gain in told), sum(gain.group == group for gain in found))
-        for group in GROUPS
+        for group in GROUP_NAMES
     }
     said = "; ".join(f"{group}, {some} of {every}" for group, (some, every) in counts.items())
     return f"Settings of which something is claimed: {said}.\n\n{table(told)}"

@@ -1,4 +1,4 @@
-"""A cell on the local host: all loops in one process, simulators in child processes."""
+"""A run on the local host: all loops in one process, simulators in child processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.learning.cells import ACTION_REPEAT, ENVS, HORIZON, RECIPES, Cell, Curve, write
+from benchmarks.learning.cells import (
+    ACTION_REPEAT,
+    ENV_COUNT,
+    HORIZON_DECISIONS,
+    RECIPE_BY_ALGORITHM,
+    Cell,
+    Curve,
+    write,
+)
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
@@ -15,24 +23,24 @@ from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 
 WARM_STARTS = Path("runs/warm_starts")
-"""Shared with RLinf's runs: both hosts start from the same clones."""
+"""Folder of cloned starting policies, shared with RLinf's runs: both hosts start from the same ones."""
 
 
 def settings_of(cell: Cell) -> LocalSettings:
-    """The settings that mean what the cell's config means in RLinf."""
+    """Return the local settings that correspond to the cell's config in RLinf."""
     return LocalSettings(
         algorithm=cell.algorithm,
         asynchrony=AsyncConfig.from_mapping(cell.asynchrony),
-        total_envs=ENVS,
-        horizon=HORIZON,
+        total_envs=ENV_COUNT,
+        horizon=HORIZON_DECISIONS,
         batches=cell.batches,
         global_batch_size=160,
         micro_batch_size=160,
         seed=cell.seed,
-        # RLinf's, so that the two hosts train by the same loss.
+        # RLinf's choices, so that both hosts train by the same loss.
         horizon_ends=True,
         weighting="episode",
-        **RECIPES[cell.algorithm],
+        **RECIPE_BY_ALGORITHM[cell.algorithm],
     )
 
 
@@ -41,7 +49,7 @@ def run(cell: Cell) -> None:
     torch.set_num_threads(1)
     settings = settings_of(cell)
     start = warm_start(WarmStart(task_name=cell.task, seed=cell.seed), WARM_STARTS)
-    task = TaskSettings(cell.task, max_episode_steps=HORIZON, action_repeat=ACTION_REPEAT)
+    task = TaskSettings(cell.task, max_episode_steps=HORIZON_DECISIONS, action_repeat=ACTION_REPEAT)
     environments = metaworld(
         task,
         obs_stats=start.obs_stats_path,

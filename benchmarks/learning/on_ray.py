@@ -1,4 +1,4 @@
-"""A run on RLinf or veRL: the real command on a Ray cluster; without levels RLinf's stock workers."""
+"""A run of `rlinf-async train` under RLinf or veRL, on a Ray cluster; without levels, RLinf's own workers."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from typing import Any
 import torch
 
 from benchmarks.learning.cells import ENV_STEPS_PER_BATCH, Cell, Curve, store, write
-from benchmarks.learning.preregistration import STEPS, Setting, Side, load
+from benchmarks.learning.preregistration import OPTIMIZER_STEPS, Setting, Side, load
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.observe.run_dir import RunDir
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 DEADLINE_S = 4 * 3600.0
-CONFIGS = {"rlinf": "metaworld_{}_mlp", "verl": "verl_metaworld_{}_mlp"}
-"""The config of each host, by algorithm."""
+CONFIG_BY_HOST = {"rlinf": "metaworld_{}_mlp", "verl": "verl_metaworld_{}_mlp"}
+"""The config's name of each host, with a place for the algorithm."""
 
 
 def run_cell(cell: Cell) -> None:
     """Train the cell and write its curve.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
-    directory = RUNS / cell.name
+    directory = RUNS_FOLDER / cell.name
     overrides = [
         f"env.train.task_name={cell.task}",
         *SIDES_BY_HOST[cell.host].run(directory=directory, steps=cell.batches, seed=cell.seed),
         f"warm_start.seed={cell.seed}",
         *flat("async", cell.asynchrony),
     ]
-    train(directory, ["-n", CONFIGS[cell.host].format(cell.algorithm), *overrides])
+    train(directory, ["-n", CONFIG_BY_HOST[cell.host].format(cell.algorithm), *overrides])
     facts = RunDir(directory).read(RunDir(directory).facts)
     seen = {"trajectories": trajectories(directory), "versions": facts.get("versions")}
     write(cell, _curve(directory, cell), seen)
 
 
 def flat(prefix: str, block: Any) -> list[str]:
-    """The overrides of a block of a config, one for each of its leaves."""
+    """Return the overrides of a config block, one for each leaf."""
     if not isinstance(block, dict):
         return [f"{prefix}={json.dumps(block)}"]
     return [line for key, value in block.items() for line in flat(f"{prefix}.{key}", value)]
 
 
 def _curve(directory: Path, cell: Cell) -> Curve:
-    """Return the curve from our own metrics under veRL, and from TensorBoard, which stock RLinf writes, too.
+    """Read the curve: under veRL from our metrics, on RLinf from TensorBoard, which stock RLinf writes, too.
 
     Raises:
         RuntimeError: steps are missing.
@@ -81,14 +81,17 @@ def train(
     program: Sequence[str] = ("rlinf_async.cli", "train"),
     environment: Mapping[str, str] = OWN_CLUSTER,
 ) -> None:
-    """Run `program`, a module and its first argument, with `arguments`, by which it logs into `directory`.
+    """Run a program in the emptied `directory`; its output goes to `output.log` there.
 
-    `environment` is what its environment has beside that of this process.
+    Args:
+        directory: also the folder that `arguments` name for the program's logs.
+        program: a module and its first arguments.
+        environment: variables in addition to those of this process.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
-    shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has logged would be read as well
+    shutil.rmtree(directory, ignore_errors=True)  # or logs of an earlier attempt would be read as well
     directory.mkdir(parents=True)
     log = directory / "output.log"
     command = [sys.executable, "-m", *program, *arguments]
@@ -98,7 +101,7 @@ def train(
 
 
 def trajectories(directory: Path) -> Any:
-    """What became of a run's trajectories; None for stock RLinf, which does not count them."""
+    """Return the ledger of a run's trajectories; None for stock RLinf, which does not count them."""
     records = RunDir(directory)
     return records.read(records.summary).get("trajectories")
 
@@ -106,30 +109,32 @@ def trajectories(directory: Path) -> Any:
 EXT_MODULE = "RLINF_EXT_MODULE"
 FSDP1_ON_CPU = "benchmarks.learning.fsdp1_on_cpu"
 SLOW_METAWORLD = "benchmarks.learning.slow_metaworld"
-BATCHES = 30
-LR = {1: 3e-4, 4: 2e-4}
-"""By update epochs."""
-SAMPLES = {"states": 32 * 20, "pictures": 8 * 4}
-"""In a batch of the packaged configs."""
+BATCH_COUNT = 30
+LEARNING_RATES = {1: 3e-4, 4: 2e-4}
+"""Learning rates by number of update epochs."""
+SAMPLES_PER_BATCH = {"states": 32 * 20, "pictures": 8 * 4}
+"""Samples of a batch in the packaged configs, by kind of observation."""
 
 
 def run_setting(setting: Setting, side: Side, seed: int) -> None:
     """Train one run of a setting and write its result.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
     result = {"run": load().record(setting, side, seed), **curves(setting, side, seed)}
     store(setting.path(side, seed), result)
 
 
 def curves(setting: Setting, side: Side, seed: int, *overrides: str) -> dict[str, Any]:
-    """What one run of a setting logged, by batch; of several overrides of a key the last counts.
+    """Make one run of a setting, and return its curves, with a value for each batch.
+
+    `overrides` come last, and so win over the setting's own.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
-    directory = RUNS / f"{setting.name}-{side}-seed{seed}"
+    directory = RUNS_FOLDER / f"{setting.name}-{side}-seed{seed}"
     environment = dict(OWN_CLUSTER)
     if "decision_seconds" in setting.given:
         environment[EXT_MODULE] = SLOW_METAWORLD
@@ -141,22 +146,22 @@ def curves(setting: Setting, side: Side, seed: int, *overrides: str) -> dict[str
 
 
 def arguments(setting: Setting, side: Side, seed: int, directory: Path) -> list[str]:
-    """The config and its overrides."""
+    """Return the arguments of a run: the config and its overrides."""
     given = setting.given
     pictures = _pictures(setting)
     config = "metaworld_ppo_vla" if pictures else f"metaworld_{setting.algorithm}_mlp"
     overrides = [
         f"env.train.task_name={setting.task}",
         f"env.train.auto_reset={str(given['auto_reset']).lower()}",
-        *SIDES_BY_HOST["rlinf"].run(directory=directory, steps=BATCHES, seed=seed),
-        f"actor.optim.lr={LR[given['update_epoch']]}",
+        *SIDES_BY_HOST["rlinf"].run(directory=directory, steps=BATCH_COUNT, seed=seed),
+        f"actor.optim.lr={LEARNING_RATES[given['update_epoch']]}",
         f"actor.fsdp_config.strategy={given['strategy']}",
         f"algorithm.update_epoch={given['update_epoch']}",
     ]
-    samples = SAMPLES["pictures" if pictures else "states"]
+    samples = SAMPLES_PER_BATCH["pictures" if pictures else "states"]
     if pictures:
         overrides += [
-            f"actor.{size}={samples // STEPS}" for size in ("micro_batch_size", "global_batch_size")
+            f"actor.{size}={samples // OPTIMIZER_STEPS}" for size in ("micro_batch_size", "global_batch_size")
         ]
     else:
         overrides += ["warm_start.lowest_success=0.4", "warm_start.highest_success=0.6"]
@@ -182,13 +187,13 @@ def _pictures(setting: Setting) -> bool:
 
 
 def _curves(directory: Path, success: str) -> dict[str, Any]:
-    """From TensorBoard, which stock RLinf writes, too; `success` is the tag of what is to be learnt."""
+    """Read a run's curves from TensorBoard, as stock RLinf has no metrics.jsonl; `success` is a tag."""
     scalars = read_scalars(directory)
 
     def curve(*tags: str) -> list[float]:
-        """The first of `tags` that was logged."""
+        """Return the values of the first of `tags` that was logged; zeros without any."""
         values = next((scalars[tag] for tag in tags if tag in scalars), None)
-        return [0.0] * BATCHES if values is None else [round(value, 4) for value in values.values()]
+        return [0.0] * BATCH_COUNT if values is None else [round(value, 4) for value in values.values()]
 
     return {
         "success": curve(success),

@@ -1,6 +1,6 @@
 """RLinf's pi0 class at tiny sizes by PPO, in RLinf's synchronous loop and in `full`: success over seconds.
 
-`python -m benchmarks.learning.pi0` makes what is missing, by turns on one machine, and writes the page;
+`python -m benchmarks.learning.pi0` makes the missing runs, by turns on one machine, and writes the page;
 `--report` only writes the page. Runs are those of `make demo-vla` (config `metaworld_ppo_pi0`, 60 batches of
 64 episodes), where openpi is installed.
 
@@ -37,26 +37,26 @@ from scipy import stats
 
 from benchmarks.learning import cells, plots, tables
 from benchmarks.learning.campaign import by_seed, origin
-from benchmarks.learning.on_ray import RUNS, train
-from benchmarks.learning.peers import PROGRAM, PeerCurve, read_async_ppo
+from benchmarks.learning.on_ray import RUNS_FOLDER, train
+from benchmarks.learning.peers import ASYNC_PPO_PROGRAM, PeerCurve, read_async_ppo
 from benchmarks.learning.statistics import holm, learned, moved, tost_paired
 from rlinf_async.lab.bench.sides import ASYNC_PPO
 from rlinf_async.lab.sweep.steps import read_scalars
 
-CONFIG = "metaworld_ppo_pi0"
-RAW = cells.RESULTS / "pi0.jsonl"
-SEEDS = range(10, 20)
-SIDES = {"off": "synchronous", "full": "asynchronous"}
-"""The modes that are compared, as `plots` names them."""
-PEER = "async-ppo"
-PEER_SEEDS = SEEDS[:5]
+CONFIG_NAME = "metaworld_ppo_pi0"
+ROWS_FILE = cells.RESULTS_FOLDER / "pi0.jsonl"
+PLANNED_SEEDS = range(10, 20)
+SIDE_BY_MODE = {"off": "synchronous", "full": "asynchronous"}
+"""The compared modes, with their names in `plots`."""
+PEER_MODE = "async-ppo"
+PEER_SEEDS = PLANNED_SEEDS[:5]
 PEER_UPDATES = 100
-LEVEL = 0.8
-MARGIN = 0.05
+SUCCESS_LEVEL = 0.8
+EQUIVALENCE_MARGIN = 0.05
 FEWEST_PAIRS = 5
 
 Curve = dict[str, Any]
-"""`success` and `seconds` since training began, after every batch; of `PEER` also which were `fresh`."""
+"""`success`, and `seconds` since training began, after every batch; for `PEER_MODE` also `fresh` flags."""
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,26 @@ class Run:
     mode: str
 
 
-def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
-    """All runs, in their order: the modes of a pair take turns at being first."""
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order; the modes of a pair take turns at being first."""
     for seed in seeds:
-        yield from (Run(seed, mode) for mode in (SIDES if seed % 2 else reversed(SIDES)))
-    yield from (Run(seed, PEER) for seed in PEER_SEEDS if seed in seeds)
+        yield from (Run(seed, mode) for mode in (SIDE_BY_MODE if seed % 2 else reversed(SIDE_BY_MODE)))
+    yield from (Run(seed, PEER_MODE) for seed in PEER_SEEDS if seed in seeds)
 
 
 def trained(run: Run) -> dict[str, Any]:
-    """Train one run.
+    """Train one run, and return its row.
 
     Raises:
-        RuntimeError: the run failed; the end of its output.
+        RuntimeError: the run failed; the message has the end of its output.
     """
-    directory = (RUNS / f"pi0-{run.mode}-seed{run.seed}").absolute()
+    directory = (RUNS_FOLDER / f"pi0-{run.mode}-seed{run.seed}").absolute()
     own = [f"actor.seed={run.seed}", f"runner.logger.log_path={directory}"]
-    if run.mode == PEER:
+    if run.mode == PEER_MODE:
         updates = f"runner.max_epochs={PEER_UPDATES}"
-        train(directory, [CONFIG, *own, *ASYNC_PPO, updates], program=PROGRAM)
+        train(directory, [CONFIG_NAME, *own, *ASYNC_PPO, updates], program=ASYNC_PPO_PROGRAM)
         return {**vars(run), **vars(read_async_ppo(read_scalars(directory)))}
-    train(directory, ["-n", CONFIG, f"async.mode={run.mode}", *own])
+    train(directory, ["-n", CONFIG_NAME, f"async.mode={run.mode}", *own])
     return {**vars(run), **_read(directory)}
 
 
@@ -101,15 +101,15 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def pairs(rows: Mapping[Run, Curve]) -> dict[int, Mapping[str, Curve]]:
-    """The curves of seeds that have both modes, by mode."""
+    """Return the curves of the seeds with both modes, by seed and mode."""
     curves: dict[int, dict[str, Curve]] = {}
     for run in sorted(rows, key=lambda run: run.seed):
         curves.setdefault(run.seed, {})[run.mode] = rows[run]
-    return {seed: by_mode for seed, by_mode in curves.items() if by_mode.keys() >= SIDES.keys()}
+    return {seed: by_mode for seed, by_mode in curves.items() if by_mode.keys() >= SIDE_BY_MODE.keys()}
 
 
 def seconds_to_level(curve: Curve) -> float | None:
-    return _peer_curve(curve).seconds_to(LEVEL)
+    return _peer_curve(curve).seconds_to(SUCCESS_LEVEL)
 
 
 def _peer_curve(curve: Curve) -> PeerCurve:
@@ -121,27 +121,27 @@ def _peer_curve(curve: Curve) -> PeerCurve:
 
 
 def report(rows: Mapping[Run, Curve]) -> str:
-    """What the pairs show, as Markdown."""
+    """Return the page with its Markdown table and the results of the tests."""
     found = pairs(rows)
     head = [
         "seed",
-        *(f"{mode}: seconds to {LEVEL:.0%}" for mode in (*SIDES, PEER)),
-        *(f"{mode}: {what}" for what in ("seconds in all", "last ten") for mode in SIDES),
+        *(f"{mode}: seconds to {SUCCESS_LEVEL:.0%}" for mode in (*SIDE_BY_MODE, PEER_MODE)),
+        *(f"{mode}: {what}" for what in ("seconds in all", "last ten") for mode in SIDE_BY_MODE),
     ]
     lines = [
         [
             str(seed),
-            *(tables.number(seconds_to_level(both[mode]), 0) for mode in SIDES),
-            tables.number(seconds_to_level(both[PEER]), 0) if PEER in both else "",
-            *(tables.number(both[mode]["seconds"][-1], 0) for mode in SIDES),
-            *(tables.percent(float(np.mean(both[mode]["success"][-10:]))) for mode in SIDES),
+            *(tables.number(seconds_to_level(both[mode]), 0) for mode in SIDE_BY_MODE),
+            tables.number(seconds_to_level(both[PEER_MODE]), 0) if PEER_MODE in both else "",
+            *(tables.number(both[mode]["seconds"][-1], 0) for mode in SIDE_BY_MODE),
+            *(tables.percent(float(np.mean(both[mode]["success"][-10:]))) for mode in SIDE_BY_MODE),
         ]
         for seed, both in found.items()
     ]
     return "\n".join(
         [
             "# RLinf's pi0 class at tiny sizes, by PPO, in RLinf's loop and in `full`\n",
-            f"{origin(RAW)}, written before the first run.\n",
+            f"{origin(ROWS_FILE)}, written before the first run.\n",
             tables.markdown(head, lines),
             *claims(found),
         ]
@@ -149,15 +149,16 @@ def report(rows: Mapping[Run, Curve]) -> str:
 
 
 def claims(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
-    """The tests of the plan, in words; of one pair there is none."""
+    """Return the results of the plan's tests in words; none with fewer than two pairs."""
     if len(found) < 2:
         return []
-    few = f"{len(found)} of {len(SEEDS)} pairs, with fewer than {FEWEST_PAIRS} of which nothing is claimed.\n"
+    pairs_there = f"{len(found)} of {len(PLANNED_SEEDS)} pairs"
+    few = f"{pairs_there}, with fewer than {FEWEST_PAIRS} of which nothing is claimed.\n"
     return [*([few] if len(found) < FEWEST_PAIRS else []), *speeds(found), learning(found)]
 
 
 def speeds(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
-    """The tests of the seconds to the level: against RLinf's loop, and against its asynchronous PPO."""
+    """Test the seconds to the success level against RLinf's loop, and against its asynchronous PPO."""
     ratios = {
         other: {
             seed: math.log(full / before)
@@ -166,7 +167,7 @@ def speeds(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
             and (before := seconds_to_level(curves[other]))
             and (full := seconds_to_level(curves["full"]))
         }
-        for other in ("off", PEER)
+        for other in ("off", PEER_MODE)
     }
     ratios = {other: logs for other, logs in ratios.items() if len(logs) > 1}
     p_values = [
@@ -178,8 +179,8 @@ def speeds(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
         test = tost_paired([0.0] * len(logs), list(logs.values()), math.inf)
         low, middle, high = np.exp(np.array([test.ci_low, test.difference, test.ci_high], float))
         lines.append(
-            f"**Speed.** Seconds to {LEVEL:.0%}, `full` over `{other}`: {middle:.2f}, geometric mean of "
-            f"{len(logs)}, with a 90 % interval of {low:.2f} to {high:.2f}; p = {p:.4f} of the test "
+            f"**Speed.** Seconds to {SUCCESS_LEVEL:.0%}, `full` over `{other}`: {middle:.2f}, geometric mean "
+            f"of {len(logs)}, with a 90 % interval of {low:.2f} to {high:.2f}; p = {p:.4f} of the test "
             f"that it is below 1, which Holm {'keeps' if kept else 'does not keep'}"
             + (f"; seeds without both: {', '.join(never)}" if never else "")
             + ".\n"
@@ -188,28 +189,28 @@ def speeds(found: Mapping[int, Mapping[str, Curve]]) -> list[str]:
 
 
 def learning(found: Mapping[int, Mapping[str, Curve]]) -> str:
-    """The test of what was learned, as shares of what `off` learned."""
-    curves, others = ([both[mode]["success"] for both in found.values()] for mode in SIDES)
+    """Test the learning of `full`, as a share of the learning of `off`."""
+    curves, others = ([both[mode]["success"] for both in found.values()] for mode in SIDE_BY_MODE)
     off, later, full = learned(curves, [moved(curve, 1) for curve in curves], others)
-    total, beyond = (tost_paired(before, full, MARGIN) for before in (off, later))
+    total, beyond = (tost_paired(before, full, EQUIVALENCE_MARGIN) for before in (off, later))
     verdict = "the same" if total.equivalent else "not shown to be the same"
     return (
         f"**Learning.** `full` minus `off`, as a share of what `off` learned: {tables.share(total)}, "
-        f"{verdict} within {MARGIN:.0%}; minus `off` a batch later: {tables.share(beyond)}.\n"
+        f"{verdict} within {EQUIVALENCE_MARGIN:.0%}; minus `off` a batch later: {tables.share(beyond)}.\n"
     )
 
 
 def draw(found: Mapping[int, Mapping[str, Curve]]) -> None:
     """Write pi0.png."""
-    sides = {**SIDES, PEER: PEER}
+    sides = {**SIDE_BY_MODE, PEER_MODE: PEER_MODE}
     curves = {
         side: {seed: _peer_curve(curves[mode]) for seed, curves in found.items() if mode in curves}
         for mode, side in sides.items()
     }
     curves = {side: of_side for side, of_side in curves.items() if of_side}
     longest = max((both["off"]["seconds"][-1] for both in found.values()), default=1.0)
-    plots.success_over_seconds(curves, LEVEL, seconds=longest, name="pi0.png")
+    plots.success_over_seconds(curves, SUCCESS_LEVEL, seconds=longest, name="pi0.png")
 
 
 if __name__ == "__main__":
-    draw(pairs(by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)))
+    draw(pairs(by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)))

@@ -32,14 +32,14 @@ from benchmarks.learning import cells, on_ray, tables
 from benchmarks.learning.campaign import by_seed
 from benchmarks.learning.preregistration import Setting, Side, load
 
-RAW = cells.RESULTS / "pictures.jsonl"
-SETTING = "rlinf-press-vla-slow"
-SEEDS = range(5)
-NORMALIZATIONS = {"now": "running", "deferred": "deferred"}
+ROWS_FILE = cells.RESULTS_FOLDER / "pictures.jsonl"
+SETTING_NAME = "rlinf-press-vla-slow"
+PLANNED_SEEDS = range(5)
+NORMALIZATION_BY_ARM = {"now": "running", "deferred": "deferred"}
 """`async.advanced.normalization`, by arm."""
 LARGE_NORM = 90.0
 MOST_IF_CAUSE = 2
-PARTS = {
+PART_BY_ARM = {
     "now": "Normalising all four optimizer steps by the batch before",
     "deferred": "Normalising the first of them by the batch before",
 }
@@ -54,26 +54,26 @@ class Run:
     arm: str = "now"
 
 
-def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
-    """All runs, in their order."""
-    yield from (Run(seed, arm) for arm in NORMALIZATIONS for seed in seeds)
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order."""
+    yield from (Run(seed, arm) for arm in NORMALIZATION_BY_ARM for seed in seeds)
 
 
 def setting() -> Setting:
-    """The setting of which they are."""
-    return load().setting(SETTING)
+    """Return the preregistered setting of all runs."""
+    return load().setting(SETTING_NAME)
 
 
 def trained(run: Run) -> dict[str, Any]:
-    """Train one run."""
-    normalization = f"async.advanced.normalization={NORMALIZATIONS[run.arm]}"
+    """Train one run, and return its row."""
+    normalization = f"async.advanced.normalization={NORMALIZATION_BY_ARM[run.arm]}"
     curves = on_ray.curves(setting(), "asynchronous", run.seed, normalization)
     return {**vars(run), **{name: curves[name] for name in ("success", "gradient_norm", "mean_lag")}}
 
 
 def before(side: Side) -> list[dict[str, Any]]:
-    """The runs that the question is about."""
-    return [setting().result(side, seed) or {} for seed in SEEDS]
+    """Return the results of the setting's earlier runs, of one side."""
+    return [setting().result(side, seed) or {} for seed in PLANNED_SEEDS]
 
 
 def large(found: Sequence[Mapping[str, Any]]) -> int:
@@ -83,14 +83,17 @@ def large(found: Sequence[Mapping[str, Any]]) -> int:
 
 def report(rows: Mapping[Run, Any]) -> str:
     """The table, in markdown."""
-    arms = {arm: [rows[Run(seed, arm)] for seed in SEEDS if Run(seed, arm) in rows] for arm in NORMALIZATIONS}
+    arms = {
+        arm: [rows[Run(seed, arm)] for seed in PLANNED_SEEDS if Run(seed, arm) in rows]
+        for arm in NORMALIZATION_BY_ARM
+    }
     sides = {"synchronous": before("synchronous"), "asynchronous, before": before("asynchronous")}
     lines = []
     for name, found in (sides | {f"asynchronous, {arm}": found for arm, found in arms.items()}).items():
         norms = [norm for one in found for norm in one["gradient_norm"]]
         returns = [np.mean(one["success"][-LAST_BATCHES:]) for one in found]
         counted = f"{large(found)} of {len(norms)}"
-        largest = f"{max(norms):.0f}" if norms else tables.NOTHING
+        largest = f"{max(norms):.0f}" if norms else tables.NO_VALUE
         lines.append([name, str(len(found)), counted, largest, ", ".join(f"{one:.2f}" for one in returns)])
     head = ["runs", "seeds", f"norms above {LARGE_NORM:.0f}", "largest", "mean return at the end, by seed"]
     return (
@@ -99,18 +102,20 @@ def report(rows: Mapping[Run, Any]) -> str:
         "runs; the question and the rule stand in [pictures.py](../pictures.py).\n\n"
         + tables.markdown(head, lines)
         + "\n\n"
-        + "".join(f"* {PARTS[arm]}{verdict(found)}\n" for arm, found in arms.items())
+        + "".join(f"* {PART_BY_ARM[arm]}{verdict(found)}\n" for arm, found in arms.items())
     )
 
 
 def verdict(found: Sequence[Mapping[str, Any]]) -> str:
-    """The end of the sentence that the rule gives of a part without which `found` ran."""
-    if len(found) < len(SEEDS):
-        return f": {len(found)} of {len(SEEDS)} seeds are there; with fewer nothing is claimed."
+    """Return the end of the sentence that the rule gives for the runs `found`, made without a part of level
+    3.
+    """
+    if len(found) < len(PLANNED_SEEDS):
+        return f": {len(found)} of {len(PLANNED_SEEDS)} seeds are there; with fewer nothing is claimed."
     return (
         " was the cause, by the rule." if large(found) <= MOST_IF_CAUSE else " is not shown to be the cause."
     )
 
 
 if __name__ == "__main__":
-    by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)
+    by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from benchmarks.learning.cells import store
-from benchmarks.learning.points import GAUSSIAN, TOKENS_56, PointsStart, points_start
-from benchmarks.learning.preregistration import STEPS, Recipe, Setting, Side, Task, load
+from benchmarks.learning.points import GAUSSIAN_TOY, TOKENS_56, PointsStart, points_start
+from benchmarks.learning.preregistration import OPTIMIZER_STEPS, Recipe, Setting, Side, Task, load
 from benchmarks.learning.virtual_host import BatchSeen, LearnerOf, ServiceTimes, VirtualResult, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
@@ -20,17 +20,17 @@ from rlinf_async.hosts.local.inference import State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
 
-RECOMPUTED = "recomputed"
-"""The anchor of all runs of which nothing else is said."""
-TOYS = {"points": GAUSSIAN, "tokens": TOKENS_56}
-"""By the kind of a task."""
+RECOMPUTED_ANCHOR = "recomputed"
+"""The default anchor of all runs."""
+TOY_BY_KIND = {"points": GAUSSIAN_TOY, "tokens": TOKENS_56}
+"""Toys by the kind of a task."""
 
 
 def run(setting: Setting, side: Side, seed: int) -> None:
     """Train one run of a setting and write its result.
 
     Raises:
-        ValueError: it takes optimizer steps in order of arrival, which this package no longer does.
+        ValueError: the setting takes optimizer steps in order of arrival, which this package no longer does.
     """
     if side == "asynchronous" and setting.in_order_of_arrival:
         raise ValueError(
@@ -57,7 +57,7 @@ def trained(
     *,
     learner_of: LearnerOf = local_learner,
 ) -> dict[str, Any]:
-    """Train one run with this `async` block; its curves, a value for each batch."""
+    """Train one run with the `async` block `block`; return its curves, with a value for each batch."""
     environments, weights = begin(task, recipe, seed)
     result = train(
         settings_of(task, recipe, block, seed),
@@ -71,13 +71,13 @@ def trained(
 
 
 def block_of(setting: Setting, task: Task) -> dict[str, Any]:
-    """The `async` block of a setting: all three levels, and a micro-batch for every piece.
+    """Return the `async` block of a setting: all three levels, and a micro-batch for every piece.
 
-    Where a correction is looked at, it is level 1 alone with a fixed lag.
+    Settings with a correction have level 1 alone, with a fixed lag.
     """
     if setting.correction:
         correction = dict(setting.correction)
-        advanced = {"proximal": RECOMPUTED} | {
+        advanced = {"proximal": RECOMPUTED_ANCHOR} | {
             name: correction.pop(name) for name in ("max_weight", "proximal") if name in correction
         }
         train = {"max_staleness": setting.lag, **correction}
@@ -85,13 +85,13 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
     piece = task.envs // task.shards * task.horizon
     return {
         "mode": "full",
-        "skip": False,  # which came later than these runs
+        "skip": False,  # `async.skip` is newer than these runs
         "train": {"max_staleness": setting.lag},
         "rollout": {"shards": task.shards},
         "advanced": {
             "balance": setting.balance,
             "normalization": "running",
-            "proximal": setting.proximal or RECOMPUTED,
+            "proximal": setting.proximal or RECOMPUTED_ANCHOR,
         },
         "streamer": {"micro_batch_size": piece}
         | {name: value for name, value in setting.streamer.items() if name != "steps"},
@@ -99,8 +99,10 @@ def block_of(setting: Setting, task: Task) -> dict[str, Any]:
 
 
 def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int) -> LocalSettings:
-    """As RLinf trains: horizons end episodes, and every episode weighs the same."""
-    step = task.envs * task.horizon // STEPS
+    """Return local settings that train as RLinf does: horizons end episodes, and every episode weighs the
+    same.
+    """
+    step = task.envs * task.horizon // OPTIMIZER_STEPS
     return LocalSettings(
         algorithm=recipe.algorithm,
         asynchrony=AsyncConfig.from_mapping(block),
@@ -121,12 +123,12 @@ def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int)
 
 
 def policy_of(task: Task) -> type[GaussianPolicy]:
-    """What is trained on a task."""
-    return TOYS[task.kind].policy if task.kind in TOYS else GaussianPolicy
+    """Return the class of the policy that is trained on a task."""
+    return TOY_BY_KIND[task.kind].policy if task.kind in TOY_BY_KIND else GaussianPolicy
 
 
 def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> ServiceTimes:
-    """Of a setting, in units of a rollout of its slowest shard."""
+    """Return the service times of a setting, in units of a rollout of its slowest shard."""
     training = stated["training_share"] if setting.training_share is None else setting.training_share
     return ServiceTimes(
         slowest_decision=1 / task.horizon,
@@ -138,12 +140,12 @@ def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> Se
 
 
 def begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
-    """Environments and the weights to start from, both drawn from the seed."""
+    """Return environments and starting weights, both drawn from the seed."""
     of_env = [task.difficulties[task.of_env(env)] for env in range(task.envs)]
-    if task.kind in TOYS:
-        environments = TOYS[task.kind].environments(of_env, group_size=recipe.group_size, seed=seed)
+    if task.kind in TOY_BY_KIND:
+        environments = TOY_BY_KIND[task.kind].environments(of_env, group_size=recipe.group_size, seed=seed)
         return environments, _points(task, seed)
-    # Meta-World is only needed, and only imported, for its own tasks.
+    # Imported here: only Meta-World's own tasks need Meta-World.
     from benchmarks.learning.simulators import MixedStart, mixed_start, mixed_tasks
 
     low, high = task.start or (0.0, 1.0)
@@ -164,7 +166,7 @@ def _points(task: Task, seed: int) -> State:
     if task.start is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return TOYS[task.kind].fresh_policy(task.hidden).state_dict()
+            return TOY_BY_KIND[task.kind].fresh_policy(task.hidden).state_dict()
     low, high = task.start
     return points_start(
         PointsStart(
@@ -174,7 +176,7 @@ def _points(task: Task, seed: int) -> State:
             hidden=task.hidden,
             lowest_success=low,
             highest_success=high,
-            toy=TOYS[task.kind],
+            toy=TOY_BY_KIND[task.kind],
         )
     )
 
@@ -193,7 +195,7 @@ def _curves(result: VirtualResult, task: Task) -> dict[str, Any]:
 
 
 def success_by_task(batches: Sequence[BatchSeen], task: Task) -> list[list[float]]:
-    """For each task, the success of each batch; a task that is not in a batch keeps the value it had."""
+    """Return each task's success in each batch; a task without episodes in a batch keeps its last value."""
     curves: list[list[float]] = [[] for _ in task.difficulties]
     for seen in batches:
         for number, curve in enumerate(curves):

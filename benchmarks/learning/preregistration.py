@@ -1,4 +1,4 @@
-"""The preregistered experiment, as `preregistration.yaml` states it, and its runs in that order."""
+"""The preregistered experiment of `preregistration.yaml`, and its runs in the order of that file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import yaml
 
 from benchmarks.learning import cells
 
-FILE = Path(__file__).with_name("preregistration.yaml")
+STATED_FILE = Path(__file__).with_name("preregistration.yaml")
 
-STEPS = 4
+OPTIMIZER_STEPS = 4
 """Optimizer steps in one pass over a batch."""
 
 Side = Literal["synchronous", "asynchronous"]
-SIDES: tuple[Side, Side] = ("synchronous", "asynchronous")
+SIDE_NAMES: tuple[Side, Side] = ("synchronous", "asynchronous")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a run of the local host trains."""
+    """The training settings of a run on the local host."""
 
     algorithm: Literal["ppo", "grpo"]
     update_epoch: int
@@ -35,7 +35,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a run of the local host trains on: as many environments of each difficulty."""
+    """The environments of a run on the local host, with equal numbers of each difficulty."""
 
     kind: Literal["points", "tokens", "metaworld"]
     difficulties: tuple[Any, ...]
@@ -44,16 +44,16 @@ class Task:
     horizon: int
     hidden: int
     start: tuple[float, float] | None
-    """The success of the policy that it starts from; None: a fresh one."""
+    """Bounds of the starting policy's success; None for a policy with random parameters."""
 
     def of_env(self, env: int) -> int:
-        """The number of the task that environment `env` has."""
+        """Return the number of the task of environment `env`."""
         return env * len(self.difficulties) // self.envs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One row of the table."""
+    """A setting of the experiment, a row of its table."""
 
     name: str
     host: Literal["local", "rlinf"]
@@ -61,49 +61,49 @@ class Setting:
     algorithm: Literal["ppo", "grpo"]
     seeds: tuple[int, ...]
     lag: int
-    """`max_staleness`; the mean lag that the setting is to have, unless `mean_lag` says another."""
+    """`max_staleness`; also the intended mean lag, unless `mean_lag` is given."""
     mean_lag: float | None = None
     recipe: str | None = None
     balance: str = "exact"
     training_share: float | None = None
-    """Of one epoch on the virtual clock, where it is not that of the service times."""
+    """Training time of one epoch on the virtual clock, in rollouts; None for that of the service times."""
     streamer: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keys of level 3, where they are not those of the plain settings of the local host."""
+    """Keys of level 3 that differ from the plain settings of the local host."""
     proximal: str | None = None
-    """The anchor of level 1, where it is not recomputed."""
+    """The anchor of level 1; None for the recomputed one."""
     correction: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Of level 1 alone at a fixed lag, in the place of all levels."""
+    """The correction of a setting with level 1 alone at a fixed lag; empty for a setting with all levels."""
     given: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What the file says of a setting of RLinf, word for word."""
+    """The entry of an RLinf setting in the file, unchanged."""
 
     @property
     def in_order_of_arrival(self) -> bool:
-        """Whether optimizer steps are cut in order of arrival, as settings of the local host once were."""
+        """True if optimizer steps take pieces in the order of arrival, as the local host once did."""
         streams = self.host == "local" and self.streamer.get("enabled", True) and not self.correction
         return streams and self.streamer.get("steps") != "spread"
 
     @property
     def lag_to_have(self) -> float:
-        """Policy versions between an action and its training, on average."""
+        """The intended mean number of policy versions between an action and its training."""
         return self.lag if self.mean_lag is None else self.mean_lag
 
     @property
     def synchronous(self) -> str:
-        """The name of the runs that it is compared with; settings of one task and recipe share them."""
+        """The name of the setting's synchronous runs; settings of the same task and recipe share them."""
         return f"sync-{self.task}-{self.recipe}" if self.host == "local" else f"sync-{self.name}"
 
     def path(self, side: Side, seed: int) -> Path:
-        """Where a run leaves its result."""
+        """Return the path of a run's result."""
         name = self.name if side == "asynchronous" else self.synchronous
-        return cells.RESULTS / "preregistered" / f"{name}-seed{seed}.json"
+        return cells.RESULTS_FOLDER / "preregistered" / f"{name}-seed{seed}.json"
 
     def result(self, side: Side, seed: int) -> dict[str, Any] | None:
-        """What a run has left; None if it has not been made."""
+        """Return the result of a run; None if there is none."""
         path = self.path(side, seed)
         return json.loads(path.read_text()) if path.exists() else None
 
     def success(self, side: Side, seeds: Iterable[int]) -> dict[int, list[float]]:
-        """The success curves of the runs that have been made, by seed."""
+        """Return the success curves of the runs with a result, by seed."""
         results = {seed: self.result(side, seed) for seed in seeds}
         return {seed: result["success"] for seed, result in results.items() if result is not None}
 
@@ -121,7 +121,7 @@ class Run(NamedTuple):
 
     def run(self) -> None:
         """Train, and write the result."""
-        # Imported here, because both read this file.
+        # Imported here: both modules import this one.
         if self.setting.host == "local":
             from benchmarks.learning.preregistered_run import run
         else:
@@ -130,11 +130,11 @@ class Run(NamedTuple):
 
 
 def missing(settings: Iterable[Setting]) -> list[Run]:
-    """The runs of `settings` that have no result, pair by pair."""
+    """Return the runs of `settings` without a result, pair by pair."""
     runs: dict[Path, Run] = {}
     for setting in settings:
         for seed in setting.seeds:
-            for side in SIDES:
+            for side in SIDE_NAMES:
                 path = setting.path(side, seed)
                 if not path.exists():
                     runs.setdefault(path, Run(setting, side, seed))
@@ -143,7 +143,7 @@ def missing(settings: Iterable[Setting]) -> list[Run]:
 
 @dataclass(frozen=True, kw_only=True)
 class Preregistration:
-    """All of it."""
+    """The content of preregistration.yaml."""
 
     settings: tuple[Setting, ...]
     tasks: Mapping[str, Task]
@@ -160,26 +160,32 @@ class Preregistration:
     verl: Mapping[str, Any]
 
     def setting(self, name: str) -> Setting:
-        """The setting of that name."""
+        """Return the setting of this name."""
         return next(setting for setting in self.settings if setting.name == name)
 
     @property
     def prefixes(self) -> list[str]:
-        """What names of corrections and anchors begin with: of each policy, and of the other recipe."""
+        """The prefixes of the names of correction settings: one for each policy, and one for the other
+        recipe.
+        """
         policies = [policy["prefix"] for policy in self.corrections["policies"].values()]
         return list(dict.fromkeys([*policies, *self.anchors["recipes"]]))
 
     def streamed_share(self, setting: Setting) -> float:
-        """What `setting` is to stream: all but the last piece of every batch, of what is trained at once."""
+        """Return the intended share of samples that `setting` streams.
+
+        All pieces of a batch but the last are streamed; with `steps: spread`, only in the first optimizer
+        step.
+        """
         if not setting.streamer.get("enabled", True):
             return 0.0
         local = setting.host == "local"
         shards = self.tasks[setting.task].shards if local else setting.given["shards"]
-        at_once = 1 / STEPS if setting.streamer.get("steps") == "spread" else 1.0
+        at_once = 1 / OPTIMIZER_STEPS if setting.streamer.get("steps") == "spread" else 1.0
         return float(1 - 1 / shards) * at_once
 
     def record(self, setting: Setting, side: Side, seed: int) -> dict[str, Any]:
-        """What a run is, for its result file: a result counts while this is what the file says."""
+        """Describe a run for its result file; a result counts only while its description matches the file."""
         described: dict[str, Any] = {"side": side, "seed": seed, "host": setting.host, "task": setting.task}
         if setting.host == "local":
             task, recipe = self.tasks[setting.task], self.recipes[setting.recipe or ""]
@@ -204,11 +210,11 @@ class Preregistration:
 
 
 @cache
-def load(path: Path = FILE) -> Preregistration:
+def load(path: Path = STATED_FILE) -> Preregistration:
     """Read the file.
 
     Raises:
-        ValueError: a setting names a task or a recipe that is not there, or two have one name.
+        ValueError: a setting names an unknown task or recipe, or two settings share a name.
     """
     stated = yaml.safe_load(path.read_text())
     tasks = {name: _task(task) for name, task in stated["tasks"].items()}

@@ -1,4 +1,4 @@
-"""The files in `results/`: each is a function of the raw data alone."""
+"""Write the tables in `results/`; each depends on the raw data alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.learning import data, tables
 from benchmarks.learning.cells import Curve
 from benchmarks.learning.data import (
+    EQUIVALENCE_MARGIN,
     HOST_NAMES,
-    LEVEL,
-    MARGIN,
+    SUCCESS_LEVEL,
     Comparison,
     Results,
     compared,
@@ -24,7 +24,7 @@ from benchmarks.learning.data import (
     paired,
 )
 from benchmarks.learning.statistics import (
-    WINDOW,
+    WINDOW_BATCHES,
     area_under_curve,
     delayed,
     env_steps_to,
@@ -33,12 +33,15 @@ from benchmarks.learning.statistics import (
     seconds_to,
 )
 
-AUC = "AUC is the success rate averaged over env steps, that is, over all episodes of a run."
-PAIRS = f"Intervals are of 90 %, of paired differences; the margin is {MARGIN:.0%} of the mean of `off`."
+AUC_SENTENCE = "AUC is the success rate averaged over env steps, that is, over all episodes of a run."
+PAIRS_SENTENCE = (
+    "Intervals are of 90 %, of paired differences; "
+    f"the margin is {EQUIVALENCE_MARGIN:.0%} of the mean of `off`."
+)
 
 
 def equivalence(results: Results) -> list[Path]:
-    """Synchronous training against `full`: JSON for programs, markdown for people."""
+    """Write the comparison of `full` with synchronous training: JSON for programs, Markdown for people."""
     found = comparisons(results)
     rows = [comparison.as_row() for comparison in found]
     gaps = [name for host in ("local", "rlinf") for name in missing(partial(data.equivalence, host), results)]
@@ -47,14 +50,16 @@ def equivalence(results: Results) -> list[Path]:
         tables.write(
             "equivalence.md",
             "# Synchronous training against `full`\n",
-            f"{AUC} Difference is full − sync, over pairs that share seed, cloned start and goals. {PAIRS} "
+            f"{AUC_SENTENCE} Difference is full − sync, over pairs that share seed, cloned start and goals. "
+            f"{PAIRS_SENTENCE} "
             "Equivalent means that the interval lies inside the margin (two one-sided tests, 5 % each).\n",
             _equivalence_table(found),
             _in_words(found),
-            f"## To {LEVEL:.0%} success\n",
-            f"Medians over seeds of when the mean of {WINDOW} batches in a row reaches {LEVEL:.0%}; "
-            f"{tables.NOTHING} where half of the seeds or more do not. Ratios are of the medians, sync / "
-            "full: above 1, `full` is faster. Seconds are those of a machine that other runs share, and "
+            f"## To {SUCCESS_LEVEL:.0%} success\n",
+            f"Medians over seeds of when the mean of {WINDOW_BATCHES} batches in a row reaches "
+            f"{SUCCESS_LEVEL:.0%}; {tables.NO_VALUE} where half of the seeds or more do not. "
+            "Ratios are of the medians, sync / full: above 1, `full` is faster. Seconds are those "
+            "of a machine that other runs share, and "
             "say less than env steps.\n",
             _time_table(found),
             _picture("Success over env steps", "equivalence.png", found),
@@ -91,11 +96,11 @@ def _time_table(found: list[Comparison]) -> str:
     head = "task|algorithm|host|env steps sync|full|ratio|seconds sync|full|ratio|reached sync|full"
     rows = []
     for one in found:
-        if one.host == "both":  # their clocks have nothing in common
+        if one.host == "both":  # seconds of the two hosts are not comparable
             continue
-        steps = one.reduced(lambda curve: env_steps_to(curve, LEVEL), median)
-        seconds = one.reduced(lambda curve: seconds_to(curve, LEVEL), median)
-        reached = one.reduced(lambda curve: env_steps_to(curve, LEVEL) is not None, sum)
+        steps = one.reduced(lambda curve: env_steps_to(curve, SUCCESS_LEVEL), median)
+        seconds = one.reduced(lambda curve: seconds_to(curve, SUCCESS_LEVEL), median)
+        reached = one.reduced(lambda curve: env_steps_to(curve, SUCCESS_LEVEL) is not None, sum)
         rows.append(
             [
                 *_setting(one),
@@ -110,7 +115,7 @@ def _time_table(found: list[Comparison]) -> str:
 
 
 def _in_words(found: list[Comparison]) -> str:
-    """The table's verdicts in sentences."""
+    """Return the verdicts of the table in sentences."""
     parts = []
     for host, where in {"local": "On the local host", "rlinf": "On RLinf", "both": "Together"}.items():
         verdicts: dict[str, list[str]] = {}
@@ -123,7 +128,7 @@ def _in_words(found: list[Comparison]) -> str:
             told = "; ".join(
                 f"{verdict} {len(names)} ({', '.join(names)})" for verdict, names in verdicts.items()
             )
-            share = f"{len(shares)} of {len(data.SETTINGS)} settings with pairs"
+            share = f"{len(shares)} of {len(data.TASKS_AND_ALGORITHMS)} settings with pairs"
             reach = " to ".join(f"{end:+.1%}" for end in sorted({min(shares), max(shares)}))
             parts.append(f"{where}, {share}: {told}; mean differences of {reach} of the synchronous means.")
     if any(one.tost.verdict == "undecided" for one in found):
@@ -134,17 +139,17 @@ def _in_words(found: list[Comparison]) -> str:
 
 
 def staleness(results: Results) -> list[Path]:
-    """Lag by correction, each compared with no lag."""
+    """Write the table of lags and corrections, each compared with lag 0."""
     base = on_press(results, "off")
     rows = []
-    for lag in data.STALENESS:
-        for correction in data.CORRECTIONS if lag else (tables.NOTHING,):
+    for lag in data.STALENESS_LAGS:
+        for correction in data.CORRECTION_NAMES if lag else (tables.NO_VALUE,):
             curves = on_press(results, f"lag{lag}-{correction}" if lag else "off")
             if curves:
                 size, area, final, stale = _figures(curves)
                 worst = tables.percent(min(map(final_success, curves.values())))
                 against = [*_difference(base, curves), _of_delay(base, curves, lag)]
-                comparison = against if lag else [tables.NOTHING] * 3
+                comparison = against if lag else [tables.NO_VALUE] * 3
                 rows.append([str(lag), correction, size, area, *comparison, final, worst, stale])
     head = (
         "lag|correction|seeds|AUC ± sd|to lag 0|90 % interval|of that, delay|final success|worst seed|"
@@ -154,10 +159,11 @@ def staleness(results: Results) -> list[Path]:
         tables.write(
             "staleness.md",
             "# A fixed lag, by correction\n",
-            f"{data.PRESS}, PPO, {data.BATCHES} batches, local host. {AUC} Final success "
-            f"is that of the last {WINDOW} batches; sd and worst are between seeds. Intervals are of 90 %, "
-            "of differences paired by seed. Delay is what the runs of lag 0 would lose if they learnt as "
-            "well, as many batches later as the lag. The mean staleness is over all batches; the first have "
+            f"{data.PRESS_TASK}, PPO, {data.BATCH_COUNT} batches, local host. {AUC_SENTENCE} Final success "
+            f"is that of the last {WINDOW_BATCHES} batches; sd and worst are between seeds. Intervals are of "
+            "90 %, of differences paired by seed. Delay is what the runs of lag 0 would lose if they learnt "
+            "as well, as many batches later as the lag. The mean staleness is over all batches; the "
+            "first have "
             "no policy as old as the lag.\n",
             tables.markdown(head.split("|"), rows),
             _picture("AUC and final success over lag", "staleness.png", rows),
@@ -166,14 +172,14 @@ def staleness(results: Results) -> list[Path]:
     ]
 
 
-REPORTS: dict[str, Callable[[Results], list[Path]]] = {
+REPORT_BY_NAME: dict[str, Callable[[Results], list[Path]]] = {
     "equivalence": equivalence,
     "staleness": staleness,
 }
 
 
 def _figures(curves: Mapping[int, Curve]) -> tuple[str, str, str, str]:
-    """How many curves there are, their area, their final success and their staleness."""
+    """Return the number of curves, their area, final success and staleness."""
     values = list(curves.values())
     return (
         str(len(values)),
@@ -184,12 +190,12 @@ def _figures(curves: Mapping[int, Curve]) -> tuple[str, str, str, str]:
 
 
 def _of_delay(base: Mapping[int, Curve], curves: Mapping[int, Curve], lag: int) -> str:
-    """The part of a difference to `base` that being `lag` batches late explains."""
+    """Return the part of the difference to `base` that a delay of `lag` batches explains."""
     losses = [
         area_under_curve(delayed(base[seed], lag)) - area_under_curve(base[seed])
         for seed in base.keys() & curves.keys()
     ]
-    return tables.signed(float(np.mean(losses))) if losses else tables.NOTHING
+    return tables.signed(float(np.mean(losses))) if losses else tables.NO_VALUE
 
 
 def _staleness(curve: Curve) -> float:
@@ -201,14 +207,14 @@ def _setting(one: Comparison) -> list[str]:
 
 
 def _difference(base: dict[int, Curve], curves: dict[int, Curve]) -> list[str]:
-    """Difference to the base and its interval, over the seeds that both have."""
+    """Return the difference to the base and its interval, over the seeds that both have."""
     pairs = paired(base, curves)
     if not pairs:
-        return [tables.NOTHING] * 2
+        return [tables.NO_VALUE] * 2
     tost = compared(pairs, task="", algorithm="", host="local").tost
     return [tables.signed(tost.difference), tables.interval(tost)]
 
 
 def _picture(shown: str, name: str, rows: Sequence[object]) -> str:
-    """A reference to a picture, which is drawn only where there is something to show."""
+    """Return a reference to a picture; empty without rows, as then no picture is drawn."""
     return f"![{shown}]({name})\n" if rows else ""

@@ -1,10 +1,10 @@
-"""Meta-World tasks side by side in one run, as fast as they can be simulated, and policies to start from.
+"""Fast simulation of several Meta-World tasks in one run, and cloned starting policies for them.
 
-The physics is Meta-World's, step by step. Two things are saved. Within a decision, which holds an action for
-several simulator steps, only the last steps are looked at: an episode is solved when it is at the end of a
-decision, while `MetaWorldBatch` looks at every step. And as in Meta-World's own MT1 benchmark a task has
-`GOALS` fixed goals; the state that a reset leads to is kept of each, because a reset costs as much as thirty
-steps. Starting policies for several tasks at once are cloned from experts.
+The physics is Meta-World's, step by step. Two kinds of work are saved. A decision holds an action for several
+simulator steps, and only the last steps compute observations: success is judged at the end of a decision,
+while `MetaWorldBatch` judges every step. And a task has `GOAL_COUNT` fixed goals, as in Meta-World's own MT1
+benchmark; the state after the reset to each goal is stored, because a reset costs as much as thirty steps.
+Starting policies for several tasks at once are cloned from experts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.lab.demo.warm_start import State, cloning_epochs, search
 
-GOALS = 50
+GOAL_COUNT = 50
 ACTION_REPEAT = 5
 """Simulator steps in a decision."""
 
-_MOVED = ("body_pos", "body_quat", "site_pos", "geom_pos")
-"""What of a model a reset may move."""
+_MOVED_ARRAYS = ("body_pos", "body_quat", "site_pos", "geom_pos")
+"""Arrays of a MuJoCo model that a reset may change."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Snapshot:
 
 @dataclass
 class TaskSimulator:
-    """One simulator of `task`, and what it was like after the reset to each goal that was asked for."""
+    """A simulator of `task`, and snapshots after the resets to the goals used so far."""
 
     task: str
     _snapshots: dict[int, _Snapshot] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class TaskSimulator:
         self._kind = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
     def reset(self, goal: int) -> np.ndarray:
-        """Start an episode of goal number `goal`; the state [39]."""
+        """Start an episode of goal number `goal`; return the state [39]."""
         if goal not in self._snapshots:
             state = reset_simulator(self._env, int(np.random.SeedSequence(goal).generate_state(1)[0]))
             self._snapshots[goal] = self._take(state)
@@ -76,13 +76,13 @@ class TaskSimulator:
         return kept.state.copy()
 
     def decide(self, action: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Hold `action` [4] for one decision; the state [39] after it, and whether the task is solved."""
+        """Hold `action` [4] for one decision; return the next state [39], and True if the task is solved."""
         env = self._env
         for _ in range(ACTION_REPEAT - 2):
             env.set_xyz_action(action[:3])
             env.do_simulation([action[-1], -action[-1]], n_frames=env.frame_skip)
             env.curr_path_length += 1
-        env.step(action)  # a state also holds what was seen a simulator step before
+        env.step(action)  # a state also holds the observation of the previous simulator step
         state, _, _, _, info = env.step(action)
         return state, bool(info["success"])
 
@@ -93,7 +93,7 @@ class TaskSimulator:
         plain = (np.ndarray, np.generic, int, float, tuple)
         return _Snapshot(
             physics=physics,
-            model={name: getattr(env.model, name).copy() for name in _MOVED},
+            model={name: getattr(env.model, name).copy() for name in _MOVED_ARRAYS},
             attributes={
                 name: value.copy() if isinstance(value, np.ndarray) else value
                 for name, value in env.__dict__.items()
@@ -105,15 +105,16 @@ class TaskSimulator:
 
 @cache
 def task_simulator(task: str, number: int) -> TaskSimulator:
-    """Simulator `number` of `task` in this process; resets make one run independent of those before."""
+    """Return simulator `number` of `task` in this process; resets make runs independent of earlier ones."""
     return TaskSimulator(task)
 
 
 class MixedTasks(StateEnvs):
-    """Environments `first` to `first + size` of a run, each with a task of its own, or with that of another.
+    """Environments `first` to `first + size` of a run, with their own tasks, or after `take_on` with those of
+    another shard.
 
-    The k-th episode of an environment has the same goal in whatever shard it is, and so have the members of a
-    group. A reward of 1 is given once, for solving the task.
+    The k-th episode of an environment has the same goal on every shard, and so do the members of a group.
+    Solving the task gives a reward of 1, once.
     """
 
     state_dim = STATE_DIM
@@ -129,7 +130,7 @@ class MixedTasks(StateEnvs):
         seed: int,
         stats: ObservationStats,
     ) -> None:
-        """`tasks`: of each environment of the run."""
+        """`tasks` has the task of each environment of the run."""
         self._tasks, self._group_size = tasks, group_size
         self._numbers = range(first, first + size)
         self._seed, self._stats = seed, stats
@@ -138,7 +139,7 @@ class MixedTasks(StateEnvs):
         self.take_on(first // size, 0)
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
-        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        """Let the next reset begin rollout `rollout` of the environments of shard `seed_offset`."""
         size = len(self._numbers)
         places = range(seed_offset * size, (seed_offset + 1) * size)
         self._simulators = [
@@ -149,7 +150,7 @@ class MixedTasks(StateEnvs):
 
     def begin(self) -> np.ndarray:
         goals = [
-            int(np.random.default_rng((self._seed, group, self._episode)).integers(GOALS))
+            int(np.random.default_rng((self._seed, group, self._episode)).integers(GOAL_COUNT))
             for group in self._groups
         ]
         self._states = np.stack([one.reset(goal) for one, goal in zip(self._simulators, goals, strict=True)])
@@ -166,11 +167,11 @@ class MixedTasks(StateEnvs):
         return self._stats.normalise(self._states), rewards, self._ended.copy()
 
     def close(self) -> None:
-        """The simulators serve the next run."""
+        """Do nothing: the simulators serve the next run of this process."""
 
 
 def mixed_tasks(tasks: Sequence[str], *, group_size: int, seed: int, stats: ObservationStats) -> EnvFactory:
-    """Shards of `MixedTasks`; `tasks`: of each environment of the run."""
+    """Return a factory of `MixedTasks`; `tasks` has the task of each environment of the run."""
 
     def build(first: int, size: int) -> MixedTasks:
         return MixedTasks(tasks, first=first, size=size, group_size=group_size, seed=seed, stats=stats)
@@ -178,15 +179,15 @@ def mixed_tasks(tasks: Sequence[str], *, group_size: int, seed: int, stats: Obse
     return build
 
 
-STARTS = Path("runs/mixed_starts")
+STARTS_FOLDER = Path("runs/mixed_starts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixedStart:
-    """One policy cloned from the experts of `tasks`, until it solves a share of the test episodes.
+    """Settings of a policy that is cloned from the experts of `tasks` up to a share of solved test episodes.
 
-    The share is of all tasks together, of sampled actions, and lies between `lowest_success` and
-    `highest_success` where a mixture of two epochs of cloning does.
+    The share is that of all tasks together, with sampled actions. It lies between `lowest_success` and
+    `highest_success` if a mixture of two epochs of cloning does.
     """
 
     tasks: tuple[str, ...]
@@ -206,12 +207,12 @@ class MixedStart:
     def path(self) -> Path:
         tasks = "+".join(self.tasks)
         band = f"{self.lowest_success:g}-{self.highest_success:g}"
-        return STARTS / f"{tasks}-{self.horizon}-{band}-seed{self.seed}.pt"
+        return STARTS_FOLDER / f"{tasks}-{self.horizon}-{band}-seed{self.seed}.pt"
 
 
 @dataclass(frozen=True)
 class Start:
-    """Parameters, the scale of the states that they are for, and the success that was measured."""
+    """A starting policy: parameters, scale of the states, and measured success."""
 
     weights: State
     stats: ObservationStats
@@ -219,7 +220,7 @@ class Start:
 
 
 def mixed_start(settings: MixedStart) -> Start:
-    """Make the start, or find there what an equal call made before."""
+    """Make the start, or read the file of an earlier call with equal settings."""
     if not settings.path.exists():
         _make(settings)
     stored = torch.load(settings.path, weights_only=True)

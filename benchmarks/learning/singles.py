@@ -60,23 +60,23 @@ from benchmarks.learning.preregistration import Recipe, Task
 from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes
 
-RAW = cells.RESULTS / "singles.jsonl"
-SEEDS = range(40, 60)
-MARGIN = 0.05
+ROWS_FILE = cells.RESULTS_FOLDER / "singles.jsonl"
+PLANNED_SEEDS = range(40, 60)
+EQUIVALENCE_MARGIN = 0.05
 LEAST_SEEDS = 5
 LEAST_LAG = 0.5
-DRAWS = 2000
-MODES = ("synchronous", "full", "tasks")
+BOOTSTRAP_DRAWS = 2000
+COMPARED_MODES = ("synchronous", "full", "tasks")
 
-PPO = Recipe(algorithm="ppo", update_epoch=1, lr=3e-4, batches=30, group_size=1)
-GRPO = Recipe(algorithm="grpo", update_epoch=4, lr=2e-4, batches=30, group_size=4)
-TRAINING_SHARES = {PPO: 0.4, GRPO: 0.1}
-"""Of a recipe, the time to train a batch for one epoch, as a share of that of the slowest rollout."""
-SETTINGS = {
-    "button-press-topdown, PPO": ("button-press-topdown-v3", PPO),
-    "drawer-close, PPO": ("drawer-close-v3", PPO),
-    "reach, PPO": ("reach-v3", PPO),
-    "button-press-topdown, GRPO": ("button-press-topdown-v3", GRPO),
+PPO_RECIPE = Recipe(algorithm="ppo", update_epoch=1, lr=3e-4, batches=30, group_size=1)
+GRPO_RECIPE = Recipe(algorithm="grpo", update_epoch=4, lr=2e-4, batches=30, group_size=4)
+TRAINING_SHARES = {PPO_RECIPE: 0.4, GRPO_RECIPE: 0.1}
+"""Time to train a batch for one epoch, as a share of the time of the slowest rollout, by recipe."""
+TASK_AND_RECIPE_BY_SETTING = {
+    "button-press-topdown, PPO": ("button-press-topdown-v3", PPO_RECIPE),
+    "drawer-close, PPO": ("drawer-close-v3", PPO_RECIPE),
+    "reach, PPO": ("reach-v3", PPO_RECIPE),
+    "button-press-topdown, GRPO": ("button-press-topdown-v3", GRPO_RECIPE),
 }
 
 
@@ -90,8 +90,8 @@ class Run:
 
 
 def task_of(setting: str) -> Task:
-    """The Meta-World task of a setting, in shards that hold whole groups."""
-    name, recipe = SETTINGS[setting]
+    """Return the Meta-World task of a setting, with shards of whole groups."""
+    name, recipe = TASK_AND_RECIPE_BY_SETTING[setting]
     shards = min(16, 32 // recipe.group_size)
     return Task(
         kind="metaworld",
@@ -105,27 +105,29 @@ def task_of(setting: str) -> Task:
 
 
 def block_of(task: Task, mode: str) -> dict[str, Any]:
-    """The `async` block of a mode."""
+    """Return the `async` block of a mode."""
     if mode == "synchronous":
         return {}
     return {
         "mode": "full",
-        "skip": False,  # which came later than these runs
+        "skip": False,  # `async.skip` is newer than these runs
         "advanced": {"balance": "tasks" if mode == "tasks" else "exact"},
         "rollout": {"shards": task.shards},
         "streamer": {"micro_batch_size": task.envs // task.shards * task.horizon},
     }
 
 
-def runs(seeds: Sequence[int] = SEEDS) -> Iterator[Run]:
-    """All runs, in their order."""
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order."""
     for seed in seeds:
-        yield from (Run(setting, mode, seed) for setting in SETTINGS for mode in MODES)
+        yield from (
+            Run(setting, mode, seed) for setting in TASK_AND_RECIPE_BY_SETTING for mode in COMPARED_MODES
+        )
 
 
 def trained(run: Run) -> dict[str, Any]:
-    """Train one run."""
-    _, recipe = SETTINGS[run.setting]
+    """Train one run, and return its row."""
+    _, recipe = TASK_AND_RECIPE_BY_SETTING[run.setting]
     task = task_of(run.setting)
     times = ServiceTimes(
         slowest_decision=1 / task.horizon,
@@ -140,22 +142,22 @@ def trained(run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Compared:
-    """A mode beside the synchronous runs of a setting."""
+    """The comparison of a mode with the synchronous runs of a setting."""
 
     setting: str
     mode: str
     seeds: list[int]
     left_out: list[int]
-    """Seeds whose run of `full` had too small a lag."""
+    """Seeds with too small a lag in their run of `full`."""
     lag: float
     beyond_delay: Tost
     total: Tost
     late: tuple[float, float, float]
-    """Batches, and the bounds of their interval."""
+    """Delay in batches, and the bounds of its interval."""
 
 
 def compared(rows: Mapping[Run, Any], setting: str, mode: str, seeds: Sequence[int]) -> Compared:
-    """A mode and the synchronous runs, over the seeds that count."""
+    """Compare a mode with the synchronous runs, over the seeds that count."""
     counted = [seed for seed in seeds if _lag(rows[Run(setting, "full", seed)]) >= LEAST_LAG]
     curves, others = (
         [rows[Run(setting, one, seed)]["success"] for seed in counted] for one in ("synchronous", mode)
@@ -167,8 +169,8 @@ def compared(rows: Mapping[Run, Any], setting: str, mode: str, seeds: Sequence[i
         counted,
         [seed for seed in seeds if seed not in counted],
         float(np.mean([_lag(rows[Run(setting, mode, seed)]) for seed in counted])),
-        tost_paired(later, other, MARGIN),
-        tost_paired(sync, other, MARGIN),
+        tost_paired(later, other, EQUIVALENCE_MARGIN),
+        tost_paired(sync, other, EQUIVALENCE_MARGIN),
         _late(np.array(curves), np.array(others)),
     )
 
@@ -178,9 +180,10 @@ def _lag(row: Mapping[str, Any]) -> float:
 
 
 def batches_late(sync: np.ndarray, other: np.ndarray) -> float:
-    """By how many batches `sync` has to be moved to have the area of `other`; both are success by batch.
+    """Return the number of batches to move the success curve `sync` by, so that its area is that of `other`.
 
-    Between two whole numbers areas are interpolated. Below 0 the other is ahead: on the line through 0 and 1.
+    Between whole numbers the area is interpolated. Where `other` is ahead, the number is negative, by
+    extrapolation from 0 and 1.
     """
     area = float(other.mean())
     areas = [float(np.mean(moved(sync.tolist(), batches))) for batches in range(len(sync))]
@@ -191,28 +194,28 @@ def batches_late(sync: np.ndarray, other: np.ndarray) -> float:
 
 def _late(sync: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
     chance = np.random.default_rng(0)
-    picks = chance.integers(len(sync), size=(DRAWS, len(sync)))
+    picks = chance.integers(len(sync), size=(BOOTSTRAP_DRAWS, len(sync)))
     drawn = [batches_late(sync[pick].mean(axis=0), other[pick].mean(axis=0)) for pick in picks]
     low, high = np.quantile(drawn, (0.05, 0.95))
     return batches_late(sync.mean(axis=0), other.mean(axis=0)), float(low), float(high)
 
 
 def report(rows: Mapping[Run, Any]) -> str:
-    """The tables, in markdown."""
+    """Return the page with its Markdown tables."""
     seeds = complete(rows, runs())
     said = (
-        f"# What is learned on single tasks of real physics\n\n{origin(RAW)}. Differences are shares of "
-        "what the synchronous runs learned, with 90 % intervals. Seeds of which all runs are there: "
-        f"{len(seeds)} of {len(SEEDS)}; with fewer than {LEAST_SEEDS} nothing is claimed.\n"
+        f"# What is learned on single tasks of real physics\n\n{origin(ROWS_FILE)}. Differences are shares "
+        "of what the synchronous runs learned, with 90 % intervals. Seeds of which all runs are there: "
+        f"{len(seeds)} of {len(PLANNED_SEEDS)}; with fewer than {LEAST_SEEDS} nothing is claimed.\n"
     )
     if len(seeds) < LEAST_SEEDS:
         return said
-    return "\n".join([said, *(_table(rows, mode, seeds) for mode in MODES[1:])])
+    return "\n".join([said, *(_table(rows, mode, seeds) for mode in COMPARED_MODES[1:])])
 
 
 def claims(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> list[tuple[Compared, str]]:
-    """Every setting, and what Holm lets claim of it; empty where that is nothing."""
-    found = [compared(rows, setting, mode, seeds) for setting in SETTINGS]
+    """Return the comparison of every setting with its claim by Holm; the claim may be empty."""
+    found = [compared(rows, setting, mode, seeds) for setting in TASK_AND_RECIPE_BY_SETTING]
     same = holm([one.beyond_delay.p_value or 0.0 for one in found])
     differs = holm([one.beyond_delay.p_difference or 0.0 for one in found])
     words = []
@@ -223,14 +226,19 @@ def claims(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> list[tup
 
 
 def forest_rows() -> list[dict[str, Any]]:
-    """The settings of which something is claimed with tasks that whoever is free takes on, which is what
-    `full` does by itself, as `plots.forest` takes them.
+    """Return rows for `plots.forest`, one for each setting, with the claims of `balance: tasks`, today's
+    default of `full`.
     """
-    rows = rows_of(RAW, Run)
+    rows = rows_of(ROWS_FILE, Run)
     seeds = complete(rows, runs())
     found = claims(rows, "tasks", seeds) if len(seeds) >= LEAST_SEEDS else []
     return [
-        {"setting": one.setting, "group": "single tasks of real physics", "margin": MARGIN, "claim": claim}
+        {
+            "setting": one.setting,
+            "group": "single tasks of real physics",
+            "margin": EQUIVALENCE_MARGIN,
+            "claim": claim,
+        }
         | gains.numbers(one.total, "")
         | gains.numbers(one.beyond_delay, "beyond_delay_")
         for one, claim in found
@@ -268,4 +276,4 @@ def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
 
 
 if __name__ == "__main__":
-    by_seed(RAW, Run, SEEDS, runs=runs, trained=trained, report=report)
+    by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)

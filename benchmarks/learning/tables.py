@@ -1,4 +1,4 @@
-"""Markdown tables and how numbers are written in them."""
+"""Markdown tables, and the formats of numbers in them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from benchmarks.learning import cells
 from benchmarks.learning.statistics import Tost
 from rlinf_async.lab import table
 
-NOTHING = "–"
+NO_VALUE = "–"
 
 
 def write(name: str, *parts: str) -> Path:
-    """A file of `results/` from its parts, each on lines of its own."""
-    cells.RESULTS.mkdir(parents=True, exist_ok=True)
-    path = cells.RESULTS / name
+    """Write a file of `results/` from parts that each begin on a new line; return its path."""
+    cells.RESULTS_FOLDER.mkdir(parents=True, exist_ok=True)
+    path = cells.RESULTS_FOLDER / name
     path.write_text("\n".join(parts))
     return path
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, or a line that says that there is nothing to show."""
+    """Return a table, or without rows the line "No results yet."."""
     lines = list(rows)
     return f"{table.markdown(head, lines)}\n" if lines else "No results yet.\n"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return NO_VALUE if value is None else f"{value:.{digits}f}"
 
 
 def signed(value: float) -> str:
@@ -41,36 +41,36 @@ def percent(value: float) -> str:
 
 
 def thousands(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+    return NO_VALUE if value is None else f"{value:,.0f}"
 
 
 def ratio(first: float | None, second: float | None) -> str:
-    return NOTHING if first is None or not second else f"{first / second:.2f}"
+    return NO_VALUE if first is None or not second else f"{first / second:.2f}"
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation between seeds; the mean alone for one seed."""
+    """Return mean and standard deviation between seeds; the mean alone for one seed."""
     mean = f"{np.mean(values):.3f}"
     return f"{mean} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else mean
 
 
 def interval(tost: Tost) -> str:
     if tost.ci_low is None or tost.ci_high is None:
-        return NOTHING
+        return NO_VALUE
     return f"[{signed(tost.ci_low)}, {signed(tost.ci_high)}]"
 
 
 def share(tost: Tost | None) -> str:
-    """A difference in per cent, with its interval where it has one."""
+    """Return a difference in per cent, with its interval if there is one."""
     if tost is None:
-        return NOTHING
+        return NO_VALUE
     if tost.ci_low is None or tost.ci_high is None:
         return f"{tost.difference:+.1%}"
     return f"{tost.difference:+.1%} [{tost.ci_low:+.1%}, {tost.ci_high:+.1%}]"
 
 
 def listing(title: str, names: Sequence[str]) -> str:
-    """What is missing, folded away where it is long."""
+    """Return a folded list of names under a title with their number; empty without names."""
     if not names:
         return ""
     lines = "\n".join(f"* `{name}`" for name in names)

@@ -27,29 +27,29 @@ from benchmarks.learning.preregistered_run import run
 from benchmarks.learning.preregistration import Setting, Side, load
 from benchmarks.learning.statistics import Tost
 
-BASES = ("ppo-1-lag1", "grpo-1-lag1", "world-ppo-1-lag1-spread", "world-ppo-4-lag1")
-RESULT = cells.RESULTS / "tasks.json"
+BASE_SETTINGS = ("ppo-1-lag1", "grpo-1-lag1", "world-ppo-1-lag1-spread", "world-ppo-4-lag1")
+RESULT_FILE = cells.RESULTS_FOLDER / "tasks.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakingOn(Setting):
-    """A preregistered setting with `balance: tasks`, whose results stand beside those of the file."""
+    """A preregistered setting with `balance: tasks`; its results have a folder of their own."""
 
     def path(self, side: Side, seed: int) -> Path:
         if side == "synchronous":
             return super().path(side, seed)
-        return cells.RESULTS / "tasks" / f"{self.name}-seed{seed}.json"
+        return cells.RESULTS_FOLDER / "tasks" / f"{self.name}-seed{seed}.json"
 
 
 def setting_of(base: str) -> tuple[Setting, Setting]:
-    """A preregistered setting of the local host, and the same with `balance: tasks`."""
+    """Return a preregistered setting of the local host, and the same with `balance: tasks`."""
     exact = load().setting(base)
     own = {item.name: getattr(exact, item.name) for item in fields(Setting)}
     return exact, TakingOn(**{**own, "name": f"{base}-tasks", "balance": "tasks"})
 
 
 def compared(base: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """What the runs of `seeds` say, all of which have results."""
+    """Return the row of a setting, from the runs of `seeds`, which all need results."""
     exact, tasks = setting_of(base)
     measured = {name: load().statistic[name] for name in ("margin", "final_share")}
     sync = list(exact.success("synchronous", seeds).values())
@@ -64,7 +64,7 @@ def compared(base: str, seeds: Sequence[int]) -> dict[str, Any]:
         "seeds": list(seeds),
         **{
             measure: {f"tasks - {other}": _words(found[measure]) for other, found in tests.items()}
-            for measure in statistics.MEASURES
+            for measure in statistics.MEASURE_NAMES
         },
         **{
             fact: {name: round(_mean(each, fact), 3) for name, each in runs.items()}
@@ -79,22 +79,22 @@ def _words(test: Tost) -> dict[str, Any]:
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], fact: str) -> float:
-    """Of the lag over all batches but the first two, or of the virtual time at the end."""
+    """Return the mean of `fact` over runs: the lag after the first two batches, or the final virtual time."""
     values = [one[fact][-1] if fact == "virtual_seconds" else np.mean(one[fact][2:]) for one in runs]
     return float(np.mean(values))
 
 
 def main() -> None:
-    """Run what is missing, pair by pair, and write the result of those that are there."""
+    """Make the missing runs, setting by setting, and write the results."""
     rows = []
-    for base in BASES:
+    for base in BASE_SETTINGS:
         _, setting = setting_of(base)
         for seed in setting.seeds:
             if not setting.path("asynchronous", seed).exists():
                 run(setting, "asynchronous", seed)
                 print(setting.name, seed, flush=True)
         rows.append(compared(base, setting.seeds))
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n")
+        RESULT_FILE.write_text(json.dumps(rows, indent=1) + "\n")
         print(json.dumps(rows[-1], indent=1))
 
 

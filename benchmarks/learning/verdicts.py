@@ -1,4 +1,4 @@
-"""The table of the preregistered experiment: a function of the preregistration and the raw results alone."""
+"""The rows of the preregistered experiment, computed from the preregistration and the raw results alone."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning import cells
-from benchmarks.learning.preregistration import SIDES, Preregistration, Setting, Side
-from benchmarks.learning.statistics import MEASURES, Tost, compared, one_batch
+from benchmarks.learning.preregistration import SIDE_NAMES, Preregistration, Setting, Side
+from benchmarks.learning.statistics import MEASURE_NAMES, Tost, compared, one_batch
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one setting: the seeds of which both runs are there, and count."""
+    """The result of one setting, from the seeds with two runs that count."""
 
     setting: Setting
     seeds: tuple[int, ...]
     uncounted: tuple[str, ...]
-    """Runs that missed the lag or the streaming of their setting, and what they had."""
+    """Runs that missed the intended lag or streaming of their setting, with their values."""
     tests: Mapping[str, Tost]
-    """Of each measure, as shares of the synchronous mean; empty without a pair."""
+    """Tests by measure, as shares of the synchronous mean; empty without a pair."""
     mean_lag: float | None
     streamed_share: float | None
     one_batch: float | None
-    """What a delay of one batch alone would cost of the synchronous area, as a share."""
+    """Cost of a delay of one batch alone, as a share of the synchronous area."""
 
     @property
     def complete(self) -> bool:
-        """Whether every seed was run, those that do not count included."""
+        """True if every seed was run, including seeds that do not count."""
         return len(self.seeds) + len(self.uncounted) == len(self.setting.seeds)
 
     @property
     def verdict(self) -> str:
-        """The name of the sentence that the result allows."""
+        """The name of the preregistered sentence for the result."""
         if not self.complete or not self.tests:
             return "incomplete"
-        verdicts = {self.tests[measure].verdict for measure in MEASURES}
+        verdicts = {self.tests[measure].verdict for measure in MEASURE_NAMES}
         if verdicts == {"equivalent"}:
             return "equivalent"
         for decided in ("worse", "better"):
@@ -48,8 +48,8 @@ class Row:
         return "undecided"
 
     def as_json(self, margin: float) -> dict[str, Any]:
-        """The row of preregistered.json; `equivalent` is null while runs are missing."""
-        area, final = (self.tests.get(measure) for measure in MEASURES)
+        """Return the row of preregistered.json; `equivalent` is null while runs are missing."""
+        area, final = (self.tests.get(measure) for measure in MEASURE_NAMES)
         return {
             "task": self.setting.task,
             "algorithm": self.setting.algorithm,
@@ -69,7 +69,7 @@ class Row:
 
 
 def rows(stated: Preregistration) -> list[Row]:
-    """One per setting, in the order of the file, whether or not it was run."""
+    """Return a row for each setting, with or without runs, in the order of the file."""
     return [_row(stated, setting) for setting in stated.settings]
 
 
@@ -77,7 +77,7 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
     pairs: dict[int, tuple[Any, Any]] = {}
     uncounted = []
     for seed in setting.seeds:
-        synchronous, asynchronous = (_read(stated, setting, side, seed) for side in SIDES)
+        synchronous, asynchronous = (_read(stated, setting, side, seed) for side in SIDE_NAMES)
         if synchronous is None or asynchronous is None:
             continue
         if short := shortfall(stated, setting, asynchronous):
@@ -102,7 +102,7 @@ def _row(stated: Preregistration, setting: Setting) -> Row:
 
 
 def shortfall(stated: Preregistration, setting: Setting, run: Mapping[str, Any]) -> str:
-    """What an asynchronous run lacks to count; empty if it does."""
+    """Return the reason why an asynchronous run does not count; empty if it counts."""
     share = stated.validity["share"]
     wanted = {"mean_lag": setting.lag_to_have, "streamed_share": stated.streamed_share(setting)}
     return ", ".join(
@@ -113,10 +113,10 @@ def shortfall(stated: Preregistration, setting: Setting, run: Mapping[str, Any])
 
 
 def _read(stated: Preregistration, setting: Setting, side: Side, seed: int) -> dict[str, Any] | None:
-    """A result, if there is one.
+    """Return the result of a run; None if there is none.
 
     Raises:
-        ValueError: it is of another setting than the file states now.
+        ValueError: the run had other settings than the file states now.
     """
     stored = setting.result(side, seed)
     if stored is not None and stored["run"] != json.loads(json.dumps(stated.record(setting, side, seed))):
@@ -126,10 +126,13 @@ def _read(stated: Preregistration, setting: Setting, side: Side, seed: int) -> d
 
 
 def others(stated: Preregistration) -> list[str]:
-    """Results that belong to no setting of the file."""
-    folder = cells.RESULTS / "preregistered"
+    """Return the names of results that belong to no setting of the file."""
+    folder = cells.RESULTS_FOLDER / "preregistered"
     known = {
-        setting.path(side, seed) for setting in stated.settings for seed in setting.seeds for side in SIDES
+        setting.path(side, seed)
+        for setting in stated.settings
+        for seed in setting.seeds
+        for side in SIDE_NAMES
     }
     strangers = [path.name for path in folder.glob("*.json") if path not in known]
     policies = stated.corrections["policies"].values()

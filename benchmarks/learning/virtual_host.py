@@ -1,8 +1,8 @@
-"""The local host on a virtual clock: real simulators, policies and loops, whose work lasts as long as said.
+"""The local host on a virtual clock: real simulators, policies and loops, with given durations of their work.
 
-Nothing is waited for, and who is fast is part of the setting and not of the machine: two runs of one cell are
-equal, bit for bit, whatever else the machine does. Envs, inference and learner work at the same (virtual)
-time, as in a run with an accelerator and simulators of their own.
+The run never waits in real time, and speeds are part of the setting, not of the machine: two runs of the same
+setting are equal, bit for bit, whatever else the machine does. Envs, inference and learner work at the same
+(virtual) time, as in a run with an accelerator and separate simulators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 
 LearnerOf = Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner]
-"""Makes the learner of a run."""
+"""A function that makes the learner of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +47,18 @@ class ServiceTimes:
     """Virtual seconds of each kind of work."""
 
     slowest_decision: float
-    """Of the slowest shard, simulating one decision."""
+    """Seconds of one decision of the slowest shard."""
     speeds: tuple[tuple[float, float], ...]
-    """For each task, the decision of its fastest and of its slowest shard, as a share of the slowest."""
+    """For each task, the decision times of its fastest and slowest shard, as shares of `slowest_decision`."""
     jitter: float
-    """How far a rollout may be faster or slower than the shard usually is, as a share."""
+    """Largest deviation of a rollout's speed from the usual speed of its shard, as a share."""
     inference: float
-    """One forward pass."""
+    """Seconds of one forward pass."""
     sample: float
-    """Training one sample for one epoch; the pass that anchors it included in the first."""
+    """Seconds to train one sample for one epoch; the first epoch includes the pass for the anchor."""
 
     def decision(self, shard: int, shards: int) -> float:
-        """Of one shard; within a task, speeds are spread evenly."""
+        """Return the seconds of one shard's decision; within a task, speeds are spread evenly."""
         per_task = shards / len(self.speeds)
         task = int(shard // per_task)
         fast, slow = self.speeds[task]
@@ -68,14 +68,14 @@ class ServiceTimes:
 
 @dataclass
 class BatchSeen:
-    """What a batch was made of, by what the learner was handed."""
+    """Composition of a batch, from the pieces that the learner received."""
 
     solved: dict[int, list[bool]] = field(default_factory=lambda: defaultdict(list))
-    """By environment, whether each of its episodes was solved."""
+    """For each environment, a flag per episode: True if it was solved."""
     lag: list[float] = field(default_factory=list)
-    """By piece, policy versions between a valid decision and its training, on average."""
+    """For each piece, the mean number of policy versions between a valid decision and its training."""
     weight: list[int] = field(default_factory=list)
-    """By piece, its valid decisions."""
+    """For each piece, the number of its valid decisions."""
     seconds: float = 0.0
     """Virtual time at the end of the batch."""
 
@@ -85,9 +85,10 @@ class BatchSeen:
 
 
 class TimedShard:
-    """A shard whose decisions last; fills `loops.ports.ShardEnv` and `loops.ports.TaskTaker`.
+    """A shard with decisions in virtual time; a `loops.ports.ShardEnv` and a `loops.ports.TaskTaker`.
 
-    `decisions`: seconds of each place's, by number; its own, until it takes on those of another.
+    `decisions` has the seconds of a decision for the tasks of each shard. The shard begins with its own
+    tasks, and may take on those of another.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class TimedShard:
 
 
 class TimedRank:
-    """An inference rank whose forward passes last."""
+    """An inference rank with forward passes in virtual time."""
 
     def __init__(self, rank: InferenceRank, seconds: float) -> None:
         self._rank, self._seconds = rank, seconds
@@ -144,7 +145,7 @@ class TimedRank:
 
 
 class TimedLearner:
-    """The learner, in the run's own event loop; takes the place of `LearnerThread`."""
+    """The learner in the run's own event loop, in place of `LearnerThread`; training takes virtual time."""
 
     def __init__(self, learner: StreamingLearner, settings: LocalSettings, sample_seconds: float) -> None:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
@@ -189,7 +190,7 @@ class TimedLearner:
 
 
 class SelfScoring(LocalRun):
-    """A run whose learner scores every batch by itself, as in those whose results are kept."""
+    """A run with a learner that scores every batch by itself, as in the runs of the stored results."""
 
     @cached_property
     def _pieces(self) -> PiecePort:
@@ -198,7 +199,7 @@ class SelfScoring(LocalRun):
 
 @dataclass(frozen=True)
 class VirtualResult:
-    """What a run left behind, and what its learner saw of each batch."""
+    """The result of a run, and the composition of each of its batches."""
 
     local: LocalResult
     batches: tuple[BatchSeen, ...]
@@ -213,7 +214,7 @@ def train(
     policy: type[GaussianPolicy] = GaussianPolicy,
     learner_of: LearnerOf = local_learner,
 ) -> VirtualResult:
-    """Train all batches from `weights`."""
+    """Train all batches, starting from `weights`, on the virtual clock."""
     plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
     with ExitStack() as stack:
         shards = [

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
 from benchmarks.learning import causes, cells
-from benchmarks.learning.causes import ARMS, SEEDS, Run, block, report, runs, shares, trained
+from benchmarks.learning.causes import ARM_NAMES, PLANNED_SEEDS, Run, block, report, runs, shares, trained
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.preregistration import load
 
-SETTING = load().setting(causes.BASE)
+SETTING = load().setting(causes.BASE_SETTING)
 
 
 def settings(arm):
@@ -21,21 +21,23 @@ def settings(arm):
 
 
 def test_each_arm_adds_one_thing():
-    levels = {arm: [level for level, on in settings(arm).asynchrony.levels.items() if on] for arm in ARMS}
+    levels = {
+        arm: [level for level, on in settings(arm).asynchrony.levels.items() if on] for arm in ARM_NAMES
+    }
     assert levels["synchronous"] == []
     assert levels["lag"] == ["train"]
     assert levels["mixed"] == ["train", "rollout"]
     assert levels["own"] == levels["before"] == levels["tasks"] == ["train", "rollout", "streamer"]
     assert settings("lag").asynchrony.deterministic
-    assert {arm for arm in ARMS if settings(arm).asynchrony.takes_tasks} == {"tasks"}
+    assert {arm for arm in ARM_NAMES if settings(arm).asynchrony.takes_tasks} == {"tasks"}
     assert settings("before") == settings("own")
     assert settings("own").run.spreads_steps
     assert not settings("mixed").run.streams
-    assert all(settings(arm).asynchrony.recomputes for arm in ARMS if arm != "synchronous")
+    assert all(settings(arm).asynchrony.recomputes for arm in ARM_NAMES if arm != "synchronous")
 
 
 def test_the_arm_before_solves_in_every_batch_what_the_package_did_and_the_present_one_does_not():
-    stored = json.loads((cells.RESULTS / "preregistered" / "ppo-1-lag1-spread-seed0.json").read_text())
+    stored = json.loads((cells.RESULTS_FOLDER / "preregistered" / "ppo-1-lag1-spread-seed0.json").read_text())
     found = {arm: trained(Run(arm, 0), "ppo-1-lag1-spread") for arm in ("before", "own")}
     assert found["before"]["success"] == stored["success"]
     assert found["own"]["success"] != stored["success"]
@@ -45,7 +47,7 @@ def learning(losses):
     """Made-up runs: a rise of 0.5 in four of eight batches, and less by a loss of the arm."""
     curve = np.array([0.4, 0.5, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9])
     rows = {}
-    for run in runs(SEEDS[:6]):
+    for run in runs(PLANNED_SEEDS[:6]):
         loss = losses.get(run.arm, 0.0) * (1 + 0.1 * (run.seed % 2))
         success = np.concatenate([curve[:1], curve[1:] - loss])
         rows[run] = {"success": success.tolist(), "mean_lag": [0.5], "gradient_norm": [1.0, 2.0]}
@@ -53,7 +55,7 @@ def learning(losses):
 
 
 def test_arms_are_shares_of_what_was_learned_against_a_curve_that_is_a_batch_late():
-    found = shares(learning({"own": 0.08}), SEEDS[:6])
+    found = shares(learning({"own": 0.08}), PLANNED_SEEDS[:6])
     unit = (0.1 + 0.2 + 0.4 + 4 * 0.5) / 8
     assert found["synchronous"] == pytest.approx([1.0] * 6)
     assert found["moved"] == pytest.approx([(0.1 + 0.2 + 0.4 + 3 * 0.5) / 8 / unit] * 6)

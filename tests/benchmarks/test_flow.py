@@ -5,13 +5,13 @@ import torch
 
 from benchmarks.learning import flow
 from benchmarks.learning.flow import Run, report, runs, trained
-from benchmarks.learning.flow_policy import FEW, Chain, FlowPolicy, transition
+from benchmarks.learning.flow_policy import FEW_TOY, Chain, FlowPolicy, transition
 from rlinf_async.core.scores import WHOLE
 
 
 def test_a_sampled_step_is_scored_as_it_was_drawn():
     torch.manual_seed(0)
-    policy = FEW.fresh_policy(16)
+    policy = FEW_TOY.fresh_policy(16)
     assert isinstance(policy, FlowPolicy)
     states, noise = torch.randn(64, 2), torch.randn(64, 7)
     chain = Chain.unpacked(policy.sample(states, noise))
@@ -30,7 +30,7 @@ def test_a_sampled_step_is_scored_as_it_was_drawn():
 
 @pytest.mark.parametrize("arm", ["none", "capped"])
 def test_a_run_has_its_lag_and_its_weights(monkeypatch, arm):
-    monkeypatch.setattr(flow, "BATCHES", 4)
+    monkeypatch.setattr(flow, "BATCH_COUNT", 4)
     found = trained(Run("few", arm, 1, 100))
     assert found["lag_seen"] == pytest.approx(0.75)
     assert len(found["success"]) == 4
@@ -39,9 +39,9 @@ def test_a_run_has_its_lag_and_its_weights(monkeypatch, arm):
 
 def test_every_arm_is_run_at_every_lag_seed_by_seed():
     planned = list(runs())
-    assert len(planned) == 30 * 2 * (1 + 3 * len(flow.ARMS))
+    assert len(planned) == 30 * 2 * (1 + 3 * len(flow.SCORED_BY_ARM))
     assert [run.seed for run in planned] == sorted(run.seed for run in planned)
-    assert flow.ARMS["w"] is WHOLE
+    assert flow.SCORED_BY_ARM["w"] is WHOLE
 
 
 def test_the_report_is_of_complete_seeds_and_tests_what_was_stated():

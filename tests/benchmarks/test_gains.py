@@ -129,5 +129,5 @@ def test_a_loss_that_others_of_its_group_take_from_it_is_told_as_that(results): 
 
 
 def test_the_stored_table_is_that_of_the_stored_runs():
-    stored = json.loads((cells.RESULTS / "gains.json").read_text())
+    stored = json.loads((cells.RESULTS_FOLDER / "gains.json").read_text())
     assert [gain.as_json() for gain in gains.gains(load())] == stored

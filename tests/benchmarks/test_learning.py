@@ -43,8 +43,8 @@ def curve(success: list[float], *, step: int = 100, seconds: float = 2.0) -> Cur
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
-    monkeypatch.setattr(cells, "RAW", tmp_path / "raw")
+    monkeypatch.setattr(cells, "RESULTS_FOLDER", tmp_path)
+    monkeypatch.setattr(cells, "RAW_FOLDER", tmp_path / "raw")
     return tmp_path
 
 
@@ -169,7 +169,7 @@ def test_the_runs_of_an_experiment_have_names_of_their_own_and_valid_settings(na
 
 def test_a_lag_is_fixed_and_its_correction_is_in_force():
     lagged = [cell for cell in data.staleness(1) if cell.label != "off"]
-    assert len(lagged) == (len(data.STALENESS) - 1) * len(data.CORRECTIONS)
+    assert len(lagged) == (len(data.STALENESS_LAGS) - 1) * len(data.CORRECTION_NAMES)
     for cell in lagged:
         config = AsyncConfig.from_mapping(cell.asynchrony)
         assert config.deterministic
@@ -210,9 +210,9 @@ def test_only_pairs_count_and_one_has_no_interval_in_the_json(results):
     assert "local-ppo-button-press-topdown-v3-30-full-seed1" in text  # said to be missing
 
 
-@pytest.mark.parametrize("name", reports.REPORTS)
+@pytest.mark.parametrize("name", reports.REPORT_BY_NAME)
 def test_reports_say_that_there_is_nothing_yet(name, results):
-    written = reports.REPORTS[name](data.load())
+    written = reports.REPORT_BY_NAME[name](data.load())
     assert "No results yet." in written[-1].read_text()
     assert ".png" not in written[-1].read_text()
 
@@ -228,7 +228,7 @@ def test_missing_counts_up_to_the_highest_seed(results):
 def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
     lagged = [cell for cell in data.staleness(2) if cell.label in ("off", "lag4-tis")]
     for cell in lagged:
-        cells.write(cell, curve([0.5 + 0.1 * cell.seed - 0.2 * (cell.label != "off")] * data.BATCHES), {})
+        cells.write(cell, curve([0.5 + 0.1 * cell.seed - 0.2 * (cell.label != "off")] * data.BATCH_COUNT), {})
     (path,) = reports.staleness(data.load())
     assert (
         "| 4 | tis | 2 | 0.350 ± 0.071 | -0.200 | [-0.200, -0.200] | +0.000 | 35% | 30% | 0.50 |"
@@ -239,11 +239,11 @@ def test_the_staleness_table_has_the_worst_seed_and_the_spread(results):
 def test_pictures_are_small_repeat_themselves_and_go_with_their_data(results):
     plots = pytest.importorskip("benchmarks.learning.plots")
     store(data.equivalence("local", 2) + data.equivalence("rlinf", 1) + data.staleness(2)[:-4])
-    drawn = [plot(data.load()) for plot in plots.PLOTS.values()]
+    drawn = [plot(data.load()) for plot in plots.PLOT_BY_NAME.values()]
     before = [path.read_bytes() for path in drawn]
     assert max(map(len, before)) < 150_000
-    assert [plot(data.load()).read_bytes() for plot in plots.PLOTS.values()] == before
-    assert [plot(data.Results(())) for plot in plots.PLOTS.values()] == [None] * 2
+    assert [plot(data.load()).read_bytes() for plot in plots.PLOT_BY_NAME.values()] == before
+    assert [plot(data.Results(())) for plot in plots.PLOT_BY_NAME.values()] == [None] * 2
     assert not list(results.glob("*.png"))
 
 

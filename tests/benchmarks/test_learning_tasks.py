@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
 from benchmarks.learning.preregistration import load
-from benchmarks.learning.tasks import RESULT, compared, setting_of
+from benchmarks.learning.tasks import RESULT_FILE, compared, setting_of
 
 
-@pytest.mark.parametrize("row", json.loads(RESULT.read_text()), ids=lambda row: row["setting"])
+@pytest.mark.parametrize("row", json.loads(RESULT_FILE.read_text()), ids=lambda row: row["setting"])
 def test_the_stored_comparison_is_that_of_the_stored_runs(row):
     assert compared(row["setting"], row["seeds"]) == row
     exact, tasks = setting_of(row["setting"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.learning import cells, peers
-from benchmarks.learning.peers import MEASURES, PeerCurve
+from benchmarks.learning.peers import AREA_MEASURES, PeerCurve
 from benchmarks.learning.preregistration import load
 
 MEASUREMENTS = Path(__file__).parents[2] / "benchmarks" / "learning" / "measurements.md"
@@ -36,7 +36,7 @@ def test_episodes_that_have_not_ended_have_not_succeeded():
 
 def test_areas_are_over_as_many_fresh_batches_and_as_many_of_all():
     curve = PeerCurve(success=[0.1, 0.2, 0.4, 0.8], seconds=[1, 2, 3, 4], fresh=[True, False, True, True])
-    assert curve.areas(2) == pytest.approx({MEASURES[0]: 0.25, MEASURES[1]: 0.15})
+    assert curve.areas(2) == pytest.approx({AREA_MEASURES[0]: 0.25, AREA_MEASURES[1]: 0.15})
 
 
 def test_the_level_is_reached_by_four_fresh_batches_together():
@@ -47,7 +47,7 @@ def test_the_level_is_reached_by_four_fresh_batches_together():
 
 
 def test_only_seeds_with_all_three_runs_are_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    monkeypatch.setattr(cells, "RESULTS_FOLDER", tmp_path)
     stated = load()
     setting = peers.runs(stated)[0].setting
     for side, level in (("synchronous", 0.5), ("asynchronous", 0.7)):
@@ -66,7 +66,7 @@ def test_only_seeds_with_all_three_runs_are_compared(tmp_path, monkeypatch):
 
 
 def test_what_is_published_is_what_the_results_give():
-    published = json.loads((cells.RESULTS / "peers.json").read_text())["rows"]
+    published = json.loads((cells.RESULTS_FOLDER / "peers.json").read_text())["rows"]
     given = {label: peers._row(load(), by_seed) for label, by_seed in peers.curves(load()).items()}
     assert published == given, "run `peers --report`"
     assert peers.table(load()) in MEASUREMENTS.read_text(), "run `peers --report`"

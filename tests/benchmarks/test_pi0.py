@@ -17,7 +17,7 @@ def rising(start, first, *, batches=20):
 def test_the_modes_of_a_pair_take_turns_at_being_first_and_the_peer_comes_last():
     planned = [(run.seed, run.mode) for run in pi0.runs()]
     assert planned[:4] == [(10, "full"), (10, "off"), (11, "off"), (11, "full")]
-    assert planned[2 * len(pi0.SEEDS) :] == [(seed, pi0.PEER) for seed in pi0.PEER_SEEDS]
+    assert planned[2 * len(pi0.PLANNED_SEEDS) :] == [(seed, pi0.PEER_MODE) for seed in pi0.PEER_SEEDS]
 
 
 def test_a_seed_is_a_pair_once_both_modes_are_there():
@@ -55,7 +55,7 @@ def test_two_claims_of_speed_are_corrected_together():
         seed: {
             "off": curve(rising(0.5, 6), step=2 + seed / 100),
             "full": curve(rising(0.5, 6)),
-            pi0.PEER: curve(rising(0.5, 6), step=0.99 + seed % 2 / 50),
+            pi0.PEER_MODE: curve(rising(0.5, 6), step=0.99 + seed % 2 / 50),
         }
         for seed in range(4)
     }

@@ -15,7 +15,7 @@ from benchmarks.learning.preregistered_run import (
     settings_of,
     success_by_task,
 )
-from benchmarks.learning.preregistration import STEPS, load, missing
+from benchmarks.learning.preregistration import OPTIMIZER_STEPS, load, missing
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 
@@ -28,7 +28,7 @@ KEYS = {
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    monkeypatch.setattr(cells, "RESULTS_FOLDER", tmp_path)
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def test_a_setting_has_all_levels_on_ten_seeds_and_steps_in_order_of_arrival_but
     assert settings.run.streams == streams
     assert settings.run.spreads_steps == streams
     assert setting.in_order_of_arrival == (streams and not spread)
-    assert settings.run.optimizer_steps == STEPS
+    assert settings.run.optimizer_steps == OPTIMIZER_STEPS
     assert settings.plan.shards == task.shards
     assert len(set(setting.seeds)) >= 10
 
@@ -264,9 +264,9 @@ def test_an_anchor_is_judged_over_lags_1_and_2_and_both_recipes(results):
 
 
 def test_what_is_published_is_what_the_results_give(tmp_path, monkeypatch):
-    published = cells.RESULTS
+    published = cells.RESULTS_FOLDER
     raw = published / "preregistered"
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    monkeypatch.setattr(cells, "RESULTS_FOLDER", tmp_path)
     if raw.exists():
         (tmp_path / "preregistered").symlink_to(raw)
     for path in pages.write(load()):
@@ -302,7 +302,7 @@ def test_the_page_has_what_is_claimed_and_keeps_its_rest(results):
     pairs(LOCAL[0], [0.001 * (seed % 3) for seed in range(10)])
     pairs(LOCAL[1], [0.15 * (-1) ** seed for seed in range(10)])
     page = results / "page.md"
-    page.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
+    page.write_text(f"before\n{pages.BEGIN_MARK}\nold\n{pages.END_MARK}\nafter\n")
     pages.publish(load(), page)
     text = page.read_text()
     assert "something is claimed: a toy, 1 of 2; two tasks of unequal speed, 0 of 0;" in text

@@ -10,8 +10,8 @@ pytest.importorskip("scipy", reason="the statistics need SciPy")
 from benchmarks.learning import singles
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.singles import (
-    SEEDS,
-    SETTINGS,
+    PLANNED_SEEDS,
+    TASK_AND_RECIPE_BY_SETTING,
     Run,
     block_of,
     compared,
@@ -21,7 +21,7 @@ from benchmarks.learning.singles import (
 )
 from rlinf_async.config import AsyncConfig
 
-FIRST, SECOND, *_ = SETTINGS
+FIRST, SECOND, *_ = TASK_AND_RECIPE_BY_SETTING
 
 
 @pytest.mark.parametrize(("mode", "balance"), [("full", "exact"), ("tasks", "tasks")])
@@ -35,14 +35,14 @@ def test_full_is_as_it_comes_but_for_its_balance_its_shards_and_micro_batches(mo
     assert own.rollout.shards == 16
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", TASK_AND_RECIPE_BY_SETTING)
 def test_shards_hold_whole_groups(setting):
-    task, (_, recipe) = task_of(setting), SETTINGS[setting]
+    task, (_, recipe) = task_of(setting), TASK_AND_RECIPE_BY_SETTING[setting]
     assert settings_of(task, recipe, block_of(task, "full"), 40).plan.shards == task.shards
     assert task.envs // task.shards % recipe.group_size == 0
 
 
-def learning(losses, *, lag=0.9, seeds=SEEDS[:6]):
+def learning(losses, *, lag=0.9, seeds=PLANNED_SEEDS[:6]):
     """Made-up runs: a rise of 0.5 in four of eight batches, a batch later in `full`, and less by a loss of
     the setting."""
     sync = np.array([0.3, 0.4, 0.6, 0.7, 0.8, 0.8, 0.8, 0.8])
@@ -62,9 +62,9 @@ def row_of(text, setting):
 
 
 def test_differences_are_shares_of_what_was_learned_beyond_the_delay_of_a_batch():
-    found = compared(learning({FIRST: 0.08}), FIRST, "full", SEEDS[:6])
+    found = compared(learning({FIRST: 0.08}), FIRST, "full", PLANNED_SEEDS[:6])
     unit = (0.1 + 0.3 + 0.4 + 4 * 0.5) / 8
-    losses = [0.08 * (1 + 0.1 * (seed % 2)) + 0.002 * (seed % 3) for seed in SEEDS[:6]]
+    losses = [0.08 * (1 + 0.1 * (seed % 2)) + 0.002 * (seed % 3) for seed in PLANNED_SEEDS[:6]]
     # The first batch of both is the start, and the moved curve has it twice: seven of eight can lose.
     assert found.beyond_delay.difference == pytest.approx(-np.mean(losses) * 7 / 8 / unit)
     delay = (
@@ -93,13 +93,13 @@ def test_the_same_and_less_are_said_where_holm_does():
 
 def test_a_run_with_too_small_a_lag_is_named_and_left_out():
     rows = learning({})
-    rows[Run(FIRST, "full", SEEDS[0])]["mean_lag"] = [0.9, 0.9, *[0.4] * 6]
-    assert row_of(report(rows), FIRST)[1] == f"5, without {SEEDS[0]}"
+    rows[Run(FIRST, "full", PLANNED_SEEDS[0])]["mean_lag"] = [0.9, 0.9, *[0.4] * 6]
+    assert row_of(report(rows), FIRST)[1] == f"5, without {PLANNED_SEEDS[0]}"
     assert row_of(report(rows), SECOND)[1] == "6"
 
 
 def test_of_few_seeds_nothing_is_said():
     rows = learning({})
-    del rows[Run(SECOND, "full", SEEDS[0])], rows[Run(SECOND, "full", SEEDS[1])]
+    del rows[Run(SECOND, "full", PLANNED_SEEDS[0])], rows[Run(SECOND, "full", PLANNED_SEEDS[1])]
     assert "|" not in report(rows)
-    assert f"are there: 4 of {len(SEEDS)}" in report(rows)
+    assert f"are there: 4 of {len(PLANNED_SEEDS)}" in report(rows)

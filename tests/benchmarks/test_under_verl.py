@@ -12,8 +12,8 @@ STATED = load()
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
-    monkeypatch.setattr(cells, "RAW", tmp_path / "raw")
+    monkeypatch.setattr(cells, "RESULTS_FOLDER", tmp_path)
+    monkeypatch.setattr(cells, "RAW_FOLDER", tmp_path / "raw")
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def test_a_pair_without_the_lag_does_not_count_and_is_listed(results):
 def test_the_table_is_put_between_its_marks_and_nothing_else_is_touched(results, tmp_path):
     store([0, 1])
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{under_verl.BEGIN}\nold\n{under_verl.END}\nafter\n")
+    page.write_text(f"before\n{under_verl.BEGIN_MARK}\nold\n{under_verl.END_MARK}\nafter\n")
     under_verl.publish(STATED, page)
     text = page.read_text()
     assert text.startswith("before\n")
