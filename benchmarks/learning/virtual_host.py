@@ -104,6 +104,14 @@ class TimedShard:
         self._decision = self._decisions[place]
         self._shard.take_on(place, rollout)
 
+    def stand_at(self, place: int, rollout: int) -> None:
+        self._shard.stand_at(place, rollout)
+
+    @property
+    def env(self) -> Any:
+        """The environments of the shard."""
+        return self._shard.env
+
     async def start(self) -> ShardOutput:
         self._pace = 1 + self._jitter * self._chance.uniform(-1, 1)
         return await self._lasting(self._shard.start())
