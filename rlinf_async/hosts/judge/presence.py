@@ -1,11 +1,15 @@
-"""Checks that the packages, classes, files and policies that a config names exist and can be built of it."""
+"""Checks that the packages, classes, files and policies that a config names exist and can be built of it; and
+what the framework's own check of a config says, in a sentence.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR
@@ -170,3 +174,37 @@ def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
         yield Reason(f"{key}.model_type={section['model_type']} cannot be imported: {error}")
     except ValueError as error:
         yield Reason(str(error))
+
+
+CHECKING_ERRORS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""What frameworks raise that check by asserts, by attributes that they take for granted and by building."""
+
+
+@contextmanager
+def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
+    """Raise what `framework`'s own check of a config raises as a ValueError of one sentence.
+
+    `more_errors` are those of a package that builds the framework's classes.
+    """
+    try:
+        with redirect_stdout(io.StringIO()):  # it praises what passes, where `explain --json` writes
+            yield
+    except (*CHECKING_ERRORS, *more_errors) as error:
+        cause = error.__cause__ or error  # Hydra wraps what a framework's own classes raise
+        key = getattr(
+            cause, "full_key", None
+        )  # of OmegaConf's, which tell the object's type on further lines
+        text = f"{str(cause).splitlines()[0]}: {key}" if key else " ".join(str(cause).split())
+        last = traceback.extract_tb(cause.__traceback__)[-1]
+        # The attribute of a None, or a number that is none, names no key: the line of the framework does.
+        unclear = isinstance(cause, AttributeError | TypeError | ArithmeticError) and not key
+        why = f"{text}, in the line {last.line}" if unclear and text else text or str(last.line)
+        raise ValueError(f"{framework} refuses this config: {why}") from error

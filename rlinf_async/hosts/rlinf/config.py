@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import rlinf  # noqa: F401  # its resolvers, such as ${multiply:2,3}
 import torch
@@ -15,12 +18,13 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.judge.presence import model_reasons
+from rlinf_async.hosts.judge.presence import model_reasons, own_check
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import assertion_reasons, refuse_other_algorithms
+from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import name_reasons, presence_reasons
 from rlinf_async.hosts.rlinf.readers import unserved_key_reasons
@@ -32,6 +36,9 @@ from rlinf_async.hosts.rlinf.settings import (
     scored_by_workers,
 )
 from rlinf_async.hosts.rlinf.tree import check_rlinf
+
+CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
+"""The classes by which RLinf's `validate_cfg` starts the cluster, and counts the processes in it."""
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
@@ -70,7 +77,39 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
         *schedule_reasons(cfg),
         *(unserved_key_reasons(cfg) if active else ()),
         *model_reasons(cfg["actor"]["model"], key="actor.model"),
+        *needed_key_reasons(cfg),
     ]
+
+
+def check_by_rlinf(cfg: DictConfig) -> None:
+    """Have RLinf's own `validate_cfg` judge a copy of a config, with the processes that we count: it starts
+    Ray to count them, and a config that it refuses then has a cluster.
+
+    Raises:
+        ValueError: it refuses the config.
+    """
+    from rlinf_async.hosts.rlinf.borrowed import validate_cfg
+
+    names, values = validate_cfg.__globals__, plain(cfg)
+    if not names.keys() >= CLUSTER_NAMES:
+        return  # a newer RLinf counts in another place
+
+    class Placement:
+        def __init__(self, *_: Any) -> None:
+            self._sizes = world_sizes(values["cluster"], machines(cfg))
+
+        def get_world_size(self, component: str) -> int:
+            return self._sizes[component]
+
+    # Its warnings come when the run has it judge the config itself.
+    silent = logging.Logger("silent", logging.CRITICAL)
+    stand_ins = {
+        "Cluster": lambda *_, **__: None,
+        "HybridComponentPlacement": Placement,
+        "logging": silent,
+    }
+    with patch.dict(names, stand_ins), own_check("RLinf"):
+        validate_cfg(copy.deepcopy(cfg))
 
 
 def read_fit(cfg: DictConfig) -> Fit:

@@ -19,6 +19,7 @@ from rlinf_async.hosts.rlinf import borrowed, compat
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
+    check_by_rlinf,
     checked,
     config_reasons,
     is_active,
@@ -61,6 +62,7 @@ def prepare(cfg: DictConfig) -> list[str]:
         # Before `write_back`, which replaces the settings on which the remarks are.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
+        check_by_rlinf(cfg)
     # After every check: it moves aside the files of an earlier run, which must not happen for a refused
     # config.
     take_place(cfg, active=active, say=RunDisplay().note)
@@ -92,6 +94,7 @@ def check_presence(cfg: DictConfig) -> None:
     """
     register_models()
     refuse(config_reasons(checked(cfg), active=is_active(cfg)))
+    check_by_rlinf(cfg)
 
 
 def load_in_workers(active: bool) -> None:

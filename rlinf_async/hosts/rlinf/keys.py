@@ -92,6 +92,7 @@ REFUSED_KEYS = (
         "runner.weight_sync_interval=1",
         kind=Whole(1),
         serves=lambda value: value in (None, 1),
+        null=1,  # which RLinf compares with 0
     ),
     _refused_row(
         "rollout.sampling_params.top_k",
@@ -148,7 +149,7 @@ SERVED_ROWS = (
     *rows(
         COUNT_KIND,
         """
-        runner.max_epochs env.train.total_num_envs env.train.max_steps_per_rollout_epoch
+        runner.max_epochs env.train.total_num_envs env.train.group_size env.train.max_steps_per_rollout_epoch
         actor.micro_batch_size actor.global_batch_size actor.model.num_action_chunks
         """,
         required=True,
@@ -157,7 +158,7 @@ SERVED_ROWS = (
         COUNT_KIND,
         """
         actor.optim.total_training_steps algorithm.group_size algorithm.update_epoch cluster.num_nodes
-        env.train.group_size env.train.rollout_epoch env.eval.total_num_envs env.eval.group_size
+        env.train.rollout_epoch env.eval.total_num_envs env.eval.group_size
         env.eval.rollout_epoch env.eval.max_steps_per_rollout_epoch rollout.pipeline_stage_num
         runner.seq_length runner.max_prompt_length weight_syncer.bucket.bucket_size
         """,
@@ -223,6 +224,9 @@ SERVED_ROWS = (
     *rows(Names(("standard", "always")), "algorithm.bootstrap_type"),
     *rows(Names(("torch", "flash_attn", "liger_kernel")), "algorithm.entropy_op_type"),
     *rows(Names(("fsdp", "fsdp2")), "actor.fsdp_config.strategy"),
+    *rows(Names(("pre", "post")), "actor.fsdp_config.backward_prefetch", nullable=True),
+    *rows(Names(("fp16", "bf16", "fp32")), "actor.fsdp_config.amp_autocast.precision"),
+    *rows(Flag(), "actor.fsdp_config.amp_autocast.enabled actor.fsdp_config.grad_scaler.enabled"),
     *rows(Names(("constant", "cosine", "torch_constant", "torch_cosine")), "actor.optim.lr_scheduler"),
     *rows(
         PRECISION_KIND,
@@ -235,11 +239,12 @@ SERVED_ROWS = (
         """
         actor.fsdp_config.cpu_offload actor.fsdp_config.gradient_checkpointing actor.model.add_q_head
         actor.model.add_value_head actor.model.is_lora algorithm.filter_rewards algorithm.normalize_advantages
-        env.train.auto_reset env.train.ignore_terminations env.eval.auto_reset env.eval.ignore_terminations
+        env.train.ignore_terminations env.eval.auto_reset env.eval.ignore_terminations
         rollout.enable_cuda_graph rollout.enable_torch_compile reward.history_reward_assign
         reward.standalone_realworld reward.use_reward_model rollout.sampling_params.do_sample runner.only_eval
         env.train.video_cfg.save_video env.train.video_cfg.decisions_only env.train.data_collection.enabled
         env.eval.video_cfg.save_video env.eval.video_cfg.decisions_only env.eval.data_collection.enabled
+        critic.use_critic_model
         """,
         nullable=True,  # which is false to Python
     ),
@@ -255,21 +260,24 @@ SERVED_ROWS = (
     *rows(
         Text(),
         """
-        actor.training_backend env.train.env_type env.eval.env_type runner.logger.experiment_name
-        runner.logger.log_path runner.task_type weight_syncer.type
+        env.train.env_type env.eval.env_type runner.logger.experiment_name runner.logger.log_path
+        weight_syncer.type
         """,
     ),
+    *rows(Text(), "actor.training_backend runner.task_type", required=True),
+    *rows(Flag(), "env.train.auto_reset", required=True),
     *rows(Text("a name of RLinf's models"), "actor.model.model_type", required=True),
     *rows(Listed(Text("the name of a logger")), "runner.logger.logger_backends", nullable=True),
     *rows(
         Block(),
         """
-        actor.model actor.optim actor.fsdp_config env.train
+        actor.model actor.optim actor.fsdp_config actor.fsdp_config.mixed_precision env.train
         algorithm cluster.component_placement rollout
         """,
         required=True,
     ),
     *rows(Block(), "rollout.model runner.logger"),
+    *rows(Block(), under("actor.fsdp_config", "amp_autocast grad_scaler")),
     *rows(Block(), "critic env.eval rollout.sampling_params weight_syncer", nullable=True),
 )
 OPEN_ROWS = rows(

@@ -63,20 +63,24 @@ def presence_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     # The driver writes there, which runs here wherever its workers do.
     if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
         missing += directory_reasons(run_dir, key=RUN_DIR_KEY)
-    if _on_this_machine(cfg):
+    if on_this_machine(cfg):
         adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
         missing += [*_model_package(cfg), *_simulators(cfg), *file_reasons(cfg, (*FILE_KEYS, *adapters))]
     return missing
 
 
-def _on_this_machine(cfg: Mapping[str, Any]) -> bool:
+def on_this_machine(cfg: Mapping[str, Any]) -> bool:
+    """Return True if every process of a run of `cfg` (plain data) is on one machine."""
     return (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups")
 
 
 def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    name, models = lookup(cfg, "actor.model.model_type"), sorted(model_types())
-    if name not in models:
-        yield unknown("actor.model.model_type", name, models, f"a model of RLinf or of {MODELS_GROUP}")
+    models = sorted(model_types())
+    # A run that only evaluates makes the model of its rollout section.
+    for section in ("actor", "rollout") if lookup(cfg, "runner.only_eval") else ("actor",):
+        key = f"{section}.model.model_type"
+        if (name := lookup(cfg, key)) not in models:
+            yield unknown(key, name, models, f"a model of RLinf or of {MODELS_GROUP}")
 
 
 def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:

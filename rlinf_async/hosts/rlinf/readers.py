@@ -123,7 +123,7 @@ class _Reader:
         for target in targets:
             if isinstance(target, ast.Name):
                 names[target.id] = chain
-            elif isinstance(target, ast.Attribute) and _is_self(target.value):
+            elif isinstance(target, ast.Attribute) and is_self(target.value):
                 self._attributes[target.attr] = chain
 
     def _chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
@@ -133,7 +133,7 @@ class _Reader:
         if isinstance(node, ast.BoolOp):
             return self._chain(node.values[0], names)
         if isinstance(node, ast.Attribute):
-            if _is_self(node.value):
+            if is_self(node.value):
                 return self._attributes.get(node.attr, () if node.attr in CONFIG_NAMES else None)
             return self._longer(node.value, node.attr, names)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -166,7 +166,7 @@ def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _in_order(child)
 
 
-def _is_self(node: ast.expr) -> bool:
+def is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
@@ -201,12 +201,12 @@ def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in TABLE.unknown(cfg).items()
-        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in _filled_in())
+        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in filled_in())
     }
 
 
 @cache
-def _filled_in() -> set[str]:
+def filled_in() -> set[str]:
     """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
     sources = sources_of("rlinf")
     return set() if sources is None else sources.assigned("cfg", "config.py")

@@ -150,7 +150,7 @@ class RLinfSettings(RunSettings):
 def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason if an episode is not a whole number of action chunks."""
     chunk = int(cfg["actor"]["model"]["num_action_chunks"])
-    for mode in ("train", "eval") if _evaluating(cfg) else ("train",):
+    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
         # RLinf requires it for evaluation, too.
         steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
         if steps % chunk:
@@ -189,10 +189,11 @@ def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardP
 
 
 def _evaluation(cfg: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(cfg["env"]["eval"] if _evaluating(cfg) else None)
+    return Evaluation(cfg["env"]["eval"] if evaluates(cfg) else None)
 
 
-def _evaluating(cfg: Mapping[str, Any]) -> bool:
+def evaluates(cfg: Mapping[str, Any]) -> bool:
+    """Return True if a run of `cfg`, RLinf's config as plain data, has evaluations."""
     return _asks_for_evaluation(cfg) and isinstance(lookup(cfg, "env.eval"), Mapping)
 
 

@@ -21,6 +21,25 @@ class Sources:
     def defines(self, place: str) -> bool:
         return self._find(*_parts(place)) is not None
 
+    def definition(self, place: str) -> ast.stmt | None:
+        """The syntax tree of what a place defines; None where it defines nothing of that name."""
+        found = self._find(*_parts(place))
+        return None if found is None else found[1]
+
+    def tree(self, file: str) -> ast.Module:
+        """The syntax tree of a file of the package; an empty one where there is none."""
+        return _syntax_tree(self.root / file)
+
+    def methods(self, place: str) -> dict[str, ast.FunctionDef]:
+        """The methods of a class, with those of its bases that it does not define itself."""
+        module, definition = self._find(*_parts(place)) or ("", None)
+        if not isinstance(definition, ast.ClassDef):
+            return {}
+        bases = [base.id for base in reversed(definition.bases) if isinstance(base, ast.Name)]
+        inherited = [self.methods(f"{module}:{base}") for base in bases]
+        own = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
+        return {name: method for methods in (*inherited, own) for name, method in methods.items()}
+
     def members(self, place: str) -> set[str]:
         """Return the names of a class and its bases: methods, class variables, and attributes set in
         methods.

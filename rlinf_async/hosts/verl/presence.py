@@ -7,10 +7,7 @@ kind for, and before a run.
 
 from __future__ import annotations
 
-import io
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +24,7 @@ from rlinf_async.hosts.judge.presence import (
     logger_package_reasons,
     logger_reasons,
     model_reasons,
+    own_check,
 )
 from rlinf_async.hosts.judge.reasons import Reason, unknown
 from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
@@ -149,16 +147,9 @@ def validate(cfg: DictConfig) -> None:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    try:
-        with redirect_stdout(io.StringIO()):  # it praises what passes, where `explain --json` writes
-            reference, critic = need_reference_policy(cfg), need_critic(cfg)
-            validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
-    except (AssertionError, AttributeError, HydraException, TypeError, ValueError) as error:
-        # veRL checks by asserts, by attributes that it takes for granted and by building its dataclasses:
-        # each refuses.
-        cause = error.__cause__ or error  # Hydra wraps what veRL's own classes raise
-        why = " ".join(str(cause).split()) or traceback.extract_tb(cause.__traceback__)[-1].line
-        raise ValueError(f"veRL refuses this config: {why}") from error
+    with own_check("veRL", HydraException):
+        reference, critic = need_reference_policy(cfg), need_critic(cfg)
+        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
 
 
 def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:

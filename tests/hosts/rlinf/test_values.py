@@ -209,7 +209,7 @@ def test_every_kind_of_value_has_its_table():
 
 def test_keys_that_rlinf_fills_in_by_itself_are_not_held_against_the_user(monkeypatch):
     filled = {"cluster.tracer.enable": False, "cluster.moon.enable": False}
-    monkeypatch.setattr(readers, "_filled_in", lambda: {"cluster.tracer.enable"})
+    monkeypatch.setattr(readers, "filled_in", lambda: {"cluster.tracer.enable"})
     assert [line.partition("=")[0] for line in undecided(config(filled))] == ["cluster.moon.enable"]
     asked = config({"cluster.tracer.enable": True})
     assert [line.partition("=")[0] for line in undecided(asked)] == ["cluster.tracer.enable"]

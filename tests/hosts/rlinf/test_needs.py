@@ -1,0 +1,149 @@
+"""Keys without which RLinf's environments, models and workers are not made are asked for before Ray."""
+
+import ast
+import copy
+import random
+
+import pytest
+
+pytest.importorskip("rlinf", reason="RLinf is not installed")
+
+import ray
+from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from rlinf_async.core.config_keys import dotted
+from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
+from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.needs import _Needs, needed_key_reasons, of_environment, of_model, of_worker
+from rlinf_async.hosts.rlinf.sources import sources_of
+from tests.hosts.test_any_key import reasons
+from tests.hosts.test_any_overrides import host_and_config
+
+SOURCE = """
+class Env:
+    def __init__(self, cfg, seed):
+        self.cfg, self.other = cfg, seed
+        self.cfg = cfg
+        cfg.filled_in = 3
+        self.video = cfg.video.save and cfg.only_with_video
+        self.size: int = self.cfg["size"] + cfg.get("default", 1) + cfg.filled_in
+        section = cfg.section.get("inner", {})
+        if cfg.switch:
+            self.a = cfg.in_both + cfg.in_one
+        else:
+            self.a = cfg.in_both
+        self.make(cfg.passed)
+        self.late = [each.key for each in cfg.listed] or (lambda: cfg.later)
+        if cfg.leaves:
+            return
+        self.behind = cfg.behind
+
+    def make(self, part):
+        self.part = part.of_it + self.cfg.of_all
+"""
+
+
+def test_a_key_is_needed_where_it_is_read_whatever_else_a_config_says():
+    (definition,) = ast.parse(SOURCE).body
+    methods = {node.name: node for node in definition.body}
+    found = {".".join(chain) for chain in _Needs(methods).of("__init__")}
+    assert found == {
+        "video.save",
+        "size",
+        "section",
+        "switch",
+        "in_both",
+        "passed",
+        "passed.of_it",
+        "of_all",
+        "leaves",
+    }
+
+
+@pytest.fixture(scope="module")
+def base():
+    register_models()
+    return host_and_config("rlinf")[1]
+
+
+def without(cfg, key):
+    changed = cfg.copy()
+    section, _, name = key.rpartition(".")
+    with open_dict(changed):
+        around = OmegaConf.select(changed, section) if section else changed
+        del around[name]
+    return changed
+
+
+def test_rlinfs_own_builder_ends_without_any_key_that_is_needed_and_without_no_other(base):
+    from rlinf.models.embodiment.mlp_policy import get_model
+
+    needed = {".".join(chain) for chain in of_model(sources_of("rlinf"), "mlp_policy")}
+    section = OmegaConf.create(plain(base)["actor"]["model"])
+    assert needed <= set(section)
+    for key in section:
+        OmegaConf.set_struct(short := copy.deepcopy(section), False)
+        del short[key]
+        OmegaConf.set_struct(short, True)
+        if key in needed:
+            with pytest.raises(OmegaConfBaseException, match=key):
+                get_model(short)
+        else:
+            get_model(short)
+
+
+def test_the_environments_and_workers_of_this_rlinf_are_read():
+    sources = sources_of("rlinf")
+    name, chains = of_environment(sources, "metaworld")
+    assert name == "MetaWorldEnv"
+    assert {("seed",), ("video_cfg",), ("task_suite_name",)} <= chains
+    assert of_environment(sources, "nothing_of_rlinfs") == ("", frozenset())
+    assert ("rollout", "model", "model_path") in of_worker(sources, "MultiStepRolloutWorker")
+    assert ("actor", "optim", "adam_beta1") in of_worker(sources, "EmbodiedFSDPActor")
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("value", [None, 3])
+def test_something_else_in_the_place_of_a_block_that_is_read_is_named_with_its_reader(base, mode, value):
+    cfg = {**plain(base), "runner": {**plain(base)["runner"], "val_check_interval": 2, "save_interval": 2}}
+    cfg["env"][mode]["video_cfg"] = value
+    said = [reason.text for reason in needed_key_reasons(cfg)]
+    shown = "null" if value is None else "3"
+    assert said == [
+        f"env.{mode}.video_cfg={shown} must be a block of keys: RLinf's env worker reads "
+        f"env.{mode}.video_cfg.save_video"
+    ]
+    cfg["runner"]["val_check_interval"] = -1
+    assert bool(list(needed_key_reasons(cfg))) == (mode == "train")
+
+
+def test_a_config_that_lacks_a_key_is_refused_or_passes_rlinfs_own_check(base):
+    adapter, _ = host_and_config("rlinf")
+    keys = random.Random(52).sample(sorted(dotted(OmegaConf.to_container(base))), 15)
+    outcomes = []
+    for key in [*keys, "env.train.group_size", "runner.task_type", "critic.use_critic_model"]:
+        cfg = without(base, key)
+        outcomes.append(reasons(adapter, cfg) is None)
+        if outcomes[-1]:
+            write_back(cfg, resolve(cfg))
+            check_by_rlinf(cfg)
+    assert set(outcomes) == {True, False}
+
+
+def test_what_rlinf_itself_refuses_is_a_sentence_before_ray_starts(base, monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
+    cfg = base.copy()
+    write_back(cfg, resolve(cfg))
+    before = plain(cfg)
+    check_by_rlinf(cfg)
+    assert plain(cfg) == before
+    cfg.actor.fsdp_config.mixed_precision.param_dtype = "bf16"
+    with open_dict(cfg):
+        cfg.actor.fsdp_config.amp_autocast = {"enabled": True, "precision": "bf16"}
+    with pytest.raises(
+        ValueError, match="RLinf refuses this config: amp_autocast should not be enabled"
+    ) as said:
+        check_by_rlinf(cfg)
+    assert len(str(said.value).splitlines()) == 1
