@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rlinf_async.hosts.observations import kept
+from rlinf_async.hosts.observations import copied
 
 Tensors = dict[str, torch.Tensor]
 ObservationKind = Literal["reset", "step", "final"]
@@ -96,13 +96,13 @@ class Step:
     def _first_end(self) -> torch.Tensor:
         return self.dones & ~self._over
 
-    def shown(self) -> dict[str, Any]:
+    def finite_fields(self) -> dict[str, Any]:
         """The values that must be finite, by names for messages."""
         statistics = (self.info.get("final_info") or self.info).get("episode")
-        return shown(self.observation, self.rewards, self.info.get("final_observation"), statistics)
+        return finite_fields(self.observation, self.rewards, self.info.get("final_observation"), statistics)
 
 
-def shown(
+def finite_fields(
     observation: Mapping[str, Any],
     rewards: torch.Tensor | None = None,
     final: Any = None,
@@ -183,7 +183,7 @@ class Contract:
             raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
         read = {field: value[field] for field in value if not self._field_names or field in self._field_names}
         try:
-            own: dict[str, Any] = kept(read)
+            own: dict[str, Any] = copied(read)
         except TypeError as error:
             raise ValueError(
                 self._refusal(f"the {name} with a field that cannot be copied ({error})", "arrays")
@@ -231,7 +231,7 @@ class Contract:
         if not isinstance(value, torch.Tensor):
             # Kinds of numpy: b bool, i and u whole numbers, f fractions. Others are refused below.
             array = _stacked(value) if isinstance(value, list | tuple) else np.asarray(value)
-            tensor = kept(array) if array.dtype.kind in "biuf" else None
+            tensor = copied(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
         # `copy`: without it `to` returns a CPU tensor itself, and the environments may overwrite its memory.
@@ -255,7 +255,7 @@ class Contract:
     def _copied_entry(self, name: str, value: Any) -> Any:
         if name == "final_info":
             return self._info(value)
-        return self._statistics(value) if name == "episode" else kept(value)
+        return self._statistics(value) if name == "episode" else copied(value)
 
     def _statistics(self, value: Any) -> Tensors:
         """Statistics of episodes, [B, ...] each, by name."""
@@ -370,7 +370,7 @@ def _sort(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def decided(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+def checked_decision(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return the checked result of `predict_action_batch` for `size` environments.
 
     Returns:

@@ -16,7 +16,7 @@ import torch
 T = TypeVar("T")
 
 
-def kept(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Return a copy of an observation, as environments may reuse its memory.
 
     Arrays of numbers become tensors; arrays of strings or objects become lists.
@@ -27,11 +27,11 @@ def kept(value: Any) -> Any:
         case np.ndarray():
             return _tensor(value)
         case Mapping():
-            return {name: kept(field) for name, field in value.items()}
+            return {name: copied(field) for name, field in value.items()}
         case list():
-            return [kept(item) for item in value]
+            return [copied(item) for item in value]
         case tuple():
-            return tuple(kept(item) for item in value)
+            return tuple(copied(item) for item in value)
         case None | str() | bytes() | bool() | int() | float() | np.generic():
             return value
         case _:
@@ -42,7 +42,7 @@ def _tensor(array: np.ndarray) -> Any:
     """Return a copy of an array: a tensor if it holds numbers, else a list."""
     # numpy's kinds that torch has: bool, int, unsigned int, float, complex.
     if array.dtype.kind not in "biufc":
-        return kept(array.tolist())
+        return copied(array.tolist())
     # torch has no long double: floats wider than 8 bytes (complex: 16) are narrowed.
     if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)

@@ -46,8 +46,8 @@ def reseeded(seed: int, times: int, *, generation: int = 0) -> int:
 def splitting(train: Mapping[str, Any]) -> Splitting:
     """Return how the simulators of an `env` section can be split; `unknown` for a simulator in no table.
 
-    This package's Meta-World, recognised by its key `processes`, and environments that a package declares
-    are built in the process of their env worker.
+    This package's Meta-World, recognised by its key `processes`, counts as `together`; so do environments
+    that a package declares, which are built in the process of their env worker.
     """
     simulator = str(train["env_type"])
     if simulator in VECTORISED_SIMULATORS:

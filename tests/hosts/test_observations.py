@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.hosts.observations import alike, each_alike, kept, merge
+from rlinf_async.hosts.observations import alike, copied, each_alike, merge
 
 LEAVES = {
     "tensor": lambda size, value: torch.full((size, 2), float(value)),
@@ -104,7 +104,7 @@ def test_other_types_and_shapes_are_not_alike(one, other):
 
 def test_what_is_kept_does_not_change_with_what_was_shown():
     array, tensor = np.ones(2), torch.ones(2)
-    own = kept(
+    own = copied(
         {"a": [array, {"b": tensor}], "c": (bytearray(b"x"),), "d": np.array([array, None], dtype=object)}
     )
     array[:], tensor[:] = 9, 9
@@ -119,11 +119,11 @@ def test_what_is_kept_does_not_change_with_what_was_shown():
 )
 def test_arrays_of_all_kinds_of_numbers_are_kept_as_tensors(dtype):
     array = np.array([[0, 1], [1, 0]]).astype(dtype)
-    own = kept(array.T)
+    own = copied(array.T)
     assert isinstance(own, torch.Tensor)
     assert own.is_contiguous()
     assert own.tolist() == array.T.tolist()
 
 
 def test_what_needs_gradients_is_kept_without():
-    assert not kept(torch.ones(2, requires_grad=True) * 2).requires_grad
+    assert not copied(torch.ones(2, requires_grad=True) * 2).requires_grad

@@ -15,7 +15,7 @@ import torch
 import verl_vla
 from verl_vla.models.gaussian_actor.modeling import TanhMultivariateNormalDiag
 
-from rlinf_async.hosts.contract import decided
+from rlinf_async.hosts.contract import checked_decision
 from rlinf_async.hosts.verl.verl_vla.policy import build
 
 SECTION = {
@@ -41,7 +41,7 @@ def policy():
 
 
 def test_its_log_probability_is_verl_vlas(policy):
-    actions, result = decided(policy.predict_action_batch(seen()), 3)
+    actions, result = checked_decision(policy.predict_action_batch(seen()), 3)
     drawn = result["forward_inputs"]["drawn"]
     features = policy.model.sac_forward_state_features(_data(seen()), None)
     _, _, mean, std = policy.model.policy.actor(features)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.contract import check_resets, decided
+from rlinf_async.hosts.contract import check_resets, checked_decision
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
@@ -120,7 +120,7 @@ class DeclaredPolicy(ActorCritic):
         # generators require.
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
-        actions, result = decided(decision, len(noise))
+        actions, result = checked_decision(decision, len(noise))
         logprobs = at_ratio_level(result["prev_logprobs"].float(), "chunk", 1)
         return (
             actions.float(),

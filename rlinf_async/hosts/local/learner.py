@@ -420,7 +420,7 @@ def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:
 
 
 def silent_groups(rollout: Tensors, settings: LocalSettings) -> int:
-    """Return the number of GRPO groups whose members have equal scores; 0 for PPO."""
+    """Return the number of GRPO groups with equal scores of all members; 0 for PPO."""
     if settings.algorithm != "grpo":
         return 0
     return int(without_signal(_scores(rollout), settings.group_size).sum())

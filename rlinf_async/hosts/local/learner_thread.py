@@ -60,7 +60,7 @@ class LearnerThread:
         return metrics
 
     def to_score(self, payload: Any) -> ToScore:
-        """What inference is to score of a piece."""
+        """Return the part of a piece that inference has to score."""
         return self._learner.to_score(payload)
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class LocalSettings:
     """Decisions in one rollout."""
     rollout_epochs: int = 1
     group_size: int = 1
-    """Environments that start from the same initial state, which GRPO compares."""
+    """Number of environments that start from the same initial state; GRPO compares their returns."""
     batches: int = 10
     global_batch_size: int = 160
     micro_batch_size: int = 160

@@ -105,7 +105,7 @@ class Shard(TrainShard):
 
     @property
     def env(self) -> Any:
-        """The environments, which others take the place of when they are rebuilt."""
+        """The present environments, which a rebuild replaces."""
         return self._stage.env
 
     @property

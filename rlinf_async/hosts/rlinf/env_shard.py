@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from rlinf_async.hosts.contract import Contract, shown
+from rlinf_async.hosts.contract import Contract, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
@@ -172,7 +172,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         env = self._stage.env
         # As RLinf's `bootstrap_step` does before every reset.
         env.is_start = True
-        # RLinf's own environments that may take on tasks draw theirs anew; only LIBERO is told its place.
+        # RLinf's own environments with `balance=tasks` draw their tasks at random; only LIBERO gets its
+        # place.
         if self._taken_on is not None and self._stage.section.get("env_class"):
             env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
         stand_at = env_attribute(env, STAND_METHOD)
@@ -258,7 +259,7 @@ class EvalShard(kit.EvalShard[EnvStep]):
 
 def shown_of(step: EnvStep, statistics: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the values of a step that must be finite, by name."""
-    return shown(step.obs, step.rewards, step.final_obs, statistics)
+    return finite_fields(step.obs, step.rewards, step.final_obs, statistics)
 
 
 def env_attribute(env: Any, name: str) -> Any:

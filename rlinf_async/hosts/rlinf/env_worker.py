@@ -40,7 +40,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-        # Both before they are changed: RLinf's own loop would have them so.
+        # Both as in RLinf's own loop, before this class changes them.
         self._stock_stages, self._first_seed = int(cfg.rollout.pipeline_stage_num), cfg.env.train.get("seed")
         # Before RLinf's `__init__`, which reads `stage_num` and the sizes of stages from this key.
         if asynchrony.rollout.enabled and asynchrony.rollout.shards != "auto":
@@ -127,7 +127,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
 
     def _stages(self) -> Stages | None:
-        """The stages of RLinf's own loop; None where a shard is no part of one, or nothing is seeded."""
+        """Return the stages of RLinf's own loop; None if a shard is not a part of one stage, or without a
+        seed.
+        """
         if self.stage_num % self._stock_stages or self._first_seed is None:
             return None
         count = self._world_size * self._stock_stages

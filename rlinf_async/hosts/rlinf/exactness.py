@@ -47,7 +47,7 @@ PATCHED_METHOD = "reset_trials"
 
 
 def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[str]:
-    """Yield remarks on RLinf's simulators in which groups, or repetitions of a run, do not begin alike."""
+    """Yield remarks on RLinf's simulators with different starts in a group, or in repetitions of a run."""
     train = cfg["env"]["train"]
     group_size = int(train.get("group_size", 1))
     if has_stock_scenes(train) and group_size > 1 and not asynchrony.advanced.shared_group_scene:

@@ -70,7 +70,7 @@ class FSDPTraining(ScoringTraining):
         return rollout
 
     def _masked(self, fields: Tree) -> Tree:
-        """The fields of pieces side by side, with RLinf's masks."""
+        """Return the joined fields of pieces, with RLinf's masks."""
         rollout: Tree = self._actor._process_received_rollout_batch(fields)
         return rollout
 
@@ -78,7 +78,7 @@ class FSDPTraining(ScoringTraining):
         return self._live(self._masked(rollout))
 
     def _live(self, rollout: Tree) -> torch.Tensor | None:
-        """The samples of a rollout with masks that have a gradient, [T, B] bool, or None for all."""
+        """Return [T, B] bool, for a rollout with masks: the sample has a gradient; None for all."""
         leaves = self._actor.live.leaves if self._actor.live is not None else LeftOut()
         if not leaves:
             return None

@@ -262,8 +262,8 @@ def ratio_level(algorithm: Any) -> RatioLevel:
     return level
 
 
-# Of a thread: the learner counts in one, while another asks what of a piece is to be scored.
-_COUNTS: ContextVar[bool] = ContextVar("counts", default=True)
+# A context variable, as another thread asks for advantages of pieces to be scored while the learner counts.
+_COUNTS_SILENT: ContextVar[bool] = ContextVar("counts_silent", default=True)
 
 
 class GroupAdvantages:
@@ -292,18 +292,18 @@ class GroupAdvantages:
         advantages, returns = self._base(**kwargs)
         # [groups, members]: RLinf's `calculate_scores` has summed the rewards of each trajectory.
         silent = without_signal(kwargs["rewards"], kwargs["group_size"])
-        self._silent += int(silent.sum()) if _COUNTS.get() else 0
+        self._silent += int(silent.sum()) if _COUNTS_SILENT.get() else 0
         members = silent.repeat_interleave(kwargs["group_size"]).to(advantages.device)
         return advantages.masked_fill(members, 0.0), returns
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Do not count groups inside the block, as the same advantages will be computed again."""
-        token = _COUNTS.set(False)
+        token = _COUNTS_SILENT.set(False)
         try:
             yield
         finally:
-            _COUNTS.reset(token)
+            _COUNTS_SILENT.reset(token)
 
     def pop_silent(self) -> int:
         """Return the number of groups without signal since the last call."""

@@ -63,7 +63,7 @@ CAST_BYTES = {"openpi": 2}
 
 pi0.5 keeps 3 % of its weights in float32: norms, and the first layer of its vision tower."""
 VLM_PREFIX = {"openpi": "paligemma_with_expert.paligemma."}
-"""Prefix of the names of parameters that `train_expert_only` and RLinf's new adapters freeze."""
+"""Part of the names of parameters that `train_expert_only` and RLinf's new adapters freeze."""
 
 
 PER_SAMPLE_MODELS = frozenset({"mlp_policy", "cnn_policy", "openvla", "openvla_oft", *OWN_MODELS})

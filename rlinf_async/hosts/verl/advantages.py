@@ -114,7 +114,8 @@ def _without_signal(rewards: torch.Tensor, settings: VerlSettings) -> torch.Tens
     """
     silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
     if settings.estimator in WHITENED_ESTIMATORS:
-        silent = silent.all().expand_as(silent)  # after whitening, a silent group's advantages are not noise
+        # After whitening, the advantage of one silent group is the mean of all others, which is no rounding error.
+        silent = silent.all().expand_as(silent)
     return silent.repeat_interleave(settings.plan.group_size)
 
 

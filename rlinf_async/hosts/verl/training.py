@@ -122,7 +122,7 @@ class EngineTraining(ScoringTraining):
         return rollout
 
     def live(self, rollout: Tree) -> torch.Tensor | None:
-        """See the class: as far as it is known before values are."""
+        """As in the base class, as far as it is known before values are recomputed."""
         if self._passes is None:
             return None
         tensors: Tensors = rollout  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.contract import decided
+from rlinf_async.hosts.contract import checked_decision
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.scoring import scores_of
 from rlinf_async.hosts.observations import merge
@@ -54,7 +54,7 @@ class InferenceActor(PolicyWorker):
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         with torch.no_grad():
             decision = self._policy.predict_action_batch(env_obs=merge(observations), mode=mode)
-        actions, result = decided(decision, size)
+        actions, result = checked_decision(decision, size)
         fields = {name: result.get(name) for name in RESULT_FIELDS} if mode == "train" else {}
         return actions.cpu(), map_tensors(torch.Tensor.cpu, fields)
 

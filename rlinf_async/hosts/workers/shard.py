@@ -10,7 +10,7 @@ import torch
 
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.contract import Step, shown
+from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
@@ -119,7 +119,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
                 self._stage.env.take_on(*self._taken_on)
             observation = _reset(self, self._stage)
         self._last = started(observation, self.size)
-        return self._last, shown(observation)
+        return self._last, finite_fields(observation)
 
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
         step = _decide(self, self._stage, actions)
@@ -142,7 +142,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             episodes=episodes,
             playing=self.play_on(ended),
         )
-        return self._last, step.shown()
+        return self._last, step.finite_fields()
 
     def end(self) -> None:
         self._stage.env.update_reset_state_ids()
@@ -188,7 +188,7 @@ class EvalShard(kit.EvalShard[Observation]):
         self._stage.env.is_start = True
         self._ended = torch.zeros(self.size, dtype=torch.bool)
         self._last = _reset(self, self._stage)
-        return self._last, shown(self._last)
+        return self._last, finite_fields(self._last)
 
     def act(self, actions: torch.Tensor) -> Shown[Observation]:
         step = _decide(self, self._stage, actions)
@@ -200,7 +200,7 @@ class EvalShard(kit.EvalShard[Observation]):
             self.episodes.append(_chosen(statistics, new))
         self.play_on(self._ended)
         self._last = step.observation
-        return step.observation, shown(step.observation)
+        return step.observation, finite_fields(step.observation)
 
     def end(self) -> None:
         if not self._auto_reset:

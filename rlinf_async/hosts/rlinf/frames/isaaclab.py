@@ -1,7 +1,7 @@
 """Frames of RLinf's Isaac Lab: one process has all environments, and its `step` takes `render=False` in newer
 versions.
 
-Written from the sources of Isaac Lab and RLinf, and never run: Isaac Lab needs a GPU with ray tracing cores.
+Written from the sources of Isaac Lab and RLinf, and never run: Isaac Lab needs a GPU that can render.
 """
 
 from __future__ import annotations
