@@ -114,7 +114,7 @@ def _without_signal(rewards: torch.Tensor, settings: VerlSettings) -> torch.Tens
     """
     silent = without_signal(rewards.sum(dim=1), settings.plan.group_size)
     if settings.estimator in WHITENED_ESTIMATORS:
-        # After whitening, the advantage of one silent group is the mean of all others, which is no rounding error.
+        # After whitening, one silent group has the mean of all others as its advantage: no rounding error.
         silent = silent.all().expand_as(silent)
     return silent.repeat_interleave(settings.plan.group_size)
 
