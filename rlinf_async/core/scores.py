@@ -85,20 +85,20 @@ WHOLE = Scored()
 
 @dataclass(frozen=True, kw_only=True)
 class ToScore:
-    """The samples of a piece that are to be scored, of its (T + 1) * B: T decisions and a last observation.
+    """The samples of a piece that are to be scored, of its (T + 1) * B: T decisions and the last observation.
 
-    In the place of the last actions, which have not been taken, is anything.
+    The last observation has no action yet: its samples have an arbitrary one.
     """
 
     samples: Tree
-    """[R, ...]; one that nobody asked for, where there are no `rows`."""
+    """[R, ...]; one placeholder sample if `rows` is empty."""
     rows: torch.Tensor | None
-    """[R] int64, ascending: the places of the samples; None where they are all."""
+    """[R] int64, ascending: the index of each sample among (T + 1) * B; None if all are to be scored."""
     size: int
     """(T + 1) * B."""
 
     def at_their_rows(self, scores: Tree) -> Tree:
-        """`scores` of the samples, [R, ...], as those of all: [(T + 1) * B, ...], 0 for the others."""
+        """Spread the scores of the samples, [R, ...], to [(T + 1) * B, ...], with 0 for all other samples."""
         rows = self.rows
         if rows is None:
             return scores

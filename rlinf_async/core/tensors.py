@@ -96,7 +96,7 @@ def rows_of(tree: Tree, rows: torch.Tensor) -> Tree:
 def put_rows(
     values: torch.Tensor, rows: torch.Tensor | None, kept: torch.Tensor | None, *, size: int
 ) -> torch.Tensor:
-    """Return `values` of `rows`, [R] int64, among `size`; the others have what is `kept`, or 0."""
+    """Return [size, ...] with `values`, [R, ...], at `rows`, [R] int64, and `kept` or 0 at all other rows."""
     if rows is None:
         return values
     shape = (size, *values.shape[1:])

@@ -1,29 +1,29 @@
 """The env loop: one task per shard, and no shard waits for another.
 
-`env_loop` puts the options of a run around `run_shard`; no one else reads them.
+`env_loop` applies the options of a run to `run_shard`; no other code of the env loop reads them:
 
 `rollout.enabled`: a rollout begins while the one before is handed over. `advanced.balance=tasks`: the shard
-is told before each rollout whose tasks to play. `deterministic`, with checkpoints: it is renewed at each of
-them.
+is told before each rollout which shard's tasks to play. `deterministic`, with checkpoints: the environments
+are built anew at each checkpoint.
 
 Theory of operation: tasks. A batch has a place for every rollout that the synchronous loop would train: a
-shard and an epoch. The gate hands out the places of batch after batch to the shard that asks first; a ticket
-says which. The shard plays the tasks of the place. They are known by the place and the number of the rollout
-alone, so that a batch holds the tasks, and the groups, of the synchronous one, whichever shard collects them.
-A place that is given back (a fault, a process that died, a refusal of the buffer) is handed out again before
-any later one, with the same tasks.
+shard and an epoch. The gate hands out the places of batch after batch to the shard that asks first; the
+ticket names the place. The shard plays the tasks of the place. They follow from the place and the number of
+the rollout alone, so that a batch holds the tasks, and the groups, of the synchronous batch, whichever shards
+collect it. A place that is given back (a fault, a process that died, a refusal of the buffer) is handed out
+again before any later one, with the same tasks.
 
-Within a batch the places come first that took longest before. A slow task that begins last would keep the
-batch waiting, and with it every shard at the gate; a shard that has played a fast task takes on a slow one of
-the next batch, so that simulators stay busy within the same bound.
+Within a batch the places with the longest rollouts before come first. A slow task that begins last would keep
+the batch waiting, and with it every shard at the gate. A shard that has played a fast task takes on a slow
+one of the next batch, so that simulators stay busy within the same bound on staleness.
 
-Theory of operation: renewal. Environments in the middle of their lives cannot be saved: no interface writes
-down the state of a simulator and of the wrappers around it. So every deterministic run, interrupted or not,
-has others built at its checkpoints, with a seed that follows from the step alone.
+Theory of operation: renewal. Environments cannot be saved in the middle of an episode: no interface writes
+down the state of a simulator and of its wrappers. So every deterministic run, interrupted or not, builds new
+environments at its checkpoints, with a seed that follows from the step alone.
 
-With a fixed lag a checkpoint needs no other barrier for that. Version `S` is published when every rollout
-that an earlier one acts in has ended; so the first rollout of a shard that `S` acts in comes after all of
-them, and is also the first one of a run that goes on from the checkpoint after step `S`.
+With a fixed lag a checkpoint needs no further barrier. Version `S` is published when every rollout of earlier
+versions has ended. So the first rollout of a shard that `S` acts in comes after all of them, and is also the
+first rollout of a run that resumes from the checkpoint after step `S`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
 
 
 async def no_preparation(_: Ticket) -> None:
-    """Do nothing between two rollouts: they follow each other at once."""
+    """The default of `before`: do nothing, so that a rollout begins at once."""
 
 
 async def run_shard(
@@ -62,16 +62,15 @@ async def run_shard(
     overlaps: bool = False,
     spans: SpanLog = UNRECORDED,
 ) -> None:
-    """Collect rollouts until the gate closes for good; `before` each rollout, it is awaited with the
-    ticket.
+    """Collect rollouts until the gate closes for good. `before(ticket)` is awaited before each rollout.
 
-    A rollout whose environments fail is given up and collected again, once `restarts` has had them rebuilt;
-    without it, the first failure is raised. With `overlaps` a rollout may begin while the one before,
-    which the environments have played, waits for its last value and is handed over.
+    If the environments fail, their rollout is given up, `restarts` has them rebuilt, and the rollout is
+    collected again; without `restarts` the first failure is raised. With `overlaps` the next rollout may
+    begin while the last one, already played, waits for its bootstrap value and is handed over.
 
-    Leaves the spans `gate`, `reset`, `ask` (from a request of `size` environments to its answer), `step` and
-    `put`, `restart` after a failure, and `rollout` from the gate to the hand-over. A request and the step
-    that takes its answer have the same number.
+    Records the spans `gate`, `reset`, `ask` (from a request for `size` environments to its answer), `step`,
+    `put`, `restart` after a failure, and `rollout` from the gate to the hand-over. A request, and the step
+    that applies its answer, have the same number.
     """
     loop = _ShardLoop(
         shard=shard,
@@ -100,15 +99,15 @@ class _ShardLoop:
     before: Callable[[Ticket], Awaitable[None]]
     spans: SpanLog
     failed: tuple[ShardFailure, str] | None = None
-    """The failure of the environments and what was lost by it, until they are rebuilt."""
+    """(the failure, a name of the lost rollout) until the environments are rebuilt."""
 
     async def run(self, group: asyncio.TaskGroup, *, overlaps: bool) -> None:
-        """Two rollouts are under way at most: one that plays, and the end of the one before."""
+        """At most two rollouts are under way: one is played, the one before is handed over."""
         last: asyncio.Task[None] | None = None
         while True:
             await self._mend()
-            # Taken before the wait at the gate: a rollout that ends meanwhile may have been refunded, and the
-            # gate is then asked again instead of the loop being left.
+            # Read before the wait at the gate: a rollout that ends meanwhile may have been refunded, so that
+            # the loop must ask the gate again instead of ending.
             complete = last is None or last.done()
             with self.spans.span("gate", shard=self.shard):
                 ticket = await self.trajectories.admit(self.shard)
@@ -126,17 +125,17 @@ class _ShardLoop:
                     # begins.
                     await ending
             if last is not None and (ticket is None or last.done()):
-                await last  # it may have been refused, or given up, and is to be collected again then
+                await last  # if it was refused or given up, it must be collected again
 
     async def _mend(self) -> None:
         """Have the environments rebuilt if they have failed."""
         if self.failed is not None:
-            # Cleared before the await: the end of another rollout may fail meanwhile, which must not be lost.
+            # Cleared before the await, or a failure of the other rollout meanwhile would be overwritten.
             (failure, loss), self.failed = self.failed, None
             await self.restarts.restart(self.env, failure, loss=loss)
 
     async def _rollout(self, ticket: Ticket, free: asyncio.Future[None] | None) -> None:
-        """Collect a rollout and hand it over; sets `free` when the environments are."""
+        """Collect a rollout and hand it over; set `free` when the environments are free."""
         admitted_at = self.spans.now()
         try:
             await self.before(ticket)
@@ -144,15 +143,15 @@ class _ShardLoop:
             async with self.policy.rollout(self.shard):
                 output, last = await self._play(record, (ticket.batch, ticket.epoch))
                 if free is not None:
-                    # The last value is asked for after this, while the next rollout may already step the
-                    # environments: `last` must not share memory that a step writes.
+                    # From here on the next rollout may step the environments, while the last value is
+                    # requested: `last` must not share memory that a step writes.
                     free.set_result(None)
                 answer = None if last is None else await _ask(last, self.policy, self.spans)
             # Outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
             pieces = record.build(output, answer)
         except ShardFailure as failure:
-            # The refund comes before the rebuild, so that another shard can take the place meanwhile
-            # (`balance: tasks`).
+            # Refunded before the rebuild, so that another shard can take the place meanwhile (`balance:
+            # tasks`).
             await self.trajectories.abandon(ticket, failure.reason)
             self.failed = failure, f"a rollout for batch {ticket.batch}"
         else:
@@ -160,9 +159,9 @@ class _ShardLoop:
             self.restarts.worked()
 
     async def _play(self, record: Recorder, lap: tuple[int, int]) -> tuple[Any, ActionRequest | None]:
-        """All decisions of a rollout: the last output, and the request for its value where it is cut there.
+        """Make all decisions of a rollout; return the last output, and the request for its bootstrap value.
 
-        There is none if all episodes have ended, perhaps before the horizon.
+        The request is None if all episodes have ended, perhaps before the horizon.
         """
         env = self.env
         with self.spans.span("reset", shard=self.shard):
@@ -175,8 +174,7 @@ class _ShardLoop:
             record.append(output, answer)
             with self.spans.span("step", shard=self.shard, number=request.number):
                 output = await env.step(answer)
-            # After the last step: before `finish`, which makes ready for the next rollout, and may write over
-            # `output`.
+            # Made before `finish`, which prepares the next rollout and may overwrite `output`.
             request = _request(self.shard, env, output, lap=lap)
         await env.finish()
         return output, request
@@ -191,9 +189,9 @@ async def evaluate_shard(
     restarts: ShardRestarts | None = None,
     spans: SpanLog = UNRECORDED,
 ) -> None:
-    """Run `rollouts` rollouts with the policy's evaluation actions; `env` keeps what it sees.
+    """Run `rollouts` rollouts with the policy's evaluation actions; `env` collects the statistics.
 
-    A rollout whose environments fail is run again, once `restarts` has had them rebuilt.
+    If the environments fail, `restarts` has them rebuilt, and the rollout is run again.
     """
     restarts, remaining = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
     while remaining:
@@ -216,7 +214,7 @@ async def evaluate_shard(
 def _request(
     shard: int, env: ShardEnv, output: Any, *, mode: Mode = "train", lap: tuple[int, int] | None = None
 ) -> ActionRequest | None:
-    """The request of the environments that wait for actions after an output; None if there are none."""
+    """The request for the environments that wait for actions after `output`; None if there are none."""
     size = env.waiting(output)
     if not size:
         return None
@@ -244,52 +242,52 @@ async def _hand_over(
 
 
 async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run loops side by side; the first failure ends them all and is raised by itself."""
+    """Run loops side by side; the first failure cancels the others, and is raised without a group."""
     async with first_failure() as group:
         for loop in loops:
             group.create_task(_to_its_end(loop))
 
 
 async def _to_its_end(loop: Coroutine[Any, Any, None]) -> None:
-    """Await `loop`, and raise an error if it ends as cancelled although no one has cancelled it."""
+    """Await `loop`, and raise an error if it ends as cancelled although this task was not cancelled."""
     task = asyncio.current_task()
     try:
         await loop
-    # Left as it is, a `CancelledError` would end this task in silence, and everyone who waits for the work of
-    # `loop` would wait for ever.
+    # A stray `CancelledError` would end this task silently, and all tasks that wait for the work of `loop`
+    # would wait for ever.
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():
             raise
         raise RuntimeError(
-            "a loop of the run has ended as if it were cancelled, and nobody has cancelled it"
+            "a loop of the run has ended with a CancelledError, although its task was not cancelled"
         ) from error
 
 
 @asynccontextmanager
 async def first_failure() -> AsyncIterator[asyncio.TaskGroup]:
-    """Tasks whose first failure, which is raised by itself, ends all of them and the block."""
+    """A task group that raises the first failure without an exception group; a failure ends all its tasks."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
     except BaseExceptionGroup as errors:
         cause = first_cause([errors])
-        # The bare error, and not the group: callers judge a run's end by the type of one error.
+        # The bare error and not the group: callers judge the end of a run by the type of one error.
         raise cause from cause.__cause__ or errors
 
 
-# -- the env loop of a run, and what comes before a rollout --
+# -- the env loop of a run, and the preparation of a rollout --
 
 
 def env_loop(settings: RunSettings, shard: int, env: Any, **parts: Any) -> Coroutine[Any, Any, None]:
-    """Return the env loop of `shard`, whose environments are `env`; `parts` are the host's own of
-    `run_shard`.
+    """Return the env loop of `shard` with the environments `env`; the host gives `parts`, the other arguments
+    of `run_shard`.
     """
     overlaps = settings.asynchrony.rollout.enabled
     return run_shard(shard=shard, env=env, overlaps=overlaps, before=_preparation(settings, env), **parts)
 
 
 def _preparation(settings: RunSettings, env: Any) -> Callable[[Ticket], Awaitable[None]]:
-    """Return what is awaited before each rollout; runs that renew environments never take on tasks."""
+    """Return the argument `before` of `run_shard`; runs that renew environments never take on tasks."""
     if settings.asynchrony.takes_tasks:
         return placing(env.take_on, settings.plan)
     then = Renewal(settings, env.renew).before if settings.renews else no_preparation
@@ -318,18 +316,18 @@ class Renewal:
     """Renews the environments of one shard, once at each checkpoint that is due."""
 
     def __init__(self, settings: RunSettings, renew: Callable[[int], Awaitable[None]]) -> None:
-        """`renew` builds others in their place; it is given the step of the checkpoint."""
+        """`renew(step)` replaces the environments by new ones; `step` is the step of the checkpoint."""
         self._settings = settings
         self._renew = renew
         self._renewed_at = 0
 
     async def before(self, ticket: Ticket) -> None:
-        """The rollout of `ticket` is about to start.
+        """Renew the environments before the rollout of `ticket` if a checkpoint is due.
 
         Raises:
             ShardFailure: environments could not be built; the next attempt builds them again.
         """
         if ticket.version != self._renewed_at and self._settings.renews_at(ticket.version):
             await self._renew(ticket.version)
-            # Not before it: what could not be built has to be built at the next attempt.
+            # After `_renew`: if it fails, the next attempt must build again.
             self._renewed_at = ticket.version

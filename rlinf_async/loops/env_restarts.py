@@ -1,4 +1,4 @@
-"""Restarts of the environments of a shard that fail, as often as the budget of the run allows."""
+"""Restarts of the failed environments of a shard, as often as the budget of the run allows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Record = Callable[..., None]
 
 
 def record_nothing(**_: object) -> None:
-    """A record of faults that drops them, for runs without a run directory."""
+    """Drop the record of a fault, for runs without a run directory."""
 
 
 class ShardRestarts:
     """The restarts of one shard's environments.
 
-    Until a rollout has been handed over there is one: environments that have never worked are a mistake of
-    the set-up, not an accident.
+    Only one restart is allowed before the first rollout is handed over: environments that have never worked
+    are a mistake of the set-up, not an accident.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class ShardRestarts:
     ) -> None:
         """
         Args:
-            window_s: The seconds in which restarts are counted.
-            worked: Whether such environments have completed a rollout before.
+            window_s: Restarts of the last `window_s` seconds count.
+            worked: True if such environments have completed a rollout before.
         """
         self._shard, self._record, self._spans = shard, record, spans
         self._survive, self._window_s = survive, window_s
@@ -55,20 +55,21 @@ class ShardRestarts:
     def worked(self) -> None:
         """A rollout was completed."""
         if not self._has_worked:
-            # A whole budget: the restart that has led to this success is forgiven.
+            # The full budget: the restart before this first success no longer counts.
             self._has_worked, self._budget = True, self._budget_of(self._survive.env_restarts)
 
     async def restart(self, env: ShardEnv, failure: ShardFailure, *, loss: str) -> None:
-        """Rebuild `env` after `failure`, by which `loss` was lost; again if rebuilding fails, too.
+        """Rebuild `env` after `failure`, and again if rebuilding fails; `loss` names the lost rollout.
 
         Raises:
-            EnvironmentsFailed: it has failed too often; the message has the first error and the count.
+            EnvironmentsFailed: the environments have failed too often; the message has the first error and
+                the count.
         """
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):
             while True:
-                # Inside of the loop: every attempt to build counts, or what cannot be built would be tried
-                # for ever.
+                # Inside of the loop: every attempt to build counts, or a build that always fails would be
+                # tried for ever.
                 wait = self._take(failure, loop.time())
                 if wait is None:
                     self._note(failure, "the run ends", loss)
@@ -91,14 +92,14 @@ class ShardRestarts:
         self._failures = [
             (then, past_failure) for then, past_failure in self._failures if now - then < self._window_s
         ]
-        # Before the budget is asked: the error that ends the run counts this failure, too.
+        # Before `take`: the error that ends the run counts this failure, too.
         self._failures.append((now, failure))
         return self._budget.take(now)
 
     def _give_up(self) -> NoReturn:
         first, times = self._failures[0][1].error, len(self._failures)
         if self._survive.env_restarts == 0:
-            why = ", and async.survive.env_restarts=0 has none built anew"
+            why = ", and async.survive.env_restarts=0 allows no rebuild"
         elif not self._has_worked:
             why = f" {times} times before they had completed one rollout; the first time"
         else:

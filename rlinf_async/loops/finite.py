@@ -1,4 +1,5 @@
-"""Numbers that are not finite: whose fault they are, and optimizer steps that are left out for them."""
+"""Checks for numbers that are not finite: in environments, the policy and weights; and skipped optimizer
+steps."""
 
 from __future__ import annotations
 
@@ -15,22 +16,21 @@ from rlinf_async.core.failures import ShardFailure
 
 
 def not_finite(advanced: AdvancedConfig, shown: Mapping[str, Any]) -> list[str]:
-    """Return a sentence per field whose numbers are not all finite; [] where `async.advanced.non_finite`
-    is off.
+    """Return a phrase per field with numbers that are not finite; [] if `async.advanced.non_finite` is off.
 
     Args:
-        shown: outputs of environments by name: arrays, or mappings and lists of arrays at any depth. A value
-            that is no number counts as finite.
+        shown: outputs by name: arrays, or mappings and lists of arrays at any depth. A value that is no
+            number counts as finite.
     """
     return [] if advanced.non_finite == "off" else list(_bad(shown))
 
 
 def check_shown(advanced: AdvancedConfig, bad: Sequence[str]) -> None:
-    """Look at what environments have shown before a policy is asked with it; `bad` is of `not_finite`.
+    """Check outputs of environments before the policy gets them; `bad` comes from `not_finite`.
 
     Raises:
-        ShardFailure: the environments gave numbers that are not finite; others may be built.
-        RuntimeError: they did, and `async.advanced.non_finite` is stop.
+        ShardFailure: some are not finite; the environments may be rebuilt.
+        RuntimeError: some are not finite, and `async.advanced.non_finite` is stop.
     """
     if not bad:
         return
@@ -41,14 +41,14 @@ def check_shown(advanced: AdvancedConfig, bad: Sequence[str]) -> None:
 
 
 def check_answer(advanced: AdvancedConfig, scores: Mapping[str, Any], *, version: int) -> None:
-    """Look at a policy's answer before its actions reach the environments, whose observations are finite.
+    """Check a policy's answer to finite observations before its actions reach the environments.
 
     Args:
         scores: tensors, by name.
-        version: of the policy that has answered.
+        version: the version of the policy.
 
     Raises:
-        RuntimeError: some are not finite, as they would be again.
+        RuntimeError: some are not finite; they would be so again.
     """
     if bad := not_finite(advanced, scores):
         raise RuntimeError(
@@ -58,7 +58,7 @@ def check_answer(advanced: AdvancedConfig, scores: Mapping[str, Any], *, version
 
 
 def check_weights(version: int, weights: Mapping[str, torch.Tensor]) -> None:
-    """Check that weights are finite before any rank acts by them.
+    """Check that weights are finite before any rank acts with them.
 
     Raises:
         RuntimeError: some are not finite.
@@ -80,7 +80,7 @@ def _bad(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 class _Count(NamedTuple):
-    """Numbers that are not finite, among how many."""
+    """(numbers that are not finite, all numbers)."""
 
     bad: int = 0
     all: int = 0
@@ -89,7 +89,7 @@ class _Count(NamedTuple):
 def _count(value: Any) -> _Count:
     match value:
         case torch.Tensor() if value.is_floating_point() or value.is_complex():
-            # A sum is quick, and finite if all numbers are, unless it overflows.
+            # A finite sum proves that all numbers are finite, and is quick; an overflow is told apart below.
             if cmath.isfinite(value.sum().item()):
                 return _Count(0, value.numel())
             return _Count(int((~torch.isfinite(value)).sum()), value.numel())
@@ -112,11 +112,12 @@ def _sum(values: Iterable[Any]) -> _Count:
 
 
 MOST_IN_A_ROW = 3
-"""Optimizer steps without finite gradients that end a run: after so many nothing will be learnt any more."""
+"""Optimizer steps in a row without finite gradients that end a run: it would learn nothing any more."""
 
 
 class SkippedSteps:
-    """Counts skipped optimizer steps on one learner rank. Norms are over all, so all count alike."""
+    """Counts skipped optimizer steps on one learner rank. Gradient norms are over all ranks, so that all
+    ranks count the same."""
 
     def __init__(self) -> None:
         self._limits = AdvancedConfig()
@@ -128,13 +129,13 @@ class SkippedSteps:
         self._batch, self._limits = batch, advanced
 
     def step(self, grad_norm: float, *, scaled: bool = False) -> bool:
-        """Return True if a step with gradients of this norm is to be, or was, left out.
+        """Return True if a step with gradients of this norm must be, or was, skipped.
 
-        `scaled`: losses are scaled for half precision; the scale is found by gradients that overflow, so an
-        overflow then never ends the run.
+        `scaled`: losses are scaled for half precision. The search for the scale makes gradients overflow, so
+        that an overflow then never ends the run.
 
         Raises:
-            RuntimeError: there are too many of them in a row, by `async.advanced.non_finite`.
+            RuntimeError: too many steps in a row were skipped; see `async.advanced.non_finite`.
         """
         if math.isfinite(grad_norm):
             self._in_a_row = 0
@@ -152,6 +153,6 @@ class SkippedSteps:
         return True
 
     def pop(self) -> dict[str, float]:
-        """`async/steps_skipped` since the last call, where there were any."""
+        """The metric `async/steps_skipped` since the last call; {} if no step was skipped."""
         count, self._count = self._count, 0
         return {"async/steps_skipped": float(count)} if count else {}

@@ -1,10 +1,10 @@
-"""Calls of code that is not ours: environments and policies, which may raise anything, and may fork.
+"""Calls of foreign code: environments and policies, which may raise any exception, and may fork.
 
-Theory of operation. An exception is control flow of the code that catches it. `SystemExit` and
-`KeyboardInterrupt` end an event loop, `CancelledError` makes a task look as if it had been ended on purpose,
-`StopIteration` cannot be given to a future, whose waiter then waits for ever; and any class may fail to be
-packed, or to be printed. So nothing that others raise leaves the thread in which it was raised: `contained`
-catches it there, at one place, and raises an error of ours instead, which is text.
+Theory of operation. Some exceptions act on the code that catches them. `SystemExit` and `KeyboardInterrupt`
+end an event loop, `CancelledError` makes a task look cancelled, and a future refuses `StopIteration`, so that
+its waiter would wait for ever. Any exception may fail to be pickled or printed. So no foreign exception
+leaves its thread: `contained` catches it there, in one place, and raises an error of ours instead, which is
+text.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ T = TypeVar("T")
 
 
 AsOurs = Callable[[BaseException], Exception]
-"""Says as an error of ours what others have raised."""
+"""Turns a foreign exception into an error of ours."""
 
 
 def contained(function: Callable[[], T], as_ours: AsOurs = ForeignError.of) -> T:
-    """Return the result of `function`; any error of it is raised as `as_ours` makes it.
+    """Return the result of `function`; raise `as_ours(error)` for any exception of it.
 
-    A process that it has forked does not come back: it is a copy of this one, and would go on with our work.
+    If `function` forks, the child process exits here: as a copy of this process it would continue our work.
     """
     process, failure = os.getpid(), None
     try:
         result = function()
-    except BaseException as error:  # noqa: BLE001 nothing may pass: see the top of this module
+    except BaseException as error:  # noqa: BLE001 no exception may pass: see the top of this module
         failure = as_ours(error)
     if os.getpid() != process:
-        # In the copy neither `finally` blocks nor exit handlers of this process may run.
+        # In the child neither `finally` blocks nor exit handlers of this process may run.
         os._exit(0 if failure is None else 1)
     if failure is not None:
-        raise failure  # out here it has no context, whose frames would keep all that they refer to
+        raise failure  # outside of `except` it has no `__context__`, which would keep the frames alive
     return result
 
 
 def let_go(close: Callable[[], object]) -> None:
-    """Close what has failed: nothing is known of it, so that closing it may fail, too."""
+    """Close environments or a policy after a failure, and ignore errors: their state is unknown."""
     with suppress(ForeignError):
         contained(close)
 
 
 def harmless(error: BaseException) -> Exception:
-    """Return an error as it is if it is safe for all who catch it, or in words: see the top of this
-    module.
+    """Return an error unchanged if it is safe to catch, print and pickle, else as a `ForeignError`; see the
+    top of this module.
     """
-    # asyncio's CancelledError is no Exception; the one of concurrent.futures is.
+    # asyncio's CancelledError is no Exception; that of concurrent.futures is.
     orders = (StopIteration, StopAsyncIteration, concurrent.futures.CancelledError)
     if isinstance(error, Exception) and not isinstance(error, orders) and _can_travel(error):
         return error
@@ -67,20 +67,20 @@ def harmless(error: BaseException) -> Exception:
 
 
 def _can_travel(error: Exception) -> bool:
-    """Return True if it can be shown, as asyncio does that in passing, and packed for another process."""
+    """Return True if the error can be printed, which asyncio may do, and pickled for another process."""
     try:
         repr(error), str(error)
-        # Both ways: an error whose class wants other arguments is packed, and fails where it is unpacked.
+        # Both ways: an error of a class with other arguments can be pickled, but fails to be unpickled.
         pickle.loads(pickle.dumps(error))
-    except BaseException:  # noqa: BLE001 it is code of others
+    except BaseException:  # noqa: BLE001 foreign methods may raise anything
         return False
     return True
 
 
 def blaming_the_policy(place: str, *, built: str | None = None) -> AsOurs:
-    """Says of what a policy raises that the policy of `place`, as `inference rank 0`, has failed.
+    """Return a function that turns an exception into a `PolicyFailure` of `place`, as `inference rank 0`.
 
-    `built`: it is being built, and the config calls it so.
+    `built`: the policy's name in the config, while it is being built.
     """
     complaint = "the policy has failed on" if built is None else f"the policy {built} cannot be built on"
 
@@ -96,33 +96,33 @@ def blaming_the_policy(place: str, *, built: str | None = None) -> AsOurs:
 
 STDLIB_FOLDER = os.path.dirname(threading.__file__) + os.sep
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-"""Folders, perhaps within that one, of packages that are not Python's own."""
+"""Folders, perhaps within `STDLIB_FOLDER`, of packages outside of the standard library."""
 
 
 class WatchedThread:
-    """An executor of one thread: what others raise there comes as `as_ours` says it, and it can be seen
-    where they are."""
+    """An executor of one thread that turns exceptions into those of `as_ours`, and tells the line that the
+    thread executes."""
 
     def __init__(self, executor: Executor, as_ours: AsOurs) -> None:
         self._executor, self._as_ours = executor, as_ours
         self._ident: int | None = None
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Call `function` there."""
+        """Call `function` in the thread."""
         return self._executor.submit(self._call_watched, function)
 
     def start(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """The same, for the event loop that runs."""
+        """Call `function` in the thread; the future is for the running event loop."""
         return asyncio.get_running_loop().run_in_executor(self._executor, self._call_watched, function)
 
     def stands(self) -> str:
-        """Return the place where the thread is, outside of Python's own files, and on further lines its
+        """Return the line that the thread executes, outside of the standard library, and on further lines the
         stack.
         """
-        # A look from another thread: the frames may move on while they are printed, and that does no harm.
+        # Read from another thread: the frames may change while they are printed, which does no harm.
         frame = sys._current_frames().get(self._ident or 0)
         if frame is None:
-            return "nobody knows where"
+            return "at an unknown line"
         stack = traceback.extract_stack(frame)
         place = next((each for each in reversed(stack) if not _of_python(each.filename)), stack[-1])
         frames = "".join(stack.format()).rstrip()
@@ -134,11 +134,12 @@ class WatchedThread:
 
 
 class DaemonThread(Executor):
-    """An executor of one thread that keeps no process alive, so that a stuck one cannot."""
+    """An executor of one daemon thread, so that a hanging thread does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        # A daemon: Python waits at its exit for the threads of its own executors, for ever where one hangs.
+        # A daemon, as Python waits at its exit for the threads of `ThreadPoolExecutor`, for ever if one
+        # hangs.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -150,7 +151,7 @@ class DaemonThread(Executor):
                 return
             try:
                 result = function(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 it is the caller's
+            except BaseException as error:  # noqa: BLE001 the future hands it to the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -159,11 +160,11 @@ class DaemonThread(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work, and wait for what was given."""
+        """Take no more work, and wait for the work that was submitted."""
         self._leave(None if wait else 0.0)
 
     def leave(self, seconds: float) -> None:
-        """As `shutdown`, and wait no longer than `seconds`: what hangs by then is left alone."""
+        """As `shutdown`, but wait at most `seconds`; a thread that hangs is abandoned."""
         self._leave(seconds)
 
     def _leave(self, seconds: float | None) -> None:
@@ -173,7 +174,7 @@ class DaemonThread(Executor):
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            del work  # nothing is held while there is nothing to do
+            del work  # or an idle thread would keep the objects of its last call alive
 
 
 def _of_python(file: str) -> bool:
@@ -185,7 +186,7 @@ async def ends(future: asyncio.Future[T], seconds: float) -> bool:
     try:
         await asyncio.wait({future}, timeout=seconds)
     except asyncio.CancelledError:
-        # `asyncio.wait` leaves what it waits for alone when it is cancelled itself.
+        # `asyncio.wait` does not cancel its futures when it is cancelled itself.
         future.cancel()
         raise
     return future.done()

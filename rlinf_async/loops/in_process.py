@@ -4,7 +4,8 @@ Theory of operation. For global batch `b`, in the order of time:
 
     gate      `run_shard` waits at the gate of the `TrajectoryBroker` for a ticket. A rollout for batch `b`
               may begin once version `b - max_staleness` is published (`core.admission`).
-    act       For each decision it sends an `ActionRequest` to the `RequestBroker`, which makes batches
+    act       For each decision `run_shard` sends an `ActionRequest` to the `RequestBroker`, which makes
+    batches
               (`core.batching`). `serve_policy` takes a batch, makes one forward pass, and answers every
               request with the version that acted. A recorder cuts the rollout into pieces, which the buffer
               of the `TrajectoryBroker` keeps (`core.buffer`).
@@ -14,10 +15,10 @@ Theory of operation. For global batch `b`, in the order of time:
     publish   The weights are version `b + 1`. When every inference rank acts by them, the version is
               published, which opens the gate for batch `b + 1 + max_staleness` (`core.publication`).
 
-The run ends in the order of its data: the gate closes behind the last batch, the shards hang up, inference
-answers what is left and returns.
+The run ends in the order of its data: the gate closes behind the last batch, the env loops end, inference
+answers the remaining requests and returns.
 
-Here all loops are tasks of one event loop, and one class holds what such runs have in common. On Ray each
+Here all loops are tasks of one event loop, and one class holds the common parts of such runs. On Ray each
 line has processes of its own, which run the same functions:
 
     the order of steps   `ray_runtime.driver.run.AsyncRun.train`, in the driver
@@ -45,7 +46,7 @@ NO_FRAMES = FrameCount()
 
 
 class InProcessRun:
-    """The loops of a run, side by side; a host gives what plays, what acts and what learns."""
+    """Runs the loops of a run side by side; a host provides the env, inference and learner loops."""
 
     def __init__(self, settings: RunSettings, *, busy: Mapping[str, BusyMeter]) -> None:
         """`busy` are the meters of "env", "inference" and "learner", for the reports."""
@@ -55,29 +56,29 @@ class InProcessRun:
 
     @property
     def ledger(self) -> Ledger:
-        """Trajectories by what became of them until now."""
+        """Counts of the trajectories so far, by their fate."""
         return self._trajectories.ledger
 
     def _collect(self) -> Coroutine[Any, Any, None]:
-        """Gate and act: all env loops. A host gives it, of `env_loop`."""
+        """Gate and act: all env loops. A host implements it with `env_loop`."""
         raise NotImplementedError
 
     def _serve(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Act: the loops of the inference ranks. A host gives it."""
+        """Act: the loops of the inference ranks. A host implements it."""
         raise NotImplementedError
 
     def _learn(self) -> Coroutine[Any, Any, None]:
-        """Train and publish, batch after batch. A host gives it."""
+        """Train and publish, batch after batch. A host implements it."""
         raise NotImplementedError
 
     async def _run(self) -> None:
-        """Run all loops to their end; the first failure ends them all and is raised by itself."""
+        """Run all loops to their end; the first failure cancels the others, and is raised without a group."""
         await together([self._feed(), *self._serve()])
 
     async def _feed(self) -> None:
-        """Run all that asks inference for anything, the learner for scores; then let inference return."""
+        """Run the loops that send requests (the learner asks for scores), then let inference return."""
         await together([self._collect(), self._learn()])
-        # Only when nobody will ask any more: what is asked after this is refused.
+        # After both loops: the closed broker refuses later requests.
         self._requests.close()
 
     def _reported(
@@ -90,9 +91,9 @@ class InProcessRun:
         publication_seconds: float = 0.0,
         frames: FrameCount = NO_FRAMES,
     ) -> StepReport:
-        """Return the report of a step whose version is published; the next one counts from here.
+        """Return the report of `step` after its version is published; counts restart for the next report.
 
-        `frames` are those that environments have counted since the last report.
+        `frames`: the frames that environments have counted since the last report.
         """
         # Batch `step - 1` has made version `step`.
         requests, trained_batch = self._requests, self._trajectories.pop_trained(step - 1)

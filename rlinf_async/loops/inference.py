@@ -1,4 +1,4 @@
-"""The inference loops, one of each per rank, and the thread in which a policy answers."""
+"""The inference loops, one of each per rank, and the thread of the policy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 
 async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog = UNRECORDED) -> None:
-    """Answer batches of requests until no shard will ask any more.
+    """Answer batches of requests until no more requests will come.
 
-    Leaves the spans `idle`, a wait for requests, and `forward`, which names the requests for actions that are
-    answered by `shards` and `numbers`, or `score`.
+    Records the spans `idle`, a wait for requests, and `forward` (with the `shards` and `numbers` of the
+    requests for actions that it answers) or `score`.
     """
     while True:
         with spans.span("idle"):
@@ -26,14 +26,14 @@ async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog 
         if batch is None:
             return
         size = sum(pending.size for pending in batch)
-        # The first stands for all: scores have a queue of their own, so that no batch has both.
+        # The first request has the mode of all: requests for scores have their own queue.
         if batch[0].request.mode == "score":
             span = spans.span("score", size=size)
         else:
             shards = [pending.shard for pending in batch]
             numbers = [pending.request.number for pending in batch]
             span = spans.span("forward", shards=shards, numbers=numbers, size=size)
-        # Around the pass: a batch that was taken is answered or failed, also if this task is cancelled.
+        # Around the pass, so that a taken batch is answered or failed even if this task is cancelled.
         async with requests.answering(batch) as answers:
             with span:
                 answers.extend(await policy.act(batch))
@@ -42,15 +42,15 @@ async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog 
 async def refresh_weights(
     *, weights: WeightPort, policy: LoadablePolicy, spans: SpanLog = UNRECORDED
 ) -> None:
-    """Give the policy the newest weights, again and again, until there will be no more; see `load_next`."""
+    """Load the newest weights again and again, until there will be no more; see `load_next`."""
     while await load_next(weights=weights, policy=policy, spans=spans):
         pass
 
 
 async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanLog = UNRECORDED) -> bool:
-    """Wait for newer weights and give them to the policy; False if there will be no more.
+    """Wait for newer weights and load them into the policy; return False if there will be no more.
 
-    Leaves the span `load`: from the moment that new weights are there until the policy acts by them.
+    Records the span `load`: from the arrival of new weights until the policy acts with them.
     """
     next_weights = await weights.next()
     if next_weights is None:
@@ -58,8 +58,7 @@ async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanL
     version, data = next_weights
     with spans.span("load", version=version):
         await policy.load(version, data)
-    # Only when the policy acts by it: what is applied opens the gate, and the bound on staleness rests on
-    # that.
+    # After the load: an applied version opens the gate, and the bound on staleness relies on it.
     await weights.applied(version)
     return True
 
@@ -67,18 +66,19 @@ async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanL
 T = TypeVar("T")
 
 DEADLINE_SHARE = 0.9
-"""Share of `async.advanced.deadline_s` that a policy may take: the asker that waits for it would else
-be the first to report, without knowing the cause."""
+"""The share of `async.advanced.deadline_s` that a policy may take. With the whole deadline, the env worker
+that waits would fail first, and report no cause."""
 
 
 class PolicyThread:
-    """Calls the policy of `who`, as `inference rank 0`; whatever fails there is a `PolicyFailure`.
+    """Calls the policy in a thread; every error of the policy becomes a `PolicyFailure`.
 
-    Its silence is one, too. The thread is left to itself then: nothing can end what hangs in it.
+    So does a call that exceeds the deadline. Its thread is then abandoned, as a thread cannot be killed.
     """
 
     def __init__(self, place: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
-        # An infinite deadline is cut to what the waits of threads accept.
+        """`place` names the process in messages, as `inference rank 0`."""
+        # An infinite deadline is cut to the longest timeout that waits for threads accept.
         self._place, self._limit_s = place, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
         self._executor = executor
         self._thread = WatchedThread(executor, blaming_the_policy(place))
@@ -91,9 +91,7 @@ class PolicyThread:
         return future.result()
 
     def build(self, function: Callable[[], T], name: str) -> T:
-        """Return the policy that `function` builds, which the config calls `name`. The caller is blocked
-        meanwhile.
-        """
+        """Return the policy that `function` builds; `name` is its name in the config. Blocks the caller."""
         thread = WatchedThread(self._executor, blaming_the_policy(self._place, built=name))
         future = thread.submit(function)
         if not wait([future], self._limit_s).done:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class ShardEnv(Protocol):
-    """A batch of environments that step together. Outputs are the host's own type.
+    """A batch of environments that step together. The host chooses the type of their outputs.
 
-    What the environments raise, and their silence, come as a `ShardFailure` out of every method.
+    Every method raises `ShardFailure` if the environments raise an error or do not answer in time.
     """
 
     @property
@@ -23,55 +23,56 @@ class ShardEnv(Protocol):
         """Decisions in one rollout, at most."""
 
     async def start(self) -> Any:
-        """Begin a rollout: reset, or carry on where the last one ended."""
+        """Begin a rollout: reset, or continue from the end of the last one. Return the first output."""
 
     async def step(self, answer: Any) -> Any:
-        """Apply the actions in `answer`, to the environments that were waiting for them."""
+        """Apply the actions in `answer` to the environments that wait for them, and return the next
+        output."""
 
     def waiting(self, output: Any) -> int:
-        """The number of environments that need an action after the output of a step. With none the rollout
-        has ended: whatever followed would count nothing.
+        """The number of environments that need an action after `output`. At 0 the rollout has ended: further
+        steps would count for nothing.
         """
 
     def observation(self, output: Any) -> Any:
-        """The payload of the `ActionRequest` that asks for the next actions of those that are waiting, made
-        of the output of a step.
-        """
+        """Make the payload of the next `ActionRequest`, for the waiting environments, from the output of a
+        step."""
 
     async def finish(self) -> None:
-        """A rollout has ended: prepare the next initial states."""
+        """Prepare the initial states of the next rollout, after one has ended."""
 
     async def restart(self) -> None:
-        """Close the environments, and build others of the same tasks with another seed.
+        """Close the environments, and build new ones of the same tasks with another seed.
 
-        Closing may fail: nothing is known of what has failed. Building that fails is a `ShardFailure`.
+        Errors of closing are ignored, as failed environments may be in any state. Errors of building are a
+        `ShardFailure`.
         """
 
 
 class TaskTaker(Protocol):
-    """A `ShardEnv` whose environments can play what those of another shard would."""
+    """A `ShardEnv` that can play the rollouts of another shard."""
 
     def take_on(self, place: int, rollout: int) -> None:
-        """The next `start` begins rollout number `rollout`, from 0, of the environments of shard `place`:
-        with their tasks and their groups. Said before every rollout, or never."""
+        """The next `start` begins rollout number `rollout`, from 0, of shard `place`, with the tasks and the
+        groups of its environments. Called before every rollout, or never."""
 
     def stand_at(self, place: int, rollout: int) -> None:
-        """The next `start` begins rollout number `rollout`, from 0, of this shard, whose number is `place`.
-        Said before every rollout where `take_on` is never said."""
+        """The next `start` begins rollout number `rollout`, from 0, of this shard, which has number `place`.
+        Called before every rollout of runs that never call `take_on`."""
 
 
 class Recorder(Protocol):
-    """Collects one rollout of one shard. Nothing of a rollout that is not built is kept anywhere."""
+    """Collects one rollout of one shard. A rollout that fails before `build` leaves no data behind."""
 
     def append(self, output: Any, answer: Any) -> None:
-        """A decision: what the environments showed, and what the policy answered."""
+        """Record a decision: the output of the environments, and the answer of the policy."""
 
     def build(self, output: Any, answer: Any) -> Sequence[Piece]:
-        """Close with the last output and its bootstrap value, None where no environment was waiting for an
-        answer; the pieces for the learner.
+        """Finish with the last output and the answer with its bootstrap value, which is None if no
+        environment waited for actions; return the pieces for the learner.
 
         Raises:
-            ShardFailure: the environments have given numbers that are not finite.
+            ShardFailure: the environments have returned numbers that are not finite.
         """
 
 
@@ -79,10 +80,10 @@ class PolicyPort(Protocol):
     """The env side of inference."""
 
     def rollout(self, shard: int) -> AbstractAsyncContextManager[None]:
-        """Marks the time in which `shard` is in flight, for batchers that count."""
+        """Mark `shard` as in flight inside the block, for batchers that count the shards in flight."""
 
     async def act(self, request: ActionRequest) -> Any:
-        """The answer to one request; joins a dynamic batch on the far side.
+        """The answer to one request, which joins a batch on an inference rank.
 
         Raises:
             PeerError: inference failed.
@@ -94,12 +95,12 @@ class RequestPort(Protocol):
     """The inference side: batches of requests, and their answers."""
 
     async def take(self) -> Sequence[Any] | None:
-        """The next batch of requests for this rank, or None when all env shards have hung up."""
+        """The next batch of requests for this rank; None after the end of all env loops."""
 
     def answering(self, batch: Sequence[Any]) -> AbstractAsyncContextManager[list[Any]]:
-        """A block that fills the list with one answer per request; leaving it sends them.
+        """The block must fill the list with one answer per request; at its end the answers are sent.
 
-        An exception inside it fails the requesters, so that no shard waits for a dead forward pass.
+        If the block raises, the requests fail, so that no shard waits for a failed forward pass.
         """
 
 
@@ -107,14 +108,14 @@ class Policy(Protocol):
     """A policy on an inference rank. Weights change between calls of `act`, never inside one."""
 
     async def act(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """One answer per request, in order; a `PeerError` in the place of one that cannot be given."""
+        """Return one answer per request, in order; a `PeerError` for a request that cannot be answered."""
 
 
 class LoadablePolicy(Protocol):
     """A policy whose weights can be replaced while it serves."""
 
     async def load(self, version: int, data: Any) -> None:
-        """Act by `version` from now on, after any forward pass that runs."""
+        """Load the weights `data`; after the forward pass under way, all passes use `version`."""
 
 
 class WeightPort(Protocol):
@@ -124,7 +125,7 @@ class WeightPort(Protocol):
         """Wait for weights that are newer than those applied last; None when there will be no more."""
 
     async def applied(self, version: int) -> None:
-        """Every action from now on is made by `version`."""
+        """Report that `version` makes every action from now on."""
 
 
 class TrajectoryPort(Protocol):
@@ -137,18 +138,18 @@ class TrajectoryPort(Protocol):
         """Hand over the rollout of `ticket`."""
 
     async def abandon(self, ticket: Ticket, reason: str) -> None:
-        """Give up the rollout of `ticket`, which is counted as refused for `reason` and collected again."""
+        """Give up the rollout of `ticket`: it counts as refused for `reason`, and is collected again."""
 
 
 TakenPieces = tuple[Sequence[Piece], bool]
-"""Pieces of a batch, and whether they are its last."""
+"""(pieces of a batch, True if they are its last)."""
 
 
 class PiecePort(Protocol):
     """The learner side of the buffer, for one rank."""
 
     async def take(self, batch: int, *, whole: bool) -> TakenPieces:
-        """Pieces of `batch` that have arrived and are not taken yet, and whether they are the last.
+        """Take the pieces of `batch` that have arrived and were not taken yet; True if they are the last.
 
         Waits for at least one, or for all of them when `whole`.
         """
@@ -160,16 +161,16 @@ class Learner(Protocol):
     def begin(self, batch: int) -> None: ...
 
     def accept(self, pieces: Sequence[Piece]) -> bool:
-        """Train on, or keep, as many of the pieces that have arrived as are taken in together; True while
-        there are more.
+        """Add `pieces` to those that have arrived, and train on, or keep, one group of them; return True
+        while another group is complete.
         """
 
     def finish(self) -> dict[str, float]:
-        """The batch is complete: the remaining optimizer steps, and the metrics."""
+        """The batch is complete: make the remaining optimizer steps, and return the metrics."""
 
 
 class AnchoredLearner(Learner, Protocol):
-    """A learner rank whose batches inference may score, too."""
+    """A learner rank that lets inference ranks score some pieces of its batches."""
 
     def to_score(self, payload: Any) -> ToScore:
-        """Return what is to be scored of a piece; it is asked for in any thread."""
+        """Return the samples to score of a piece. Called from any thread."""

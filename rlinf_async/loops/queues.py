@@ -1,16 +1,16 @@
-"""Rules for queues of requests: which a rank may take from, where it looks first, and who is woken.
+"""Rules for queues of requests: the queues that a rank may take from, their order, and the rank to wake.
 
-Theory of operation. A request is added to the queue of its shard; a rank takes a batch from the first of the
-queues that are open to it whose batcher gives one. Level 2 is a choice of queues and of batchers, and of
-nothing else:
+Theory of operation. A request is added to the queue of its shard. A rank goes through the queues that are
+open to it, and takes the first batch that a batcher returns. Level 2 is a choice of queues and batchers only:
 
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
-                  soon as a rank is idle; and one for what learner ranks ask, by turns with the others
+                  soon as a rank is idle. One more queue has the requests of learner ranks for scores; a rank
+                  serves it in turn with the others
     level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
                   every shard that is in flight
 
-An asker that adds a request wakes one rank that may take it, and a rank that takes a batch and leaves
-requests wakes the next: so each request has woken a rank, and a woken rank that finds none sleeps again.
+A new request wakes one rank that may take it, and a rank that takes a batch and leaves requests wakes the
+next rank: so every request has woken a rank. A woken rank that finds no request sleeps again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ B = TypeVar("B", DynamicBatcher[Any], BarrierBatcher[Any])
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Queue(Generic[B]):
-    """A batcher, and the bell of the ranks that look into it first."""
+    """A batcher, and the bell of the ranks that take from it first."""
 
     batcher: B
     bell: Bell
@@ -41,41 +41,41 @@ class Queues(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """Seconds in which a request is to be answered, and in which a rank that waits is to get one."""
+        """Most seconds that a request may wait for its answer, and a rank for a request."""
 
     def __iter__(self) -> Iterator[Queue[Any]]: ...
 
     def of(self, request: ActionRequest) -> Queue[Any]:
-        """The queue in which a request waits."""
+        """The queue of a request."""
 
     def bell(self, rank: int, node: str) -> Bell:
-        """The bell that inference rank `rank`, which runs on `node`, waits for."""
+        """The bell of inference rank `rank`, which runs on `node`."""
 
     def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
-        """The queues from which inference rank `rank`, on `node`, may take now, in this order."""
+        """The queues that inference rank `rank`, on `node`, may take from now, in this order."""
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
         """Note that inference rank `rank` has taken a batch out of `queue`."""
 
     def wake(self, queue: Queue[Any]) -> None:
-        """Tell a rank that waits, and that may take from `queue`, to look."""
+        """Wake a waiting rank that may take from `queue`."""
 
     def begin(self, shard: int) -> None:
         """Note that `shard` starts a rollout, and will ask for actions."""
 
     def end(self, shard: int) -> None:
-        """Note that `shard` has ended its rollout, so that nothing waits for its requests."""
+        """Note that `shard` has ended its rollout, so that no batch waits for its requests."""
 
     def ring(self) -> None:
-        """Tell every rank that waits to look again."""
+        """Wake all waiting ranks."""
 
 
 class SharedQueues:
     """Level 2 on: any rank answers any shard, those of its own node first.
 
-    There is one queue per node. A rank takes from another node's queue while none of that node's own ranks
-    is idle, so that observations cross the network only where somebody would have to wait otherwise
-    (D-VLA replicates its topology per node, section 3; here nothing is kept from an idle rank).
+    There is one queue per node. A rank takes from another node's queue only while no rank of that node is
+    idle, so that observations cross the network only if a request would otherwise wait (D-VLA replicates its
+    topology per node, section 3; here an idle rank may take any request).
     """
 
     def __init__(self, *, max_size: int, max_wait: float = 0.0, deadline_s: float) -> None:
@@ -84,14 +84,14 @@ class SharedQueues:
         self._max_size, self._max_wait = max_size, max_wait
         self._by_node: dict[str, Queue[DynamicBatcher[Any]]] = {}
         self._scores: list[Queue[DynamicBatcher[Any]]] = []
-        """The queue of learner ranks, if they ask. A rank serves it and env shards by turns, while both
-        wait: no request for actions waits for more than one of scores, and the many requests for actions
-        leave time for scores."""
+        """The queue of requests for scores, [] until a learner rank asks. While both wait, an inference rank
+        serves scores and actions in turn: no request for actions waits for more than one batch of scores, and
+        the many requests for actions leave time for scores."""
         self._scores_next: set[int] = set()
-        """Ranks whose last batch was one of actions."""
+        """Ranks that have answered a batch of actions last: scores are next."""
 
     def __iter__(self) -> Iterator[Queue[DynamicBatcher[Any]]]:
-        # A copy: a request from a new node adds a queue, perhaps while somebody goes through them.
+        # A copy: a request from a new node may add a queue during an iteration.
         return iter([*self._by_node.values(), *self._scores])
 
     def of(self, request: ActionRequest) -> Queue[DynamicBatcher[Any]]:
@@ -109,7 +109,7 @@ class SharedQueues:
         yield from scores
         yield own
         rest = (queue for queue in self if queue is not own and queue not in scores)
-        # While one of the other node's own ranks waits, it takes these requests itself.
+        # A waiting rank of the other node takes that node's requests itself.
         yield from (queue for queue in rest if not queue.bell.waited_for)
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
@@ -119,7 +119,7 @@ class SharedQueues:
             self._scores_next.add(rank)
 
     def wake(self, queue: Queue[Any]) -> None:
-        # One rank only: a woken rank that leaves requests wakes the next.
+        # One rank only: if it leaves requests, it wakes the next.
         for bell in (queue.bell, *(other.bell for other in self)):
             if bell.waited_for:
                 return bell.ring(1)
@@ -140,7 +140,7 @@ class SharedQueues:
         return self._by_node[node]
 
     def _queue(self) -> Queue[DynamicBatcher[Any]]:
-        # A bell of its own, as `waited_for` tells whether a rank of just this node is idle.
+        # A bell of its own, so that `waited_for` tells whether a rank of this node is idle.
         batcher: DynamicBatcher[Any] = DynamicBatcher(max_size=self._max_size, max_wait=self._max_wait)
         return Queue(batcher=batcher, bell=Bell(deadline_s=self.deadline_s))
 
@@ -148,17 +148,17 @@ class SharedQueues:
 class BarrierQueues:
     """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
 
-    There is one queue per inference rank and pipeline stage. Evaluation shards are numbered on from the
-    training shards and use the same queues. `in_step` makes the batches of a rank the same in every run:
-    one queue, and always all shards of it.
+    There is one queue per inference rank and pipeline stage. Evaluation shards, numbered after the training
+    shards, use the same queues. `in_step` makes the batches of a rank the same in every run: one queue per
+    rank, and all of its shards in every batch.
     """
 
     def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
         self.deadline_s = deadline_s
         self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
         asked = {key[0] for key in self._keys}
-        # One bell per rank, which all queues of the rank share: it waits for any of them. A rank that no
-        # shard asks waits for the end of the run.
+        # All queues of a rank share one bell, as the rank waits for any of them. A rank without shards waits
+        # for the end of the run, without a deadline.
         self._bells = [
             Bell(deadline_s=deadline_s if rank in asked else math.inf) for rank in range(plan.inference_ranks)
         ]
@@ -180,7 +180,7 @@ class BarrierQueues:
         return (queue for key, queue in self._queues.items() if key[0] == rank)
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
-        """Do nothing: a rank has what it has taken from one queue at a time."""
+        """Do nothing: the order of the queues of a rank does not depend on its last batch."""
 
     def wake(self, queue: Queue[Any]) -> None:
         queue.bell.ring(1)
@@ -189,7 +189,8 @@ class BarrierQueues:
         self._at(shard).batcher.begin(shard)
 
     def end(self, shard: int) -> None:
-        """Note that `shard` has ended its rollout, and wake ranks whose batch waited for its request."""
+        """Note that `shard` has ended its rollout, and wake the rank of its queue: the batch may be
+        complete."""
         self._at(shard).batcher.end(shard)
         self.wake(self._at(shard))
 
@@ -198,7 +199,7 @@ class BarrierQueues:
             bell.ring()
 
     def _at(self, shard: int) -> Queue[BarrierBatcher[Any]]:
-        # Evaluation shards are numbered on from the training shards.
+        # Evaluation shards are numbered after the training shards.
         return self._queues[self._keys[shard % len(self._keys)]]
 
     def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:

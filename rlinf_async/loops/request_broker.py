@@ -18,7 +18,7 @@ from rlinf_async.observe.meters import Spread
 
 
 class KeyedRequest(Protocol):
-    """A request that has a name."""
+    """A request with a key."""
 
     @property
     def key(self) -> RequestKey: ...
@@ -31,10 +31,10 @@ async def answering(
     reply: Callable[[Sequence[RequestKey], Sequence[Any]], None],
     fail: Callable[[Sequence[RequestKey]], None],
 ) -> AsyncIterator[list[Any]]:
-    """A block that fills the list with one answer per request of `batch`.
+    """The block must fill the list with one answer per request of `batch`.
 
-    Leaving it gives keys and answers to `reply`, and to `fail` the keys of those whose answer is a
-    `PeerError`; if the block fails, or the answers are too few or too many, all of them.
+    At its end `fail` gets the keys of the requests answered by a `PeerError`, and `reply` the keys and
+    answers of the others. If the block raises, or the number of answers is wrong, `fail` gets all keys.
     """
     keys = [pending.key for pending in batch]
     answers: list[Any] = []
@@ -50,13 +50,13 @@ async def answering(
         reply([key for key, _ in answer_pairs], [answer for _, answer in answer_pairs])
         has_succeeded = True
     finally:
-        # Also when the block is cancelled: whoever has asked would wait for ever.
+        # Also when the block is cancelled, or the askers would wait for ever.
         if not has_succeeded:
             fail(keys)
 
 
 async def asked_until_answered(request: ActionRequest, ask: Callable[[ActionRequest], Awaitable[Any]]) -> Any:
-    """The answer to `request`, which is asked again as often as the rank that has taken it is lost."""
+    """Return the answer to `request`; repeat the request whenever the rank that has taken it is lost."""
     while True:
         try:
             return await ask(request)
@@ -80,7 +80,7 @@ class Pending:
 
     request: ActionRequest
     arrived: float = math.nan
-    """On the clock of the process that batches."""
+    """Seconds, on the clock of the process of the broker."""
 
     @property
     def key(self) -> RequestKey:
@@ -104,13 +104,13 @@ Asker = Callable[[Any, Exception | None], None]
 
 
 class RequestBroker:
-    """Hands batches of requests to idle inference ranks, and keeps book until each is known to be settled.
+    """Hands batches of requests to idle inference ranks, and keeps each request until it is settled.
 
-    A request is in the book until its asker has confirmed the answer (`settled`), or is told the error that
-    prevented it. Who asks within this process is answered here; to others a rank sends the answer itself,
-    so that the broker never sees one. Where a rank is lost, whoever has not confirmed is told, and asks again
-    if it still waits (`asked_until_answered`); where a shard is lost, its requests are forgotten. Every call
-    bears the generation of its caller; calls of a lost one are ignored.
+    A request is open until its asker has confirmed the answer (`settled`), or was told the error that
+    prevented it. Callers in this process get the answer from the broker; remote callers get it straight from
+    the rank, so that the broker never sees it. If a rank is lost, the askers of its open requests are told,
+    and repeat those that they still wait for (`asked_until_answered`). If a shard is lost, its requests are
+    forgotten. Every call carries the generation of its caller; calls of a lost generation are ignored.
     """
 
     def __init__(self, queues: Queues) -> None:
@@ -120,7 +120,7 @@ class RequestBroker:
         self._open_requests: dict[RequestKey, tuple[Pending, Asker]] = {}
         """Requests that are not known to be settled, in the order of their arrival."""
         self._taking_ranks: dict[RequestKey, int] = {}
-        """The rank that has taken such a request."""
+        """The rank that has taken an open request."""
         self._shards, self._ranks = Generations(), Generations()
         self._is_closed = False
         self.batch_size = Spread()
@@ -145,7 +145,7 @@ class RequestBroker:
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
-        """The block in which `shard` is in flight."""
+        """`shard` is in flight inside the block."""
         self.begin(shard)
         try:
             yield
@@ -167,21 +167,20 @@ class RequestBroker:
         try:
             return await answer
         finally:
-            # Also where the asker was cancelled: no rank makes a pass for what no one waits for.
+            # Also if the asker was cancelled, so that no rank computes an answer that is not used.
             self.settled([request.key])
 
     def ask(self, request: ActionRequest, asker: Asker) -> None:
-        """Queue a request. `asker` is called with the answer that is given here, or with what prevented it.
-
-        That may be at once: inference has closed, or the process that asks was lost.
+        """Queue a request. `asker` is called with the answer if a rank replies through the broker, or with
+        the error that prevented it; at once if inference has closed or the asking process was lost.
         """
         if self._is_closed or not self._shards.lives(request.shard, request.generation):
             why = "inference had closed" if self._is_closed else "its env worker was lost"
-            # Called within `ask`: an asker must have noted the request before it asks.
+            # Called before `ask` returns, so that an asker must record its request before it calls `ask`.
             return asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
         pending = Pending(request=request, arrived=_now())
         queue = self._queues.of(request)
-        # First: a request that the batcher refuses is in no book.
+        # First, as the batcher may refuse the request, which then must not be open.
         queue.batcher.add(pending, pending.arrived)
         self._open_requests[pending.key] = (pending, asker)
         self.again += request.again
@@ -190,7 +189,7 @@ class RequestBroker:
         self._queues.wake(queue)
 
     def settled(self, keys: Iterable[RequestKey]) -> None:
-        """Forget requests for whose answers nobody waits any more: they are there, or were given up."""
+        """Forget requests that were answered or given up."""
         for key in keys:
             self._forget(key)
 
@@ -204,7 +203,7 @@ class RequestBroker:
         )
         for queue in self._queues:
             if len(queue.batcher):
-                self._queues.wake(queue)  # what is left concerns the next idle rank
+                self._queues.wake(queue)  # the next idle rank takes the remaining requests
         return batch or None
 
     def serves(self, rank: int, generation: int) -> bool:
@@ -212,56 +211,57 @@ class RequestBroker:
         return self._ranks.lives(rank, generation)
 
     def reply(self, keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
-        """Answer the requests of a batch, in its order."""
+        """Answer the requests of `keys`, in their order."""
         for key, answer in zip(keys, answers, strict=True):
             self._tell(key, answer, None)
 
     def fail(self, keys: Sequence[RequestKey], message: str) -> None:
-        """Raise a `PeerError` of `message` in each request of a batch whose forward pass has failed."""
+        """Fail the requests of `keys` with a `PeerError`, after their forward pass has failed."""
         for key in keys:
             self._tell(key, None, PeerError(message))
 
     def answering(self, batch: Sequence[Pending]) -> AbstractAsyncContextManager[list[Any]]:
-        """A block that fills the list with one answer per request; see `RequestPort.answering`."""
+        """The block must fill the list with one answer per request; see `RequestPort.answering`."""
         why = f"the forward pass for {len(batch)} requests failed"
         return answering(batch, reply=self.reply, fail=lambda keys: self.fail(keys, why))
 
     def rank_lost(self, rank: int, generation: int) -> None:
-        """`rank` has died: who waits for what it had taken asks again. Its successor is `generation`.
+        """`rank` died. The requests that it had taken are asked again. Its replacement has `generation`.
 
-        The asker is told, as it alone knows whether the answer came before the death. Another rank that was
-        given the request of an asker that has its answer would read memory that holds the next observation.
+        Their askers are told, as an asker alone knows whether the answer came before the death. If the broker
+        gave an answered request to another rank, that rank would read memory that already holds the next
+        observation.
         """
         self._ranks.begin([rank], generation)
-        # In a list: whoever is told is taken out of the book.
+        # A list, as `_tell` removes entries.
         for key in [key for key, by in self._taking_ranks.items() if by == rank]:
             self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
-        # The dead may have been woken for a request that it takes no more: another rank is to look again.
+        # The dead rank may have been woken for a request that it no longer takes: wake the others for it.
         self._queues.ring()
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
-        """Forget the requests of `shards`, whose env worker has died; its successor is `generation`."""
+        """The env worker of `shards` died: forget their requests. Its replacement has `generation`."""
         self._shards.begin(shards, generation)
         for key in [key for key in self._open_requests if key[0] in shards]:
             self._tell(key, None, PeerError("the env worker that asked was lost"))
-        # A barrier would wait for ever for a shard that has died in the midst of a rollout.
+        # A barrier would wait for ever for a shard that has died during a rollout.
         for shard in shards:
             self._queues.end(shard)
 
     def close(self) -> None:
-        """No more requests will come: ranks drain what waits and return."""
+        """No more requests will come: ranks answer the waiting requests and return."""
         self._is_closed = True
         self._queues.ring()
 
     def _next_batch(self, rank: int, node: str, generation: int) -> list[Pending] | None:
-        """A batch that is due, [] when there will be none any more, None while there is nothing to do."""
+        """Return a batch that is due, None while there is none, or [] if there will be no more."""
         if not self._ranks.lives(rank, generation):
             return []
         now = _now()
         for queue in self._queues.open_to(rank, node):
             if batch := queue.batcher.drain() if self._is_closed else queue.batcher.take(now):
                 self._queues.taken(rank, queue)
-                # In the book before the rank has them: if it dies on the way, `rank_lost` finds them.
+                # Before the rank has the batch: if it dies before that, `rank_lost` finds the requests.
                 self._taking_ranks.update({pending.key: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))
@@ -270,7 +270,7 @@ class RequestBroker:
         return [] if self._is_closed else None
 
     def _tell(self, key: RequestKey, answer: Any, error: Exception | None) -> None:
-        # Forgotten first: the asker may come back with its next request, or raise.
+        # Forgotten first, as the asker may send its next request from within the call, or raise.
         if (asker := self._forget(key)) is not None:
             asker(answer, error)
 
@@ -283,12 +283,12 @@ class RequestBroker:
         return asker
 
     def _expect_within(self, seconds: float) -> None:
-        """One timer serves all requests: they have one deadline, so the oldest is the first to reach it."""
+        """Set the one timer of all requests: they share a deadline, so that the oldest reaches it first."""
         if not math.isinf(seconds):
             self._overdue = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        """Fail the requests that have waited too long, and look again when the oldest other one will have."""
+        """Fail the requests that have waited too long, and set the timer for the oldest of the others."""
         self._overdue, now = None, _now()
         while self._open_requests:
             key, (pending, _) = next(iter(self._open_requests.items()))
@@ -323,5 +323,5 @@ class RankRequests:
 
 
 def _now() -> float:
-    """The time of the event loop, in seconds; its clock is the one of spans, too."""
+    """The time of the event loop, in seconds; spans use the same clock."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""The settings of a run as the numbers that every host shares."""
+"""The settings of a run that all hosts share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunSettings:
     """A run of `batches` global batches, resolved once before it starts and passed to every process.
 
     A sample is one decision of one environment. A global batch is trained `update_epoch` times, in optimizer
-    steps of `global_batch_size` samples, whose gradients every learner rank accumulates over micro-batches.
+    steps of `global_batch_size` samples. Every learner rank accumulates gradients over micro-batches.
     """
 
     asynchrony: AsyncConfig
@@ -30,7 +30,7 @@ class RunSettings:
     horizon: int
     """Decisions in one rollout."""
     batches: int
-    """Global batches in the run; a version of the policy comes of each."""
+    """Global batches in the run; each makes a version of the policy."""
     global_batch_size: int
     """Samples in one optimizer step, over all learner ranks."""
     micro_batch_size: int
@@ -38,23 +38,23 @@ class RunSettings:
     update_epoch: int
     """Passes over each global batch."""
     max_batch_size: int
-    """Environments in one forward pass of an inference rank at most, with level 2."""
+    """Most environments in one forward pass of an inference rank, with level 2."""
     normalizes: bool
     """True if advantages are normalised over the whole batch; GRPO normalises within each group instead."""
     seed: int
     steps_per_decision: int = 1
     """Environment steps in one decision, which may be a chunk of actions."""
     buckets: tuple[int, ...] = ()
-    """Sizes that batches are padded to, ascending; none where policies take batches of any size, one where
+    """Sizes that batches are padded to, ascending; empty if policies take batches of any size, one size if
     they are captured as CUDA graphs."""
     save_every: int = 0
-    """Steps from one checkpoint to the next; 0 where none are written, or only after the last step."""
+    """Steps from one checkpoint to the next; 0 if there are none, or only one after the last step."""
     skips_ended: bool = False
-    """True if nothing is stepped or decided in a rollout for episodes that have ended; learners mask it."""
+    """True if a rollout makes no steps and decisions for ended episodes; learners mask these samples."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """Samples that are not trained, as they have no gradient."""
     learner_scores: str = ""
-    """The reason for which inference ranks are not to score for the learner, if there is one."""
+    """Why inference ranks must not score for the learner; "" if they may."""
 
     @property
     def samples_per_batch(self) -> int:
@@ -65,7 +65,7 @@ class RunSettings:
     def probe_size(self) -> int:
         """Samples of a batch that one learner rank scores to compare policies, at least 1.
 
-        Scoring one sample in a hundred takes a few thousandths of the time of training on all.
+        Scoring one sample in a hundred takes a few thousandths of the time of training on all samples.
         """
         return min(MAX_PROBE_SAMPLES, max(1, self.samples_per_batch // self.plan.learner_ranks // 100))
 
@@ -92,12 +92,13 @@ class RunSettings:
 
     @property
     def scored_by_inference(self) -> bool:
-        """True if inference ranks that are idle score pieces while the learner is busy with others."""
+        """True if idle inference ranks score pieces while the learner works on others."""
         return self.anchors_ahead and self.asynchrony.rollout.enabled and not self.learner_scores
 
     @property
     def pieces_taken_together(self) -> int:
-        """Pieces that a learner rank takes in at once: as many as fill a micro-batch, where it streams."""
+        """Pieces that a learner rank takes in at once: as many as fill a micro-batch with level 3, else
+        all."""
         if not self.asynchrony.streamer.enabled:
             return self.plan.pieces_per_rank
         # Rounded up, so that a micro-batch is full.
@@ -110,15 +111,15 @@ class RunSettings:
 
     @property
     def pieces_anchored_ahead(self) -> int:
-        """Pieces of a learner rank, at most, whose anchors are made before the last of a batch has come."""
+        """Most pieces that a learner rank can anchor before the last piece of a batch has arrived."""
         if not self.anchors_ahead:
             return 0
         together = self.pieces_taken_together
-        # All but the last piece may be ahead of it, in groups of those that are taken in together.
+        # All pieces but the last, in whole groups of pieces that are taken in together.
         return (self.plan.pieces_per_rank - 1) // together * together
 
     def compares_versions(self, trained_bytes: float) -> bool:
-        """Return True if a learner rank with `trained_bytes` of trained weights scores samples by the
+        """Return True if a learner rank with `trained_bytes` of trained weights scores samples with the past
         policies that drew them.
         """
         return self.asynchrony.off_policy and self.asynchrony.advanced.compares_versions(trained_bytes)
@@ -131,7 +132,7 @@ class RunSettings:
 
     @property
     def restartable(self) -> frozenset[str]:
-        """The groups of processes, "env" and "inference", of which one that dies is started again."""
+        """The groups of processes, of "env" and "inference", that are started again if one dies."""
         return frozenset({"env", "inference"} if self.asynchrony.survive.process_restarts else ())
 
     @property
@@ -143,11 +144,11 @@ class RunSettings:
         return self.asynchrony.deterministic and self.save_every > 0
 
     def renews_at(self, version: int) -> bool:
-        """Return True if a checkpoint is due when `version` has been trained, and state is renewed there."""
+        """Return True if a checkpoint is due after `version` has been trained, and state is renewed there."""
         return self.renews and version > 0 and version % self.save_every == 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that a reader of a run directory needs of the run, as plain data."""
+        """Return the facts of the run that readers of its run directory need, as plain data."""
         return {
             "levels": self.asynchrony.levels,
             "max_staleness": self.asynchrony.max_staleness,
@@ -164,7 +165,8 @@ class RunSettings:
         }
 
     def request_broker(self) -> RequestBroker:
-        """Return the broker in which requests wait: for a dynamic batch, or for every shard in flight."""
+        """Return the broker of requests: with dynamic batches (level 2), or batches of all shards in
+        flight."""
         rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.advanced.deadline_s
         if not rollout.enabled:
             in_step = self.asynchrony.deterministic
@@ -182,14 +184,14 @@ class RunSettings:
         )
 
     async def may_offer(self, version: int, trajectories: TrajectoryBroker) -> None:
-        """Wait until the weights of `version` may be offered: at once, but in a deterministic run no sooner
-        than the rollouts that need the version before have ended.
+        """Wait until the weights of `version` may be offered: in a deterministic run until all rollouts that
+        need the version before have ended, else not at all.
         """
         if self.asynchrony.deterministic:
             await trajectories.collected(version)
 
     def trajectory_broker(self, *, version: int = 0, ledger: Ledger | None = None) -> TrajectoryBroker:
-        """The gate and the buffer of this run, as they are when `version` begins it."""
+        """Return the gate and the buffer of the run, at its start with `version`."""
         return TrajectoryBroker(
             self.plan,
             max_staleness=self.asynchrony.max_staleness,

@@ -1,18 +1,18 @@
-"""Pieces of a batch are scored by whoever is first: an idle inference rank, or the learner itself.
+"""Scoring of pieces by the first that is free: an idle inference rank, or the learner itself.
 
 Theory of operation. Batch `b` is anchored at the policy of version `b`, with which its training begins. The
-inference ranks get that version when the batch before has been trained, and get the next one only when this
-batch has: while `b` is trained, they hold its anchor. So a rank that nobody asks for actions can make the
-pass without gradients that the learner would make over a piece.
+inference ranks get that version when the batch before has been trained, and the next version only after batch
+`b`: while `b` is trained, they hold its anchor. So an inference rank without requests for actions can make
+the pass without gradients that the learner would make over a piece.
 
-A learner rank asks for the scores of its pieces as they arrive, in that order, and waits for none of them.
-When it gets to its next pieces it takes those whose scores are there; if there are none, it takes back what
-inference would get to last, and scores that by itself (`StreamingLearner`). A piece's scores are a future:
-cancelling it takes the piece back, and says whether it came too late. So every piece is anchored once, by one
-of the two.
+A learner rank requests the scores of its pieces as they arrive, in that order, and does not wait. When it
+continues with its next pieces, it takes pieces that have their scores. If there are none, it takes back the
+pieces that inference would score last, and scores them by itself (`StreamingLearner`). The scores of a piece
+are a future: cancelling it takes the piece back, unless the scores have arrived. So every piece is anchored
+once, by inference or by the learner.
 
-Samples without a gradient are in no request, as they are in no pass of the learner: a host says which rows of
-a piece are to be scored (`core.scores.ToScore`). The others have scores of 0, which nobody reads.
+Samples without a gradient are in no request, as they are in no pass of the learner: the host chooses the rows
+of a piece to be scored (`core.scores.ToScore`). The other rows get scores of 0, which are never used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rlinf_async.loops.ports import PiecePort, PolicyPort, TakenPieces
 from rlinf_async.loops.run_settings import RunSettings
 
 Inputs = Callable[[Any], ToScore]
-"""Of a piece's payload, what is to be scored of it."""
+"""Returns the samples to score of a piece's payload."""
 
 
 class ScoredPieces:
-    """The pieces of another port, which inference is asked to score meanwhile; fills `PiecePort`."""
+    """A `PiecePort` that takes pieces from another port, and requests their scores from inference."""
 
     def __init__(
         self,
@@ -49,23 +49,23 @@ class ScoredPieces:
     ) -> None:
         """
         Args:
-            rank: the learner rank that takes them.
+            rank: the learner rank that takes the pieces.
             published: waits until all inference ranks have a version.
-            values: whether there is a critic whose values are wanted, too.
+            values: True to get the values of the critic, too.
         """
         self._pieces, self._policy, self._wait_published = pieces, policy, published
         self._inputs, self._values = inputs, values
         self._most = settings.max_batch_size
-        # Beyond the shards for training, and those for evaluation, of which there are as many.
+        # Numbered after the training shards and as many evaluation shards.
         self._asker = 2 * settings.plan.shards + rank
-        # As many as inference can work on, and one that waits: what is not asked for yet is taken back for
-        # nothing, and no learner rank's pieces wait behind all of another's.
+        # As many requests as inference ranks, and one that waits: to take back a piece that is not requested
+        # yet costs nothing, and the pieces of a learner rank do not wait behind all those of another.
         self._under_way = asyncio.Semaphore(settings.plan.inference_ranks + 1)
         self._publication: tuple[int, asyncio.Future[object]] | None = None
 
     async def take(self, batch: int, *, whole: bool) -> TakenPieces:
         pieces, last = await self._pieces.take(batch, whole=whole)
-        # One wait a batch, however often pieces of it are taken.
+        # One wait per batch, however often pieces of it are taken.
         if self._publication is None or self._publication[0] != batch:
             self._publication = batch, asyncio.ensure_future(self._wait_published(batch))
         publication = self._publication[1]
@@ -73,16 +73,16 @@ class ScoredPieces:
 
     def _begin(self, piece: Piece, version: int, publication: asyncio.Future[object]) -> Future[Tree]:
         scoring = self._score_piece(piece, version, publication)
-        # A future of threads and not of the loop: the learner looks at it, and cancels it, in its own thread.
+        # A future of `concurrent.futures`: the learner reads and cancels it in another thread.
         return asyncio.run_coroutine_threadsafe(scoring, asyncio.get_running_loop())
 
     async def _score_piece(self, piece: Piece, version: int, publication: asyncio.Future[object]) -> Tree:
-        """The scores of the piece by the policy of `version`, [T + 1, B, ...], once that is published.
+        """Return the scores of the piece by the policy of `version`, [T + 1, B, ...], once it is published.
 
         Raises:
             RuntimeError: another version has answered.
         """
-        # Shielded, as all pieces of a batch wait for one future: one that is taken back must not cancel it.
+        # Shielded, as all pieces of a batch wait for one future: taking one piece back must not cancel it.
         await asyncio.shield(publication)
         inputs = self._inputs(piece.payload)
         parts = in_parts(self._most, inputs.samples)
@@ -100,8 +100,7 @@ class ScoredPieces:
                 mode="score",
             )
             answer = await self._policy.act(request)
-        # The learner publishes no newer version before this batch is trained, so that another one here is a
-        # bug.
+        # The learner publishes no newer version before this batch is trained: another version here is a bug.
         if answer["version"] != version:
             raise RuntimeError(
                 f"a batch that is anchored at version {version} was scored by version {answer['version']}"

@@ -1,10 +1,9 @@
-"""The thread in which the environments of a shard live, and the limits on its silence.
+"""The thread of the environments of a shard, with time limits on its calls.
 
-Simulators block, and some are bound to the thread that made their rendering context, so a shard has a thread
-of its own. A thread cannot be ended from outside. A call that hangs may be ended by `abort`, where the
-environments have processes of their own: the thread that waits for one of those then gets an error that it
-has died. Where nothing else helps, the whole process must end, which is for its owner to decide
-(`StuckThread`).
+Simulators block, and some are bound to the thread that made their rendering context, so that each shard has
+its own thread. A thread cannot be killed. If the environments have processes of their own, `abort` kills
+these, and the hanging call then raises an error about a dead process. Otherwise only the end of the whole
+process helps, which is for its owner to decide (`StuckThread`).
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from rlinf_async.loops.foreign import WatchedThread, contained, ends
 T = TypeVar("T")
 
 GRACE_S = 10.0
-"""Seconds that a thread may take to notice that the process it waits for was ended."""
+"""Seconds for a thread to notice that the process it waits for was killed."""
 CLOSE_TIMEOUT_S = 30.0
-"""Seconds that a step under way at the end of a run, and closing the environments after it, may take."""
+"""Seconds, at the end of a run, for the step under way and for closing the environments after it."""
 PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
-"""Errors that show the death of a simulator in a process of its own."""
+"""Errors of a pipe to a simulator's process that has died."""
 
 
 def nothing_to_abort(reason: str) -> bool:
@@ -45,7 +44,7 @@ def nothing_to_abort(reason: str) -> bool:
 
 
 class SimulatorThread:
-    """Calls the environments of shard `shard` in `thread`; whatever fails there is a `ShardFailure`."""
+    """Calls the environments of shard `shard` in `thread`; their errors become a `ShardFailure`."""
 
     def __init__(
         self,
@@ -55,14 +54,14 @@ class SimulatorThread:
         *,
         abort: Callable[[str], bool] = nothing_to_abort,
     ) -> None:
-        """`abort` ends the processes of environments that hang for a reason, from any thread, and says
-        whether there were any."""
+        """`abort(reason)` kills the processes of environments that hang; it returns True if there were any,
+        and may be called from any thread."""
         self._shard, self._advanced, self._abort = shard, advanced, abort
         self._thread = WatchedThread(thread, self._failure)
         self._longest = {"reset_s": 0.0, "step_s": 0.0}
         """The seconds of the longest call, by the key that bounds it."""
         self.stuck = False
-        """True if a call has never come back, so that no one should wait for the thread."""
+        """True if a call hangs for good: do not wait for the thread."""
 
     @property
     def shard(self) -> int:
@@ -71,7 +70,7 @@ class SimulatorThread:
 
     @property
     def advanced(self) -> AdvancedConfig:
-        """The limits on what environments may take, and what becomes of numbers that are not finite."""
+        """The time limits of environments, and the treatment of numbers that are not finite."""
         return self._advanced
 
     async def build(self, function: Callable[[], T]) -> T:
@@ -79,15 +78,18 @@ class SimulatorThread:
         return await self._call(function, self._advanced.start_s, "async.advanced.start_s")
 
     def build_first(self, function: Callable[[], T]) -> T:
-        """As `build` for the first time, where no event loop runs; see `begin`."""
+        """Build the first environments, where no event loop runs; see `begin`."""
         return self.begin(function)()
 
     def begin(self, function: Callable[[], T], *, doing: str = "be built") -> Callable[[], T]:
-        """Begin what the first environments of a shard have to do; what is returned waits for it.
+        """Start `function` in the thread; the returned callable waits for its result.
+
+        Args:
+            doing: the work of `function` for the message, after "the environments cannot".
 
         Raises:
-            EnvironmentsFailed: they cannot do it, says who waits.
-            StuckThread: they hang meanwhile.
+            EnvironmentsFailed: `function` has failed; raised by the returned callable.
+            StuckThread: `function` hangs; raised by the returned callable.
         """
         future = self._thread.submit(function)
 
@@ -96,7 +98,7 @@ class SimulatorThread:
                 return self._result(future, self._advanced.start_s, "async.advanced.start_s")
             except ShardFailure as failure:
                 error = failure.error
-            # Out of the `except` block, where the failure would be its context and keep its frames.
+            # Outside of the `except` block, where the failure would be its `__context__` and keep its frames.
             raise EnvironmentsFailed(
                 f"the environments of shard {self._shard} cannot {doing}: {words_of(error)}",
                 kind=kind_of(error),
@@ -105,10 +107,10 @@ class SimulatorThread:
         return built
 
     def close(self, function: Callable[[], object]) -> None:
-        """Call `function`, which frees the environments at the end of a run, where no event loop runs.
+        """Call `function`, which closes the environments at the end of a run, where no event loop runs.
 
         Raises:
-            ShardFailure: they have failed, or have not come to an end.
+            ShardFailure: closing has failed, or has not ended in time.
         """
         try:
             self._result(self._thread.submit(function), CLOSE_TIMEOUT_S, "at the end of the run")
@@ -116,21 +118,22 @@ class SimulatorThread:
             raise ShardFailure(str(stuck).partition("\n")[0], what="simulator hangs") from None
 
     async def reset(self, function: Callable[[], T]) -> T:
-        """Return the result of `function`: a reset of the environments. Later ones may take as long, many
-        times.
+        """Return the result of `function`: a reset of the environments. The limit is a multiple of the
+        longest one so far.
         """
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
         return await self._call_timed(function, limit_s, "reset_s")
 
     async def step(self, function: Callable[[], T]) -> T:
-        """Return the result of `function`: a step of the environments. Later ones may take as long, many
-        times.
+        """Return the result of `function`: a step of the environments. The limit is a multiple of the longest
+        one so far.
         """
         limit_s = self._advanced.step_limit(self._longest["step_s"])
         return await self._call_timed(function, limit_s, "step_s")
 
     async def finish(self, function: Callable[[], object]) -> None:
-        """Call `function`, by which the environments make ready for the next rollout: part of its reset."""
+        """Call `function`, which prepares the environments for the next rollout; the limit is that of a
+        reset."""
         limit_s = self._advanced.reset_limit(self._longest["reset_s"])
         await self._call(function, limit_s, "async.advanced.reset_s")
 
@@ -138,7 +141,7 @@ class SimulatorThread:
         loop = asyncio.get_running_loop()
         began = loop.time()
         result = await self._call(function, limit_s, f"async.advanced.{key}")
-        # Only of calls that have come back: one that hangs would raise the limit for all after it.
+        # Only for calls that have returned: a call that hangs would raise the limit of all later calls.
         self._longest[key] = max(self._longest[key], loop.time() - began)
         return result
 
@@ -154,27 +157,27 @@ class SimulatorThread:
         finished_calls, _ = concurrent.futures.wait([future], limit_s)
         if not finished_calls:
             complaint = f"the environments of shard {self._shard} have not answered for {limit_s:g} s ({key})"
-            # Before the abort, as in `_unblock`.
+            # Before the abort; see `_unblock`.
             stands = self._thread.stands()
             if not self._try_abort(complaint) or not concurrent.futures.wait([future], GRACE_S).done:
                 self._give_up(complaint, stands)
         return future.result()
 
     async def _unblock(self, future: asyncio.Future[T], complaint: str) -> None:
-        """Have the call end that hangs.
+        """End a call that hangs.
 
         Raises:
-            ShardFailure: its simulators were ended.
-            StuckThread: nothing could end it.
+            ShardFailure: its simulators were killed.
+            StuckThread: the call could not be ended.
         """
-        # Looked at first: once its processes are ended, the thread stands elsewhere.
+        # Read first: after its processes are killed, the thread is at another line.
         stands = self._thread.stands()
-        # In another thread, as the environments' own code may block there, too.
+        # In another thread, as `abort` runs code of the environments, which may block.
         was_aborted = await asyncio.to_thread(self._try_abort, complaint)
         if was_aborted and await ends(future, GRACE_S):
             failure = future.exception()
             raise ShardFailure(complaint, what="simulator hangs") from _error_of(failure)
-        # A call that has come back by itself meanwhile is late and nothing else.
+        # A call that has returned by itself meanwhile was only late.
         if not future.done():
             self._give_up(complaint, stands)
 
@@ -183,7 +186,7 @@ class SimulatorThread:
         raise StuckThread(f"{complaint}, and cannot be ended from outside; they stand {stands}")
 
     def _try_abort(self, complaint: str) -> bool:
-        """Return True if there were processes to end. Errors of the environments meanwhile are ignored."""
+        """Return True if there were processes to kill. Errors of `abort` are ignored."""
         with suppress(ForeignError):
             return contained(lambda: self._abort(complaint))
         return False

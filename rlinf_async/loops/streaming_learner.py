@@ -1,28 +1,28 @@
-"""Trains one learner rank on the pieces of a batch, whatever the framework.
+"""Trains one learner rank on the pieces of a batch, in any framework.
 
-Theory of operation. Pieces arrive in any order, all at once or one by one. They are taken in together, as
-many as fill a micro-batch, because a smaller forward pass costs as much. From then on a rollout, [T, B, ...],
-goes one of two ways:
+Theory of operation. Pieces arrive in any order, all at once or one by one. As many as fill a micro-batch are
+taken in together, because a smaller forward pass costs as much. From then on their rollout, [T, B, ...], goes
+one of two ways:
 
     streamed   anchored, estimated, scaled, shuffled, cut into micro-batches, and trained on at once
     kept       anchored, and trained on with all others when the batch is complete
 
-Level 3 streams, with two exceptions. A run whose advantages are normalised over the whole batch defers
-where it has several update epochs, because the normalisation is exact then and little is lost: all but one of
-the epochs come after the batch is complete anyway. And a first batch is kept, as there is no batch before it
-whose statistics could scale it.
+Level 3 streams, with two exceptions. A run that normalises advantages over the whole batch, and has several
+update epochs, keeps its rollouts: so the normalisation is exact, and little is lost, as all epochs but one
+come after the batch is complete anyway. And the first batch is kept, as no batch before it has statistics to
+scale it with.
 
-Where a pass has several optimizer steps, every rollout is spread over them: an equal share is for each step,
-the first step's is trained on at once, and those of the others wait for the batch to be complete. So the
-optimizer does not step before the last rollout is taken in, and all are anchored at the weights with which
-the batch began.
+If a pass over the batch has several optimizer steps, every rollout is spread over them in equal shares: the
+share of the first step is trained on at once, the others wait until the batch is complete. So the optimizer
+does not step before the last rollout is taken in, and all rollouts are anchored at the weights that began the
+batch.
 
-Advantages are normalised when they are trained on, by what is known then: those of a first step that begins
-before the batch is complete by the batch before, all others by the batch itself.
+Advantages are normalised when they are trained on, with the statistics known by then: in a first step that
+begins before the batch is complete those of the batch before, otherwise those of the batch itself.
 
-Decisions are taken from counts and never from arrival times, so that all ranks of a sharded model make the
-same forward passes and the same optimizer steps. The one that follows from arrival, how many of the next
-pieces inference has scored (`loops.scoring`), all ranks take together.
+Decisions depend on counts and never on arrival times, so that all ranks of a sharded model make the same
+forward passes and the same optimizer steps. Only one decision depends on arrival, the number of the next
+pieces that inference has scored (`loops.scoring`): the ranks agree on it.
 """
 
 from __future__ import annotations
@@ -59,61 +59,62 @@ class Training(Protocol):
 
     @property
     def scored(self) -> Scored:
-        """The part of an action that its log-probabilities are of, known from the first rollout on."""
+        """The event that the log-probabilities belong to, known from the first rollout on."""
 
     def working(self) -> AbstractContextManager[None]:
-        """The block in which the learner computes."""
+        """The learner computes inside the block."""
 
     def begin(self, batch: int) -> None:
-        """Batch `batch` is about to be trained: no gradients, no metrics."""
+        """Start batch `batch`, without gradients and metrics."""
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        """The pieces side by side, masked, as inference has recorded them."""
+        """Join the pieces along B, with their mask, as inference has recorded them."""
 
     def to_score(self, payload: Any) -> ToScore:
-        """What inference is to score of a piece; it is asked for in any thread."""
+        """Return the samples of a piece that inference is to score. Called from any thread."""
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
-        """Log-probabilities of the proximal policy, and values, for the rollout.
+        """Add the log-probabilities of the proximal policy, and values, to the rollout.
 
-        They are in `scores`, [T + 1, B, ...], where inference has scored it, which holds the weights that
-        the batch began with; else it is scored by the present ones.
+        They are in `scores`, [T + 1, B, ...], if inference has scored the rollout, with the weights that
+        began the batch; if None, the present weights score it.
         """
 
     def estimate(self, rollout: Tree) -> torch.Tensor | None:
-        """Add `advantages`, not yet normalised over the batch, and returns; the mask of those that count."""
+        """Add `advantages`, not yet normalised over the batch, and `returns`; return the mask of valid
+        ones."""
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
-        """The T * B samples of a rollout, in this order."""
+        """Return the T * B samples of a rollout, in the order `order`."""
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
-        """Accumulate gradients, and make an optimizer step of them if it `steps`."""
+        """Accumulate gradients; with `steps` make an optimizer step afterwards."""
 
     def train_whole(self, rollout: Tree) -> dict[str, float] | None:
         """Train a complete batch as the framework itself would, all epochs, and return the metrics.
 
-        None if the framework has no such training; the batch is then estimated, cut and repeated here.
+        None if the framework has no such training: then the batch is estimated, cut and repeated here.
         """
 
     def note(self, name: str, value: float) -> None:
-        """A metric of training; `finish` returns its mean."""
+        """Note a metric of training; `finish` returns its mean."""
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Each sum, added over the learner ranks whose advantages the framework normalises together."""
+        """Add each sum over the learner ranks that normalise advantages together in the framework."""
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
-        """The last optimizer step of the batch is made: its metrics, of advantages as the batch has
-        `normalized` them.
+        """Return the metrics of the batch after its last optimizer step; `normalized` normalises advantages
+        as in the batch.
         """
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
-        """Inputs that `score` takes, the staleness of each, and what `score` returns, where it is known."""
+        """(inputs of `score`, staleness of each sample, result of `score` if known)."""
 
     def score(self, inputs: Tree) -> Pair:
-        """Log-probabilities by the present weights, and those that were stored when they were sampled."""
+        """Return log-probabilities by the present weights, and those stored when the samples were drawn."""
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        """Each sum, added over all learner ranks."""
+        """Add each sum over all learner ranks."""
 
 
 class StreamingLearner:
@@ -129,8 +130,8 @@ class StreamingLearner:
         rank: int = 0,
         probe_size: int = MAX_PROBE_SAMPLES,
     ) -> None:
-        """`parameters` are those that are trained, as `PastWeights` wants them; ratios are measured on
-        `probe_size` samples of each staleness."""
+        """`parameters` returns the trained tensors, as for `PastWeights`; ratios are measured on `probe_size`
+        samples of each staleness."""
         self.training = training
         self._settings = settings
         self._busy = busy
@@ -139,9 +140,9 @@ class StreamingLearner:
         self._stream = MicroBatchStream(
             micro_batch_size=settings.micro_batch_size, micro_batches_per_step=settings.micro_batches_per_step
         )
-        held = self._mean_bytes(parameters) if settings.asynchrony.measures_ratios else 0.0
-        compares = settings.compares_versions(held)
-        self._remembers = settings.remembered_versions(held)
+        trained_bytes = self._mean_bytes(parameters) if settings.asynchrony.measures_ratios else 0.0
+        compares = settings.compares_versions(trained_bytes)
+        self._remembers = settings.remembered_versions(trained_bytes)
         self._past = PastWeights(parameters, keep=max(1, self._remembers))
         self._probe: RatioProbe | None = None
         if compares or (settings.asynchrony.measures_ratios and settings.asynchrony.recomputes):
@@ -154,8 +155,8 @@ class StreamingLearner:
             )
 
     def _mean_bytes(self, parameters: Callable[[], Sequence[torch.Tensor]]) -> float:
-        """Return the bytes that a rank trains, averaged over the ranks: shards differ by a little, and all
-        ranks must decide alike.
+        """Return the trained bytes per rank, averaged over ranks: shards differ a little, and all ranks must
+        decide alike.
         """
         own = float(sum(tensor.nbytes for tensor in parameters()))
         return self.training.summed({"bytes": own})["bytes"] / self._settings.plan.learner_ranks
@@ -169,14 +170,14 @@ class StreamingLearner:
         self._trained_samples = self._streamed_samples = self._spread_samples = 0
         self._anchored_pieces = self._pieces_anchored_ahead = self._scored_pieces = 0
         self._later: list[list[Tree]] = [[] for _ in range(self._settings.optimizer_steps)]
-        # Seeded by batch, so that a resumed run shuffles as the one that was interrupted; 1009 keeps
-        # the seeds of up to that many ranks apart.
+        # Seeded by batch, so that a resumed run shuffles as the interrupted one; 1009 keeps the seeds of up
+        # to 1009 ranks apart.
         self._shuffle = torch.Generator().manual_seed(self._settings.seed + self._rank + 1009 * batch)
         with self.training.working():
             self.training.begin(batch)
             if self._settings.renews_at(batch):
-                self._past.forget()  # a run that is resumed here does not have them
-            # The probe of the batch before has remembered them already, where it compares versions.
+                self._past.forget()  # as a run that is resumed here has no past weights
+            # If the probe compares versions, it has remembered them at the end of the batch before.
             if self._remembers and self._past.present != batch:
                 self._past.remember(batch)
         if self._probe is not None:
@@ -184,7 +185,7 @@ class StreamingLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> bool:
         if pieces:
-            # Whatever was done until now was done before these pieces, perhaps the last, had come.
+            # The work so far was done before these pieces, perhaps the last of the batch, had come.
             self._streamed_samples, self._pieces_anchored_ahead = self._trained_samples, self._anchored_pieces
             self._arrived_pieces += pieces
             self._missing -= len(pieces)
@@ -198,30 +199,30 @@ class StreamingLearner:
 
     def _completes(self) -> bool:
         """Return True if the pieces that have arrived are enough to be taken in."""
-        # The last pieces of a batch may be fewer: nothing more comes to fill a micro-batch with.
+        # The last pieces of a batch may be fewer than fill a micro-batch.
         least = self._settings.pieces_taken_together if self._missing else 1
         return len(self._arrived_pieces) >= least
 
     def _next(self) -> tuple[list[Piece], list[Piece]]:
-        """The pieces to take in: those that are scored here, and those that inference has scored."""
+        """Return the pieces to take in: (those to be scored here, those that inference has scored)."""
         together = min(self._settings.pieces_taken_together, len(self._arrived_pieces))
-        if self._arrived_pieces[0].scores is None:  # and so are those of all others, on every rank
+        if self._arrived_pieces[0].scores is None:  # then inference scores no piece of this run
             own, self._arrived_pieces = self._arrived_pieces[:together], self._arrived_pieces[together:]
             return own, []
-        # Counted before they are sorted: meanwhile there may be more.
+        # Counted before the sort, as more scores may arrive meanwhile.
         scored_count = sum(map(_is_scored, self._arrived_pieces))
         use_count = together - self._most_of_ranks(max(0, together - scored_count))
-        # Inference scores in order of arrival: what it would get to last is taken back.
+        # Inference scores in order of arrival: the pieces that it would score last are taken back.
         order = sorted(self._arrived_pieces, key=lambda piece: not _is_scored(piece))
         stop = len(order) - (together - use_count)
         self._arrived_pieces = order[use_count:stop]
         for piece in order[stop:]:
-            # Scores that have come since the count are not used: ranks have agreed on how many are.
+            # Scores that have arrived since the count are not used: the ranks have agreed on the number.
             piece.scores.cancel()  # type: ignore[union-attr]
         return order[stop:], order[:use_count]
 
     def _most_of_ranks(self, count: int) -> int:
-        """The largest `count` of all ranks: those of a sharded model make the same passes."""
+        """The largest `count` of all ranks, as the ranks of a sharded model must make the same passes."""
         counts = {str(rank): 0.0 for rank in range(self._settings.plan.learner_ranks)}
         return int(max(self.training.summed({**counts, str(self._rank): float(count)}).values()))
 
@@ -235,13 +236,13 @@ class StreamingLearner:
                     self._scored_pieces / self._settings.plan.pieces_per_rank
                 )
             if self._probe is not None:
-                # After the last step: the probe remembers the present weights as those of the next batch.
+                # After the last step, as the probe remembers the present weights for the next batch.
                 ratios = averages(self.training.summed(self._probe.finish(self.training.scored)))
                 metrics |= {f"train/{name}": value for name, value in ratios.items()}
             return metrics
 
     def _take_in(self, own: Sequence[Piece], scored_pieces: Sequence[Piece]) -> None:
-        # Sorted, so that pieces that are taken in together have one order, whichever came first.
+        # Sorted, so that the order of pieces taken in together does not depend on their arrival.
         pieces = [
             piece for part in (own, scored_pieces) for piece in sorted(part, key=lambda piece: piece.key)
         ]
@@ -262,7 +263,8 @@ class StreamingLearner:
             start += piece.size
 
     def _anchored_by_both(self, rollout: Tree, own: Sequence[Piece], scored_pieces: Sequence[Piece]) -> Tree:
-        """The rollout of `own` pieces, which the present weights score, beside those of `scored_pieces`."""
+        """Anchor the rollout: the present weights score the `own` pieces, its first columns; inference has
+        scored `scored_pieces`, the others."""
         if not scored_pieces:
             self.training.anchor(rollout)
             return rollout
@@ -277,7 +279,7 @@ class StreamingLearner:
         return concatenate(parts, dim=1)
 
     def _scores_of(self, piece: Piece) -> Tree:
-        """The scores of a piece, [T + 1, B, ...], as those of one whose episodes do not end."""
+        """The scores of a piece, [T + 1, B, ...], padded to the full horizon if it ended early."""
         scores: Tree = piece.scores.result()  # type: ignore[union-attr]
         return lengthened(scores, self._settings.horizon + 1 - size_of(scores))
 
@@ -287,7 +289,7 @@ class StreamingLearner:
             self._scale.observe(rollout["advantages"], mask)  # type: ignore[arg-type]
 
     def _finish(self) -> dict[str, float]:
-        # In the order of the synchronous loop, whatever arrived first.
+        # In the order of the synchronous loop, not of arrival.
         whole = (
             concatenate([self._kept_rollouts[key] for key in sorted(self._kept_rollouts)], dim=1)
             if self._kept_rollouts
@@ -295,15 +297,15 @@ class StreamingLearner:
         )
         self._kept_rollouts.clear()
         if whole is not None and not self._settings.streams:
-            # Such a framework normalises the batch by itself; the scale here serves no batch of this run.
+            # A framework with `train_whole` normalises by itself; `_scale` is then unused in the whole run.
             metrics = self.training.train_whole(whole)
             if metrics is not None:
-                # The framework has made its steps: the weights are no version that is remembered.
+                # The framework has made its steps: the weights equal no remembered version any more.
                 self._past.changed()
                 return metrics
         if whole is not None:
             self._estimate(whole)
-        # All is estimated: whatever is trained from here on is normalised by the batch itself.
+        # All rollouts are estimated: from here on the batch's own statistics normalise it.
         if self._settings.normalizes:
             self._scale.close(self.training.sums_to_normalize)
         if whole is not None:
@@ -318,7 +320,7 @@ class StreamingLearner:
     def _train_rollout(self, rollout: Tree) -> None:
         steps, width = leaf(rollout, "advantages").shape[:2]
         samples = self.training.samples(rollout, torch.randperm(steps * width, generator=self._shuffle))
-        # Kept for the epochs after the first alone: a batch of pictures would be held until the next one.
+        # Kept only for further epochs, or a batch of images would stay in memory until the next one.
         if self._settings.update_epoch > 1:
             self._samples.append(samples)
         if self._settings.spreads_steps:
@@ -327,7 +329,7 @@ class StreamingLearner:
         self._train_samples(samples)
 
     def _spread(self, samples: Tree) -> Tree:
-        """The share of the first optimizer step; those of the others are kept for them."""
+        """Return the first optimizer step's share of the samples; keep the shares of the later steps."""
         size, start = size_of(samples), 0
         parts = []
         for share in shares(
@@ -341,7 +343,7 @@ class StreamingLearner:
         return parts[0]
 
     def _train_later_steps(self) -> None:
-        # Step by step: the stream cuts by counts, and would mix samples of two steps in one.
+        # Step by step: the stream cuts by counts, and would otherwise mix samples of two steps.
         for parts in self._later[1:]:
             for samples in parts:
                 self._train_samples(samples)
@@ -354,18 +356,18 @@ class StreamingLearner:
         for micro_batch in self._stream.add(samples):
             self.training.train_micro_batch(micro_batch.samples, steps=micro_batch.steps)
             if micro_batch.steps:
-                # From here on the weights are no version that is remembered.
+                # The weights equal no remembered version any more.
                 self._past.changed()
 
     def _normalize(self, advantages: torch.Tensor) -> torch.Tensor:
         return self._scale.apply(advantages) if self._settings.normalizes else advantages
 
     def _repeat_epochs(self) -> None:
-        """The update epochs after the first, over the whole batch, shuffled once."""
+        """Train the update epochs after the first, over the whole batch, shuffled once."""
         if self._settings.update_epoch == 1:
             return
-        # The pieces were shuffled one by one; without this, later epochs would train on them in their order
-        # of arrival.
+        # The rollouts were shuffled one by one: without this, later epochs would train on them in the order
+        # of their arrival.
         samples = (
             self._samples[0] if len(self._samples) == 1 else self._shuffle_samples(concatenate(self._samples))
         )

@@ -1,4 +1,4 @@
-"""The broker between rollouts, which it admits, and the learner, for which it keeps trajectories."""
+"""The broker between env loops and the learner: it admits rollouts, and keeps trajectories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rlinf_async.loops.waiting import Bell
 from rlinf_async.observe.meters import Spread
 
 MAX_REFUSALS = 8
-"""Times that one rollout is collected again before the run ends: stale weights would be refused for ever."""
+"""Times that a refused rollout is collected again before the run ends: an inference rank that gets no new
+weights would have its rollouts refused for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,11 @@ class TrainedBatch:
 
     staleness: Spread
     env_steps: int
-    """Those of the synchronous loop: to the horizon of every rollout."""
+    """Environment steps as the synchronous loop counts them: to the horizon of every rollout."""
     skipped_env_steps: int = 0
-    """Those of them that were left out, as their episodes had ended."""
+    """Those of `env_steps` that were not made, because their episodes had ended."""
     skipped_decisions: int = 0
-    """Decisions that were left out for the same reason; the synchronous loop makes one in each row."""
+    """Decisions that were not made for the same reason; the synchronous loop makes one per sample."""
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
@@ -45,7 +46,7 @@ class TrainedBatch:
         )
 
     def skipped_shares(self, *, decisions: int) -> dict[str, float]:
-        """The shares that were left out of what the synchronous loop does in a batch of `decisions`."""
+        """The skipped shares of the synchronous loop's work for a batch of `decisions`."""
         return {
             "env_steps": self.skipped_env_steps / self.env_steps if self.env_steps else 0.0,
             "decisions": self.skipped_decisions / decisions,
@@ -55,8 +56,8 @@ class TrainedBatch:
 class TrajectoryBroker:
     """The gate and the buffer of a run, with waits in front of them.
 
-    Env shards `admit` and `put`; learner ranks `take`; the weight broker calls `publish` once every inference
-    rank has new weights, which both closes the ledger of the trained batch and opens the gate.
+    Env loops call `admit` and `put`; learner ranks call `take`; the weight broker calls `publish` once every
+    inference rank has new weights, which both closes the ledger of the trained batch and opens the gate.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class TrajectoryBroker:
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
         self._trained_batches: dict[int, TrainedBatch] = {}
-        # Two, or every rollout that is handed over would wake all shards at the gate.
+        # Two bells, or every handed-over rollout would wake all shards at the gate.
         self._gate_bell = Bell(deadline_s=deadline_s)
         self._buffer_bell = Bell(deadline_s=deadline_s)
         self._outstanding: dict[Ticket, float] = {}
-        """Rollouts that are being collected, and since when."""
+        """Rollouts that are being collected, and the time of their admission in seconds."""
         self._generations = Generations()
         self._refusals: Counter[tuple[int, int, int]] = Counter()
 
@@ -95,10 +96,10 @@ class TrajectoryBroker:
         return self.buffer.ledger
 
     async def admit(self, shard: int, generation: int = 0) -> Ticket | None:
-        """Wait until `shard` may start a rollout; None when it has nothing left to do, or is no more."""
+        """Wait until `shard` may start a rollout; None if it has no rollout left, or its worker was lost."""
 
         def attempt() -> tuple[Ticket | None] | None:
-            # In a tuple, as a bare None has the bell wait on.
+            # In a tuple, as `Bell.first` waits on at a bare None.
             if not self._generations.lives(shard, generation):
                 return (None,)
             ticket = self.gate.admit(shard)
@@ -107,26 +108,26 @@ class TrajectoryBroker:
         (ticket,) = await self._gate_bell.first(attempt, waiting_for=lambda: self._at_the_gate(shard))
         if ticket is None:
             return None
-        # With the generation: a late `put` of a process that has died finds no rollout of its successor's.
+        # With the generation, so that a late `put` of a dead process matches no rollout of its successor.
         ticket = replace(ticket, generation=generation)
         self._outstanding[ticket] = asyncio.get_running_loop().time()
         return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
-        """Hand over a rollout. If the buffer refuses any of it, its ticket is refunded.
+        """Hand over a rollout. If the buffer refuses any of it as stale, its ticket is refunded.
 
         The pieces of one rollout share their versions, so they are refused together. A rollout that was given
-        up before is ignored: it is in the ledger, and its place has been given to another.
+        up before is ignored: the ledger has it already, and another rollout has its place.
         """
-        # No await from here on: the ledger, and what the gate hands out again, change in one step.
+        # No await from here on, so that ledger and gate change in one step.
         admitted_at = self._outstanding.pop(ticket, None)
         if admitted_at is None:
             return
-        # The time from the gate to the hand-over, which includes waits for inference: the order of places
-        # wants the rollout's whole length.
+        # The whole time from the gate to the hand-over, with the waits for inference: the order of places
+        # uses that.
         self.gate.record_duration(ticket, asyncio.get_running_loop().time() - admitted_at)
         refusals = [self.buffer.put(piece) for piece in pieces]
-        # Otherwise nothing is to be collected again: a duplicate is there already, a closed batch is trained.
+        # Other refusals need no refund: a duplicate has arrived before, a closed batch is trained.
         if "stale" in refusals:
             self._count_refusal(ticket, pieces)
             self.gate.refund(ticket)
@@ -136,12 +137,11 @@ class TrajectoryBroker:
     async def abandon(self, ticket: Ticket, reason: str) -> None:
         """Give up the rollout of `ticket`, to be collected again; it counts as refused for `reason`.
 
-        One that was handed over or given up before is ignored.
+        A rollout that was handed over or given up before is ignored.
         """
         if self._outstanding.pop(ticket, None) is None:
             return
-        # Conservation holds without the pieces: a rollout that never arrived counts as produced and as
-        # refused.
+        # Conservation holds without the pieces: the rollout counts as produced and as refused.
         count = self._plan.envs_per_shard
         self.ledger.produced += count
         self.ledger.refused[reason] += count
@@ -149,17 +149,18 @@ class TrajectoryBroker:
         self._gate_bell.ring()
 
     async def shards_lost(self, shards: Collection[int], reason: str, generation: int) -> int:
-        """The env worker of `shards` has died; how many rollouts are lost. Its successor is `generation`."""
+        """The env worker of `shards` died: give up its rollouts, and return their number. Its replacement has
+        `generation`."""
         self._generations.begin(shards, generation)
         tickets = [ticket for ticket in self._outstanding if ticket.shard in shards]
-        # Refunds are handed out again in the order in which they come.
+        # Sorted, as the gate hands out refunded slots in the order of their refunds.
         for ticket in sorted(tickets, key=lambda ticket: (ticket.batch, ticket.epoch)):
             await self.abandon(ticket, reason)
         self._gate_bell.ring()
         return len(tickets)
 
     async def take(self, rank: int, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        """Pieces of `batch` for `rank`, and whether they are its last; see `PiecePort.take`."""
+        """Take pieces of `batch` for `rank`; True if they are its last. See `PiecePort.take`."""
 
         def attempt() -> list[Piece] | None:
             least = self.buffer.missing(batch, rank) if whole else 1
@@ -168,16 +169,15 @@ class TrajectoryBroker:
             return self.buffer.take(batch, rank)
 
         pieces = await self._buffer_bell.first(attempt, waiting_for=lambda: self._trajectories(rank, batch))
-        # After the take, without an await: no other piece can have come in between.
+        # Without an await since the take, so that no other piece can have come in between.
         return pieces, self.buffer.missing(batch, rank) == 0
 
     async def collected(self, version: int) -> None:
-        """Wait until no rollout needs the weights before `version` any more, so that every lag is the
-        same.
+        """Wait until no rollout needs the weights before `version` any more, so that every lag is the same.
 
-        Batch `b` is then acted by version `b - max_staleness` alone, the first ones by the first version.
+        Then version `b - max_staleness` alone acts in batch `b`, and the first version in the first batches.
         """
-        # The last batch in which version `version - 1` acts; a run may end before it.
+        # The last batch of rollouts by version `version - 1`; a run may end before it.
         batch = version + self.gate.max_staleness - 1
         if self.gate.until is not None:
             batch = min(batch, self.gate.until - 1)
@@ -187,11 +187,11 @@ class TrajectoryBroker:
         )
 
     def publish(self, version: int) -> None:
-        """Note that all inference ranks act by `version`, so that every batch before it is trained."""
+        """All inference ranks act with `version` or a newer one, so that every batch before it is trained."""
         # Several versions may be published at once, when a slow rank skips some.
         for batch in range(self.gate.version, version):
             self._trained_batches[batch] = TrainedBatch.of(self.buffer.finish(batch))
-        # Behind the loop, which counts from the version that the gate still has.
+        # After the loop, which starts at the gate's old version.
         self.gate.publish(version)
         # Checked at every version, so that a lost trajectory ends the run soon after it was lost.
         self.ledger.check(self.buffer.held())
@@ -199,11 +199,11 @@ class TrajectoryBroker:
         self._buffer_bell.ring()
 
     def pop_trained(self, batch: int) -> TrainedBatch:
-        """Return the facts of trained batch `batch`: once, after a version beyond it is published."""
+        """Return and forget the facts of `batch`, which must be trained: a later version is published."""
         return self._trained_batches.pop(batch)
 
     def close(self) -> None:
-        """Admit nothing more; rollouts that have started finish and are counted as in flight."""
+        """Admit no more rollouts; those that have started continue, and count as in flight."""
         self.gate.close()
         self._gate_bell.ring()
 

@@ -1,12 +1,12 @@
-"""Waiting with a deadline, and an error that says for what.
+"""Waiting with a deadline, and an error that names the missing event.
 
-Theory of operation. All waits of a broker have one form: try something; if it gives nothing, sleep until
-something has changed, and try again. State is only ever changed by the event loop's own thread, between
-awaits, so that no change is lost between a try and the sleep that follows it. A wake-up is a hint and not a
-promise: the condition is tried again, and a waiter that finds that another was faster sleeps on.
+Theory of operation. All waits of a broker have one form: try an operation; if it returns None, sleep until a
+change is announced, and try again. Only the thread of the event loop changes state, between awaits, so that
+no change is lost between an attempt and the sleep after it. A wake-up is a hint and not a promise: the waiter
+tries again, and sleeps again if another waiter was faster.
 
-`ring(n)` wakes only the n who have waited longest, where a change can serve no more. Such a wake-up must not
-be lost: a waiter that is cancelled after it was woken passes it on.
+`ring(n)` wakes only the n longest waiters, if a change can serve no more than n. Such a wake-up must not be
+lost: a waiter that is cancelled after it was woken wakes the next one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Bell:
-    """Wakes those who wait for a change; each of them tries its own condition again.
+    """Wakes the tasks that wait for a change, like a condition variable; each then tries again.
 
-    Failing it ends every wait, present and future, with that error.
+    `fail` ends every wait, present and future, with an error.
     """
 
     def __init__(self, *, deadline_s: float) -> None:
@@ -39,17 +39,15 @@ class Bell:
         return bool(self._waiters)
 
     def ring(self, waiters: int | None = None) -> None:
-        """Announce a change that concerns all waiters, or only the first `waiters` of them, the longest
-        wait first.
-        """
+        """Announce a change to all waiters, or to the `waiters` of them that have waited longest."""
         for waiter in list(islice(self._waiters, waiters)):
             _wake(waiter)
             # Removed here and not by the waiter, which runs later: a second `ring(1)` before that would wake
-            # the same one, and be lost.
+            # the same waiter, and be lost.
             del self._waiters[waiter]
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` in all who wait now or later: nothing will change any more."""
+        """Raise `error` in all present and future waits: there will be no more changes."""
         self._error = error
         self.ring()
 
@@ -68,12 +66,12 @@ class Bell:
             DeadlineError: it took longer than `deadline_s`; the message ends with `waiting_for()`.
         """
         loop = asyncio.get_running_loop()
-        # Outside of the loop: rings that change nothing must not move the deadline.
+        # Outside of the loop, so that wake-ups do not move the deadline.
         give_up = loop.time() + self.deadline_s
         while True:
             if self._error is not None:
                 raise self._error
-            # No await between a try that fails and the wait below: a change in between cannot be missed.
+            # No await between a failed attempt and the wait below, so that no change in between is missed.
             if (result := attempt()) is not None:
                 return result
             timeout = give_up - loop.time()
@@ -86,13 +84,13 @@ class Bell:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters[waiter] = None
-        # No timer without a deadline: a virtual clock sees by that that nobody ends this wait.
+        # Without a deadline no timer, so that a virtual clock can tell that this wait will not end by itself.
         timer = None if math.isinf(seconds) else loop.call_later(seconds, _wake, waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             self._waiters.pop(waiter, None)
-            self.ring(1)  # what this one would have done is somebody else's now
+            self.ring(1)  # pass the wake-up on to the next waiter
             raise
         finally:
             self._waiters.pop(waiter, None)

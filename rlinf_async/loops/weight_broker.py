@@ -13,12 +13,12 @@ from rlinf_async.loops.waiting import Bell
 
 
 class WeightBroker:
-    """Hands the newest weights to every inference rank, and says when all of them act by a version.
+    """Hands the newest weights to every inference rank, and tells when all ranks act with a version.
 
-    The learner `offer`s and goes on; each rank waits for its `next` and says when it has `applied` it.
-    Whenever a version becomes published, `on_published` is called with it, before any waiter is woken. Of the
-    payloads only the newest is kept, also for the successors of ranks that die. Every call of a rank bears
-    its generation; calls of a lost generation are ignored.
+    The learner calls `offer` and continues. Each rank waits in `next`, and calls `applied` after loading.
+    When a version becomes published, `on_published` is called with it, before any waiter is woken. Only the
+    newest payload is kept; replacements of dead ranks get it too. Every call of a rank carries its
+    generation; calls of a lost generation are ignored.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class WeightBroker:
         return self._board.published
 
     def offer(self, version: int, payload: Any) -> None:
-        """The weights of `version` are there: `payload` is, or says where, in place of the one before."""
+        """Offer the weights of `version`. `payload` holds or locates them, and replaces the last payload."""
         self._board.offer(version)
-        # Without an await since the board has the version: no rank may be given it with the payload before.
+        # Without an await after the line before, or a rank could get the new version with the old payload.
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
         self._bell.ring()
@@ -54,7 +54,7 @@ class WeightBroker:
         """Wait for weights that are newer than those of `rank`; None when there will be no more."""
 
         def attempt() -> tuple[tuple[int, Any] | None] | None:
-            # In a tuple, as a bare None has the bell wait on.
+            # In a tuple, as `Bell.first` waits on at a bare None.
             if self._is_closed or not self._generations.lives(rank, generation):
                 return (None,)
             version = self._board.wanted(rank)
@@ -64,21 +64,21 @@ class WeightBroker:
             attempt, waiting_for=lambda: f"new weights on inference rank {rank}: {self._board}"
         )
         if offer is not None:
-            # From the hand-over on, publication waits for the successor: what it applies next must not be
-            # older than a version that is published meanwhile.
+            # From here on publication waits for a replacement rank too: no version may be published meanwhile
+            # that is newer than the one it is about to apply.
             self._board.rank_back(rank)
         return offer
 
     def applied(self, rank: int, version: int, generation: int = 0) -> None:
-        """`rank` acts by `version` from now on."""
+        """`rank` acts with `version` from now on."""
         if self._generations.lives(rank, generation):
             before = self._board.published
             self._board.applied(rank, version)
             self._tell(before)
 
     def rank_lost(self, rank: int, generation: int) -> None:
-        """Stop waiting for `rank`, which has died, until its successor, as `generation`, fetches weights."""
-        # From here on an `applied` of the dead counts no more: its successor does not have that version.
+        """`rank` died: do not wait for it until its replacement, which has `generation`, fetches weights."""
+        # From here on an `applied` of the dead rank is ignored: its replacement does not have that version.
         self._generations.begin([rank], generation)
         before = self._board.published
         self._board.rank_lost(rank)
@@ -91,21 +91,21 @@ class WeightBroker:
         if published is None or published == before:
             return
         now = asyncio.get_running_loop().time()
-        # Those that were left out, too: who waits for one of them waits for it or a newer one.
+        # Also the versions that were never applied: `published` waits for a version or a newer one.
         for reached_version in [offer for offer in self._offered_at if offer <= published]:
             self._lags[reached_version] = now - self._offered_at.pop(reached_version)
-        # Before the ring: whoever wakes by it finds the gate open.
+        # Before the ring, so that woken waiters find the gate open.
         self._on_published(published)
         self._bell.ring()
 
     async def published(self, version: int) -> float:
-        """Wait until every rank acts by `version` or a newer one; the seconds that it took from its offer."""
+        """Wait until every rank acts with `version` or a newer one; return the seconds since its offer."""
         return await self._bell.first(
             lambda: self._lags.get(version),
             waiting_for=lambda: f"version {version} to reach the inference ranks: {self._board}",
         )
 
     def close(self) -> None:
-        """No more weights will come: ranks that wait for some are told so."""
+        """No more weights will come: `next` returns None from now on."""
         self._is_closed = True
         self._bell.ring()

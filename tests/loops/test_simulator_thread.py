@@ -165,11 +165,11 @@ def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, cal
     assert mine.stuck
 
 
-def test_of_a_thread_that_has_not_come_to_a_call_nobody_knows_where_it_stands(thread, held):
+def test_a_thread_that_has_not_come_to_a_call_stands_at_an_unknown_line(thread, held):
     thread.submit(held.wait)
     with pytest.raises(StuckThread) as raised:
         asyncio.run(simulators(thread, step_s=0.05).step(list))
-    assert str(raised.value).endswith("; they stand nobody knows where")
+    assert str(raised.value).endswith("; they stand at an unknown line")
 
 
 def test_simulators_with_processes_are_ended_when_they_hang(thread, held):
