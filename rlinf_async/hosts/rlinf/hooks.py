@@ -35,7 +35,7 @@ from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_group
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
-from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
+from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
 
 
 def prepare(cfg: DictConfig) -> list[str]:
@@ -196,7 +196,7 @@ def _restarting(allocate: Callable[..., Any]) -> Callable[..., Any]:
 
     def restarting(cluster: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         # `allocate` calls `ray.remote(cls)`: inside this block that is a decorator with our options.
-        with patch.object(ray, "remote", ray.remote(**STARTED_AGAIN)):
+        with patch.object(ray, "remote", ray.remote(**RESTARTABLE_OPTIONS)):
             return allocate(cluster, cls, *args, **kwargs)
 
     return start

@@ -15,7 +15,7 @@ from rlinf_async.hosts import workers
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.placement import resources, too_small
 from rlinf_async.hosts.verl.settings import VerlSettings, evaluates, horizon, process_count, section
-from rlinf_async.ray_runtime.driver.revivals import STARTED_AGAIN
+from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 
@@ -80,7 +80,7 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
 
 def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
     """Return Ray's options for the actors of a group: to restart dead ones, if the run may."""
-    return STARTED_AGAIN if group in settings.restartable else {}
+    return RESTARTABLE_OPTIONS if group in settings.restartable else {}
 
 
 def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:

@@ -2,13 +2,13 @@
 
 A checkpoint `global_step_N` is written into `.global_step_N.writing`. When all of it is there, a list of
 its files, `complete.json`, is added, everything is flushed to the disk, and one rename gives it its name. So
-a folder of that name is whole, unless it was changed since, which the list tells: it has a digest of every
-byte, its own included.
+a folder of that name is whole, unless it was changed afterwards. The list shows such a change: it has digests
+of all files, and of itself.
 
-Each list has a number, one more than the highest in the folder before it, so that it is known which of two
-was written later. The clock of a machine may go back, jump ahead or stand still, and is not asked.
+Each list has a sequence number, one more than the highest in the same folder, which tells the later of two
+checkpoints. Clocks are not used: they may go back, jump ahead or stand still.
 
-Only the standard library is used: `rlinf-async supervise` looks here, too, without torch or Ray.
+This module uses the standard library only, as `rlinf-async supervise` reads checkpoints without torch or Ray.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LIST_FORMAT = 2
 MAX_SEQUENCE = 1 << 53
 MAX_LIST_BYTES = 64 << 20
 DIGEST_NAME = "sha256"
-"""The fastest digest of Python's on processors of today, which have instructions for it."""
+"""The fastest digest in Python on today's processors, which have instructions for it."""
 READER_THREADS = 8
-"""Threads that read files of one checkpoint at once; the digest is taken without the interpreter's lock."""
+"""Threads that read files of one checkpoint at once; hashing releases the interpreter's lock."""
 
 CHECKPOINT_NAME = re.compile(r"global_step_(\d+)")
 UNFINISHED_NAME = re.compile(r"\.global_step_\d+\.(writing|replaced|removing)")
@@ -49,17 +49,17 @@ class Newest:
     folder: Path | None
     step: int
     skipped: tuple[str, ...]
-    """Sentences about newer ones that are not whole."""
+    """Sentences about newer checkpoints that are not whole."""
 
 
 def step_of(folder: Path) -> int | None:
-    """The step after which a checkpoint was written, by its name; None if it is not that of one."""
+    """Return the step of a checkpoint, by its name; None if the name is not that of a checkpoint."""
     match = CHECKPOINT_NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def newest_sequence(parent: Path) -> int:
-    """The number of the checkpoint in `parent` that was written last, whole or not; 0 if there is none."""
+    """Return the highest sequence number in `parent`, of checkpoints whole or not; 0 if there is none."""
     return max((sequence_of(folder) for folder in _folders_with_list(parent)), default=0)
 
 
@@ -67,10 +67,11 @@ def newest_sequence(parent: Path) -> int:
 def written_aside(
     folder: Path, facts: Mapping[str, Any], *, before: Callable[[], None] = lambda: None
 ) -> Iterator[Path]:
-    """A folder to write a checkpoint into, which gets the name `folder` when the block ends without an error.
+    """Yield a folder to write a checkpoint into; it is renamed to `folder` when the block ends without an
+    error.
 
     `facts`, plain data about the run, are kept in the list of files. `before` is called when everything is
-    written, just before the folder gets its name. After an error nothing is left of it.
+    written, just before the rename. After an error the yielded folder is removed.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
@@ -83,16 +84,16 @@ def written_aside(
         yield aside
         _complete(aside, facts, step=step_of(folder), sequence=newest_sequence(folder.parent) + 1)
         before()
-        # The rename is the moment at which the checkpoint exists: nothing may be written into it afterwards.
+        # The checkpoint exists from the rename on: nothing may be written into it afterwards.
         _move(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def problem_of(folder: Path, *, digests: bool = True) -> str | None:
-    """Why `folder` is not a whole checkpoint, in a few words; None if it is one.
+    """Return why `folder` is not a whole checkpoint, in a few words; None if it is one.
 
-    Without `digests` only the names and sizes of its files are looked at, and none of them is read.
+    Without `digests` only names and sizes of its files are checked, and no file but the list is read.
     """
     file_list = _read_list(folder)
     if isinstance(file_list, str):
@@ -104,10 +105,10 @@ def problem_of(folder: Path, *, digests: bool = True) -> str | None:
 
 
 def find_newest(parent: Path, *, digests: bool = True) -> Newest:
-    """Return the whole checkpoint in `parent` that was written last, by the number in its list.
+    """Return the whole checkpoint in `parent` with the highest sequence number.
 
-    Checkpoints without a list of files, such as those of a framework, are not looked at; a list that does not
-    agree with the files in its folder makes a sentence in `skipped`. `digests` as in `problem_of`.
+    Checkpoints without a list of files, such as those of a framework, are ignored. A checkpoint whose list
+    does not agree with its files is skipped, with a sentence in `skipped`. `digests` as in `problem_of`.
     """
     problems: list[str] = []
     for folder in sorted(_folders_with_list(parent), key=_age, reverse=True):
@@ -121,12 +122,12 @@ def find_newest(parent: Path, *, digests: bool = True) -> Newest:
 def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] = ()) -> list[Path]:
     """Remove the oldest whole checkpoints, so that `keep` are left, and return the removed ones.
 
-    A checkpoint that is not whole, or not written by this package, is left for a person to look at. The
-    checkpoints to keep are read first, as none is removed before others are known to be whole; those that
-    this process has `written` itself are trusted.
+    A checkpoint that is not whole, or not written by this package, is left for the user to inspect. The
+    checkpoints to keep are verified before any is removed; those that this process has `written` itself are
+    trusted.
 
     Raises:
-        OSError: one cannot be removed.
+        OSError: a checkpoint cannot be removed.
     """
     if keep == "all":
         return []
@@ -136,16 +137,16 @@ def prune(parent: Path, keep: int | Literal["all"], *, written: Container[Path] 
         if problem_of(folder, digests=not enough and folder not in written) is None:
             count += 1
             old_folders += [folder] if enough else []
-    # The oldest first: killed in between, this leaves the newer ones.
+    # The oldest first: if the process is killed in between, the newer ones are left.
     for folder in reversed(old_folders):
         _remove(folder)
     return old_folders[::-1]
 
 
 def tidy(parent: Path) -> None:
-    """Remove what a process that was killed has left half written, half removed or half replaced.
+    """Remove folders that a killed process has left half written, half removed or half replaced.
 
-    Only for who alone writes there.
+    The caller must be the only process that writes to `parent`.
     """
     for aside in sorted(parent.iterdir()) if parent.is_dir() else ():
         match = UNFINISHED_NAME.fullmatch(aside.name)
@@ -160,14 +161,16 @@ def tidy(parent: Path) -> None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """The facts that a list gives of a file."""
+    """Size and digest of a file, as a list has them."""
 
     bytes: int
     digest: str
 
     @classmethod
     def read(cls, name: object, entry: object) -> _Entry | None:
-        """Return the entry of a file inside of the checkpoint, or None if `entry` is none."""
+        """Return the entry for file `name`; None if it is no entry, or names a file outside the
+        checkpoint.
+        """
         if not isinstance(name, str) or not isinstance(entry, dict):
             return None
         size, digest = entry.get("bytes"), entry.get(DIGEST_NAME)
@@ -177,16 +180,16 @@ class _Entry:
         return cls(size, digest)
 
     def problem(self, folder: Path, name: str, digests: bool) -> str | None:
-        """Why the file `name` is another one, in a few words; None if it is this one."""
+        """Return how the file `name` differs from its entry, in a few words; None if it does not."""
         path = folder / name
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
-                return f"{name} is no file"
+                return f"{name} is not a file"
             if status.st_size != self.bytes:
-                return f"{name} has {status.st_size} bytes in the place of {self.bytes}"
+                return f"{name} has {status.st_size} bytes instead of {self.bytes}"
             if digests and _digest(path) != self.digest:
-                return f"{name} has other content than it was written with"
+                return f"the content of {name} has changed since it was written"
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -201,7 +204,7 @@ class _List:
 
 
 def _read_list(folder: Path) -> _List | str:
-    """The list of a checkpoint; a few words if there is none that a run could have written."""
+    """Return the list of a checkpoint; a few words if it has none, or one that no run has written."""
     path = folder / LIST_FILE
     damage = f"its {LIST_FILE} is not as it was written"
     try:
@@ -234,9 +237,9 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def _with_seal(facts_and_files: Mapping[str, Any]) -> str:
-    """The text of a list, whose last entry is a digest of the others."""
+    """Return the text of a list; its last entry is a digest of the others."""
     others = {name: fact for name, fact in facts_and_files.items() if name != DIGEST_NAME}
-    # Of the entries in their order, which JSON keeps: a list that is read again gives the same text.
+    # JSON keeps the order of entries, so that a list that is read and sealed again gives the same text.
     seal = hashlib.new(DIGEST_NAME, json.dumps(others).encode()).hexdigest()
     return json.dumps({**others, DIGEST_NAME: seal}, indent=2) + "\n"
 
@@ -252,26 +255,26 @@ def _complete(folder: Path, facts: Mapping[str, Any], *, step: int | None, seque
         sync(Path(directory))
     files = {str(path.relative_to(folder)): entry for path, entry in zip(paths, entries, strict=True)}
     facts_of_list = {"format": LIST_FORMAT, "step": step, "sequence": sequence, "time": time.time(), **facts}
-    # Last, when all else is on the disk: a folder with a list is whole.
+    # The list comes last, when all other files are on the disk: a folder with a list is whole.
     text = _with_seal({**facts_of_list, "files": files})
     write_whole(folder / LIST_FILE, text.encode(), private=False, flush=True)
 
 
 def _flush(path: Path) -> dict[str, Any]:
-    """Wait until a file is on the disk; its entry in a list. What was written just now is still in memory."""
+    """Flush a file to the disk, and return its entry in a list; the content is read from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, DIGEST_NAME).hexdigest()
-        # The digest has read to the end: the position is the size.
+        # The digest has read to the end, so the position is the size.
         return {"bytes": file.tell(), DIGEST_NAME: digest}
 
 
 def _move(aside: Path, folder: Path) -> None:
-    """Give the whole checkpoint its name; one that has it already goes away first."""
+    """Rename the whole checkpoint to `folder`; a checkpoint with that name is replaced."""
     old_folder = _sibling(folder, "replaced")
     if folder.exists():
         _remove(old_folder)
-        # Killed between the two renames, a run leaves it to `tidy` to give the old one its name back.
+        # If the process is killed between the two renames, `tidy` gives the old checkpoint its name back.
         folder.rename(old_folder)
     try:
         aside.rename(folder)
@@ -301,15 +304,16 @@ def _folders_with_list(parent: Path) -> list[Path]:
 
 
 def sequence_of(folder: Path, unknown: int = 0) -> int:
-    """The number of a checkpoint, higher than of those written before; `unknown` if its list has none."""
+    """Return the sequence number of a checkpoint; `unknown` if it has no readable list."""
     file_list = _read_list(folder)
     return unknown if isinstance(file_list, str) else file_list.sequence
 
 
 def _age(folder: Path) -> tuple[int, int]:
-    """A key for sorting by number.
+    """Return a key for sorting by sequence number.
 
-    One whose list is damaged comes last: it is named before an older one is gone on from.
+    A checkpoint with a damaged list sorts as the newest: a run reports it before it resumes from an older
+    one.
     """
     return sequence_of(folder, MAX_SEQUENCE + 1), step_of(folder) or 0
 

@@ -1,9 +1,9 @@
-"""The books and the buffer as a part of a checkpoint, in files that can be read without running anything.
+"""The ledger and the buffer in a checkpoint, in files that can be read without executing code.
 
 async_state.json              the version and the ledger
-buffer/pieces.json            the pieces, and the run that they are of
-buffer/0.safetensors, ...     the data of the pieces: safetensors, and JSON for what is no tensor
-buffer/known.safetensors      further facts that the processes of the run know
+buffer/pieces.json            the pieces, and the facts of the run that has made them
+buffer/0.safetensors, ...     the data of the pieces: tensors, and JSON for all other values
+buffer/known.safetensors      the knowledge of the run's processes: `ProcessKnowledge`
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ INDEX_FILE = "pieces.json"
 KNOWN_FILE = "known.safetensors"
 
 MAX_INDEX_BYTES = 64 << 20
-"""Most bytes of the index; a piece has about 300 bytes of it."""
+"""The largest index that is read; a piece takes about 300 bytes of it."""
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 FetchPayload = Callable[[Piece], Awaitable[Any]]
-"""Fetches what a piece holds; a PeerError where it has gone."""
+"""Fetches the data of a piece; raises a PeerError if the data has gone with its node."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """The fate of the buffer of a checkpoint: how many trajectories were kept, how many lost."""
+    """The outcome of resuming from a saved buffer: numbers of trajectories kept and lost."""
 
     kept: int
-    """Trajectories that wait to be trained again."""
+    """Trajectories that are in the buffer again, to be trained."""
     lost: int
     why: str = ""
-    """Why any were lost, in a few words."""
+    """The reason for losses, in a few words."""
     rollouts: frozenset[tuple[int, str]] = frozenset()
-    """Rollouts that are in the buffer again, as (batch, name of their place)."""
+    """Rollouts that are in the buffer again, as (batch, `place_of` their ticket)."""
 
     def __str__(self) -> str:
         kept = f"{self.kept} trajectories that had not been trained are there again"
@@ -61,10 +61,9 @@ class Resumed:
 
 
 def extended(resumed: Resumed, step: int, settings: RunSettings) -> str:
-    """Return a sentence if a deterministic run, resumed after `step`, is not the longer run that it would be
-    part of; else nothing.
+    """Return a sentence if a deterministic run, resumed after `step`, differs from one longer run; else "".
 
-    A run that has come to its end has collected nothing for the batches behind it.
+    A run that has reached its last step has collected no rollouts for later batches, as a longer run would.
     """
     lag = settings.asynchrony.max_staleness
     begun = range(step, min(step + lag, settings.batches)) if settings.asynchrony.deterministic else ()
@@ -73,7 +72,7 @@ def extended(resumed: Resumed, step: int, settings: RunSettings) -> str:
         return ""
     return (
         f"async.deterministic: the run before had come to its end at step {step}, with no rollouts for the "
-        f"steps behind it; the next {len(missing)} are collected with less lag than {lag}, and numbers from "
+        f"steps after it; the next {len(missing)} are collected with less lag than {lag}, and numbers from "
         "there on are not those of one longer run"
     )
 
@@ -83,15 +82,15 @@ async def save_buffer(
 ) -> None:
     """Write the ledger, and the pieces that have not been trained, as they are at this moment.
 
-    Only one piece is in memory at a time. One that holds something else than tensors and plain data, or that
-    has gone with its node, is left out, and is lost if the run is resumed. So is, in a run that continues bit
-    for bit, what `version` has acted in, as if it had not been collected yet: how much there is of it depends
-    on who was fast.
+    Only one piece is in memory at a time. A piece is left out, and lost if the run is resumed, if it holds
+    values other than tensors and plain data, or if its data has gone with its node. A run that continues bit
+    for bit also leaves out the pieces of the newest batch, which `version` acts in, as if they had not been
+    collected yet: their number depends on timing.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
-    # Both are taken here, without an await in between: together they are the state of one moment.
+    # Without an await in between: both are the state of one moment.
     pieces, ledger = buffer.untrained(), buffer.ledger
     if settings.renews:
         pieces, ledger = _before(version + settings.asynchrony.max_staleness, pieces, ledger)
@@ -101,7 +100,7 @@ async def save_buffer(
     for number, piece in enumerate(pieces):
         name = f"{number}.safetensors"
         try:
-            # In a thread, as whoever asks for a ticket meanwhile must not wait for the disk.
+            # In a thread: env workers that ask for tickets meanwhile must not wait for the disk.
             await asyncio.to_thread(write_tensors, folder / BUFFER_FOLDER / name, await fetch(piece))
         except (TypeError, PeerError):
             continue
@@ -113,23 +112,23 @@ async def save_buffer(
 
 @dataclass(frozen=True)
 class ProcessKnowledge:
-    """Facts that processes know of a run besides its buffer, as plain data and tensors."""
+    """The state of a run's processes besides the buffer, as plain data and tensors."""
 
     rollouts: list[Any]
-    """A list of each env worker: statistics of the episodes in the buffer, by batch, stage and place."""
+    """By env worker: statistics of the episodes in the buffer, by batch, stage and place."""
     premise: dict[str, Any] | None
-    """The result of the first batch; see `core.premise`."""
+    """The finding about the first batch; see `core.premise`."""
 
     def write(self, folder: Path) -> None:
-        """Write this record into the checkpoint in `folder`, which has a buffer already."""
+        """Write this record into the checkpoint in `folder`, after its buffer."""
         write_tensors(folder / BUFFER_FOLDER / KNOWN_FILE, vars(self))
 
     @classmethod
     def read(cls, folder: Path) -> ProcessKnowledge:
-        """The record in the checkpoint in `folder`; an empty one where that was saved without.
+        """Read the record of the checkpoint in `folder`; an empty record if it has none.
 
         Raises:
-            ValueError: the file cannot be read, or holds something else.
+            ValueError: the file cannot be read, or holds other values.
         """
         path = folder / BUFFER_FOLDER / KNOWN_FILE
         try:
@@ -152,9 +151,9 @@ def resume_buffer(
     settings: RunSettings,
     hold: Callable[[Any], Any],
 ) -> Resumed:
-    """Go on with the ledger of a checkpoint, and with its pieces as far as they can still be trained.
+    """Restore the ledger of a checkpoint, and the pieces that can still be trained.
 
-    `hold` makes the payload of a piece of what it holds.
+    `hold` turns the data of a piece into its payload.
     """
     ledger = read_ledger(folder)
     before, why = ledger.refused["lost at resume"], ""
@@ -164,7 +163,7 @@ def resume_buffer(
     except (OSError, ValueError, KeyError, TypeError) as error:
         pieces_with_data, why = [], f"{BUFFER_FOLDER} cannot be read: {error}"
     pieces_again = buffer.restore(version, ledger, pieces_with_data)
-    # Or the gate would have these rollouts collected a second time.
+    # Without this the gate would have these rollouts collected a second time.
     gate.skip((piece.ticket.batch, piece.ticket.epoch, piece.ticket.place) for piece in pieces_again)
     losses = ledger.refused["lost at resume"] - before
     # A reason with a count of 0 is not to be printed.
@@ -179,12 +178,12 @@ def resume_buffer(
 
 
 def place_of(ticket: Ticket) -> str:
-    """The place of a rollout in its batch, by name."""
+    """Return the name of a rollout's place in its batch: "epoch/place"."""
     return f"{ticket.epoch}/{ticket.place}"
 
 
 def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:
-    """The pieces for the batches before `batch`, and the ledger as if there were no others."""
+    """Return the pieces for batches before `batch`, and the ledger as if only these had been produced."""
     earlier = [piece for piece in pieces if piece.ticket.batch < batch]
     late = sum(piece.size for piece in pieces) - sum(piece.size for piece in earlier)
     return earlier, replace(ledger, produced=ledger.produced - late)
@@ -205,9 +204,9 @@ def _of_run(settings: RunSettings) -> dict[str, Any]:
 
 
 def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Piece], str]:
-    """Pieces of whole rollouts that the run can still train, and why others are not, if it is not their age.
+    """Return the pieces of whole rollouts that the run can still train, and why there are no others.
 
-    The payload of a piece is the name of its file.
+    The reason is "" where age is the only one. The payload of each piece is the name of its file.
     """
     try:
         index = read_json_file(folder / BUFFER_FOLDER / INDEX_FILE, limit=MAX_INDEX_BYTES)
@@ -219,7 +218,7 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
     facts = _of_run(settings)
     differences = [name for name in facts if of_run.get(name) != facts[name]]
     if facts["recomputes"] is False and "recomputes" in differences:
-        differences.remove("recomputes")  # what is recomputed needs more than what is not
+        differences.remove("recomputes")  # pieces made for recomputation hold all that others hold
     if differences:
         return [], f"the run is another now ({', '.join(differences)})"
     pieces = [_piece(entry) for entry in entries]
@@ -233,19 +232,19 @@ def _is_fresh(piece: Piece, version: int, settings: RunSettings) -> bool:
 
 
 def _of_whole_rollouts(pieces: Sequence[Piece], parts: int) -> list[Piece]:
-    """A rollout of which a part is missing is collected again as a whole."""
+    """Return the pieces of rollouts with all their parts; other rollouts are collected again as a whole."""
     part_counts: Counter[Ticket] = Counter(piece.ticket for piece in pieces)
     return [piece for piece in pieces if part_counts[piece.ticket] == parts]
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
-    """The piece of an entry of the index; its payload is the name of a file of the buffer.
+    """Return the piece of an entry of the index; its payload is the name of a file in the buffer.
 
     Raises:
-        ValueError, KeyError, TypeError: the entry is none that `save_buffer` writes.
+        ValueError, KeyError, TypeError: `save_buffer` has not written this entry.
     """
     piece = Piece(**{**entry, "ticket": Ticket(**entry["ticket"])})
-    # A checkpoint may come from others: a name with a path would read a file outside of the buffer.
+    # A checkpoint may come from another person: a name with a path would read a file outside the buffer.
     if not PAYLOAD_NAME.fullmatch(piece.payload):
         raise ValueError(f"{INDEX_FILE} names {piece.payload!r:.40}, which is no file of the buffer")
     return piece
@@ -272,10 +271,11 @@ def write_ledger(directory: Path, *, version: int, ledger: Ledger) -> None:
 
 
 def read_ledger(directory: Path) -> Ledger:
-    """The books at a checkpoint; empty where it has none, as those of a framework's own runs.
+    """Read the ledger of a checkpoint; an empty ledger if it has none, as checkpoints of a framework's own
+    runs.
 
     Raises:
-        ValueError: there is a file that holds no books.
+        ValueError: the file holds no ledger.
     """
     path = Path(directory) / STATE_FILE
     try:
@@ -305,43 +305,43 @@ TREE_KEY = "tree"
 
 
 def write_tensors(path: Path, value: object) -> None:
-    """Write nested dicts (with texts for keys), lists and tuples of tensors, arrays, texts and numbers.
+    """Write nested dicts (with string keys), lists and tuples of tensors, arrays, strings and numbers.
 
     Raises:
-        TypeError: there is something else in it.
+        TypeError: `value` holds another type.
         OSError: the disk is full, or the file cannot be written.
     """
     tensors: list[torch.Tensor] = []
     tree = json.dumps(_describe(value, tensors))
     try:
         save_file({str(n): tensor for n, tensor in enumerate(tensors)}, path, metadata={TREE_KEY: tree})
-    except SafetensorError as error:  # the library has an error of its own for what the system says
+    except SafetensorError as error:  # the library's own class for system errors
         raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
 def read_tensors(path: Path) -> Any:
-    """Read the value that `write_tensors` has written, into memory of its own.
+    """Read a value that `write_tensors` has written.
 
     Raises:
-        OSError, ValueError: the file is not there, a link, no file, cut off or damaged.
+        OSError, ValueError: the file is missing, a link, not a regular file, cut off or damaged.
     """
     try:
-        # By its descriptor: what was checked is read, whatever stands at the path by now.
+        # By its descriptor: the file that was checked is read, even if another one is at the path by now.
         with opened(path) as number, safe_open(f"/proc/self/fd/{number}", framework="pt") as file:
             tree = json.loads((file.metadata() or {})[TREE_KEY])
             return _build(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except OSError:
-        # As it is: a file that is missing is no damage to whoever asks for it.
+        # Unchanged: callers tell a missing file from a damaged one.
         raise
     except Exception as error:
-        # Of a damaged file safetensors, json and torch raise errors of many classes.
+        # safetensors, json and torch raise errors of many classes for a damaged file.
         raise ValueError(f"{path.name} cannot be read: {error}") from error
 
 
 def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The shape of `value` as JSON: `[kind, content]`, in which tensors are their places in `tensors`."""
+    """Return `value` as JSON, `[kind, content]`, with each tensor replaced by its index in `tensors`."""
     if isinstance(value, torch.Tensor):
-        # A copy, as the library refuses tensors that share memory.
+        # A copy, as safetensors refuses tensors that share memory.
         tensors.append(value.detach().cpu().contiguous().clone())
         return ["tensor", len(tensors) - 1]
     if isinstance(value, np.ndarray):

@@ -1,8 +1,8 @@
-"""The Ray cluster of a run, as environment variables choose it: which one, where its files are, who may join.
+"""The environment variables that choose a run's Ray cluster, the folder of its files, and its token.
 
-`RAY_ADDRESS` names a cluster, or `local` for one of the run's own. Ray puts its sockets below a folder, and
-a path of a socket may have 107 bytes, of which Ray takes 68. A cluster that a run starts asks for a token of
-this run, where the installed Ray has them.
+`RAY_ADDRESS` names a cluster, or `local` for one of the run's own. Ray puts its sockets below a folder; the
+path of a socket may have 107 bytes, and Ray needs 68 of these. A cluster that a run starts refuses processes
+without the run's token, if the installed Ray has tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ANSWER_TIMEOUT_S = 3.0
 
 
 def unanswered(environ: Mapping[str, str]) -> str | None:
-    """Why the cluster that `RAY_ADDRESS` names cannot be joined; None if it answers, or none is named.
+    """Return why the cluster at `RAY_ADDRESS` cannot be joined; None if it answers, or none is named.
 
-    Ray itself would ask for half a minute, and then say it in forty lines.
+    Ray itself would try for half a minute, and then fail with forty lines.
     """
     address = environ.get(ADDRESS_VARIABLE, "")
     host, colon, port = address.rpartition(":")
@@ -35,7 +35,9 @@ def unanswered(environ: Mapping[str, str]) -> str | None:
 
 
 def connection_error(address: str) -> str | None:
-    """Why nothing answers at the `host:port` of a cluster's store, in a few words; None if it answers."""
+    """Return why nothing answers at the `host:port` of a cluster's store, in a few words; None if it
+    answers.
+    """
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S).close()
@@ -45,14 +47,14 @@ def connection_error(address: str) -> str | None:
 
 
 def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) -> None:
-    """Have `ray.init` start a cluster of the run's own, where the run can have one and is told nothing else.
+    """Have `ray.init` start a cluster of the run's own, unless `environ` or `join` says otherwise.
 
-    By itself Ray joins whatever cluster runs on the machine, and the run then waits for places that somebody
-    else's processes have.
+    By default Ray joins any cluster that runs on the machine, and the run then waits for resources that other
+    runs hold. `own`: True if the run can have a cluster of its own.
 
     Raises:
-        ValueError: nothing answers at the address in `environ`, it says the contrary of `join`, or the folder
-            that it names for Ray's files is one in which Ray cannot make sockets.
+        ValueError: nothing answers at the address in `environ`, the address contradicts `join`, or Ray cannot
+            make sockets in the folder for its files.
     """
     if join and environ.get(ADDRESS_VARIABLE) == "local":
         raise ValueError(
@@ -68,15 +70,15 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
 
 
 LONGEST_PATH = 107
-"""Bytes of the path of a socket on Linux."""
+"""The most bytes that the path of a socket may have on Linux."""
 LONGEST_NAME = len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Bytes that Ray puts after the folder, for the largest number of a process."""
+"""The most bytes that Ray appends to the folder: the name has the longest process number."""
 LONGEST_FOLDER = LONGEST_PATH - LONGEST_NAME
 SHORT_FOLDER_REMEDY = "export RAY_TMPDIR=/tmp"
 
 
 def folder_of_ray(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The folder below which a Ray that starts here puts its files, and the variable that says so."""
+    """Return the folder for the files of a Ray that starts here, and the variable that names it."""
     for variable in ("RAY_TMPDIR", "TMPDIR"):
         if variable in environ:
             return environ[variable], variable
@@ -84,7 +86,9 @@ def folder_of_ray(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def misplaced_sockets(environ: Mapping[str, str]) -> str | None:
-    """Why a Ray that starts here could not make its sockets; None if it can. Ray says it in 70 lines."""
+    """Return why a Ray that starts here cannot make its sockets; None if it can. Ray's own error has 70
+    lines.
+    """
     folder, variable = folder_of_ray(environ)
     if not folder.isascii():
         return f"{variable}={folder} has letters that are not ASCII, which Ray cannot read"
@@ -101,20 +105,20 @@ def misplaced_sockets(environ: Mapping[str, str]) -> str | None:
 MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
 TOKEN_VARIABLES = (MODE_VARIABLE, "RAY_AUTH_TOKEN", TOKEN_PATH_VARIABLE)
-"""The variables by which a user tells Ray how to ask for tokens, and for which."""
+"""The variables with which users configure Ray's tokens themselves."""
 TOKEN_BYTES = 32
 AUTH_MODULE = "ray._private.authentication"
 
 
 def require_token(environ: MutableMapping[str, str], *, shared: bool = False) -> bool:
-    """Have a cluster that this process is about to start refuse every process that lacks its token.
+    """Have a cluster that this process is about to start refuse processes without its token.
 
-    A fresh token lies in a memory file of this process: it has no name in any folder and is gone with the
-    process, and Ray's processes, which inherit `environ`, read it through `/proc`, as the same account may.
-    With `shared` Ray keeps the token where it keeps the account's own, and `ray get-auth-token` shows it.
+    The new token is in a memory file of this process, which has no name in any folder and ends with the
+    process. Ray's processes inherit `environ` and read the token through `/proc`; only the same account can.
+    With `shared`, Ray uses the account's token in Ray's own place, and `ray get-auth-token` shows it.
 
     Returns:
-        True if a token was set; False where `environ` has such a variable already, or Ray has no tokens.
+        True if a token was set; False if `environ` sets one of `TOKEN_VARIABLES`, or Ray has no tokens.
     """
     if any(name in environ for name in TOKEN_VARIABLES) or not _has_tokens():
         return False
@@ -130,7 +134,7 @@ def _has_tokens() -> bool:
 
 
 def _in_memory(text: str) -> str:
-    """The path of a memory file with this text, which stays open as long as the process lives."""
+    """Return the path of a new memory file with this text; it is open as long as the process lives."""
     file = os.memfd_create("rlinf-async-token", os.MFD_CLOEXEC)
     os.fchmod(file, PRIVATE_MODE)
     os.write(file, text.encode())
@@ -138,9 +142,9 @@ def _in_memory(text: str) -> str:
 
 
 def _reread() -> None:
-    """Ray has read its variables when it was imported, and a token that it has looked for it remembers."""
+    """Have Ray read its variables again: it read them when it was imported, and caches its token."""
     from ray import _raylet
 
-    raylet: Any = _raylet  # whose types do not name what is compiled
+    raylet: Any = _raylet  # a compiled module, which has no types
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

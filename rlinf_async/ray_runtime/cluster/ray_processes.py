@@ -1,11 +1,11 @@
-"""Ray's own processes: whether they live, and which of them has ended a run.
+"""Ray's own processes: checks that they live, and finds the one whose death has ended a run.
 
-Ray tells the death of its raylet as that of a worker that cannot be reached, and ends the driver by itself a
-minute after its store, `gcs_server`, has died. So the driver looks by itself, at the processes of a cluster
-that it has started, and otherwise whether the store answers.
+Ray reports the death of its raylet as that of an unreachable worker, and ends the driver a minute after its
+store, `gcs_server`, has died. So the driver checks by itself: the processes of a cluster that it has started,
+else whether the store of the cluster answers.
 
-Ray's helpers and workers are children of its raylet. Where the store or the raylet has died they wait for it
-for a minute, or for ever: the driver remembers them while all is well, and ends them with its run.
+Ray's helpers and workers are children of its raylet. If the store or the raylet has died, they wait for it
+for a minute, or for ever. The driver remembers them while Ray lives, and ends them with its run.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from rlinf_async.ray_runtime.cluster.environment import connection_error
 
 STORE_PROCESS = "gcs_server"
 RAYLET_PROCESS = "raylet"
-EVERY_S = 2.0
-END_WITHIN_S = 3.0
-"""For what is asked to end; what has not by then is killed."""
-HELPER_FAILED = "because one Ray agent failed, agent_name = "
-"""The line that the raylet logs when one of its helpers has died; it then ends its workers, and itself."""
+CHECK_INTERVAL_S = 2.0
+TERMINATE_TIMEOUT_S = 3.0
+"""Processes that have not ended this long after SIGTERM are killed."""
+HELPER_FAILED_WORDS = "because one Ray agent failed, agent_name = "
+"""The raylet logs this when one of its helpers has died; it then ends its workers and itself."""
 HELPER_CLASSES = {"runtime_env_agent": "RuntimeEnvAgent", "dashboard_agent": "DashboardAgent"}
 
 
 @dataclass(frozen=True)
 class DeadProcess:
-    """One of Ray's that has ended while the run went on."""
+    """A process of Ray's that has ended while the run went on."""
 
     name: str
     pid: int | None
-    """None if it runs on another machine."""
+    """The process number; None if the process ran on another machine."""
     logs: Path | None
+    """The folder of Ray's logs, if it is on this machine."""
     helper: str | None = None
-    """The helper whose end has ended it."""
+    """The helper whose death has ended the process."""
 
     def __str__(self) -> str:
         number = f" ({self.pid})" if self.pid is not None else ""
@@ -51,7 +52,7 @@ class DeadProcess:
 
 
 class RayDied(RuntimeError):
-    """Ray cannot go on, and with it the run."""
+    """A process of Ray's has died, and the run cannot go on."""
 
     def __init__(self, dead: DeadProcess) -> None:
         super().__init__(str(dead))
@@ -59,20 +60,20 @@ class RayDied(RuntimeError):
 
 
 class RayWatch:
-    """Looks now and then whether Ray lives."""
+    """Checks from time to time that Ray lives."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def check(self) -> float:
-        """Look, if it is time for that; the seconds until it is again.
+        """Check if a check is due; return the seconds until the next one.
 
         Raises:
-            RayDied: it does not.
+            RayDied: a process of Ray's has died.
         """
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + EVERY_S
+            self._next = now + CHECK_INTERVAL_S
             REMEMBERED.look()
             if (dead := dead_process()) is not None:
                 raise RayDied(dead)
@@ -80,13 +81,13 @@ class RayWatch:
 
 
 class OwnProcesses:
-    """The processes of the cluster that this driver has started, each by its number and its start."""
+    """The processes of the cluster that this driver has started, known by number and start time."""
 
     def __init__(self) -> None:
         self._seen: set[psutil.Process] = set()
 
     def look(self) -> None:
-        """Remember those that are there now, with all that they have started; forget those that have gone."""
+        """Remember the running processes with all their descendants; forget those that have ended."""
         self._seen = {process for process in self._seen if process.is_running()}
         for own in _processes(_node()).values():
             with suppress(psutil.Error):
@@ -94,25 +95,25 @@ class OwnProcesses:
                 self._seen |= {process, *process.children(recursive=True)}
 
     def end(self) -> None:
-        """End all of them, by force where they do not heed."""
+        """End all remembered processes, with SIGKILL if they ignore SIGTERM."""
         self.look()
         left = [process for process in self._seen if process.pid != os.getpid()]
         for ask in (psutil.Process.terminate, psutil.Process.kill):
             for process in left:
-                # It looks itself whether the number has been given to another one.
+                # psutil checks itself that the number has not been reused.
                 with suppress(psutil.Error):
                     ask(process)
-            _, left = psutil.wait_procs(left, timeout=END_WITHIN_S)
+            _, left = psutil.wait_procs(left, timeout=TERMINATE_TIMEOUT_S)
         self._seen = set(left)
 
 
 REMEMBERED = OwnProcesses()
-"""Those of this process, which has one cluster at a time."""
+"""The processes of this driver's cluster; a driver has one cluster at a time."""
 
 
 @contextmanager
 def leaving_nothing_of_a_dead_ray() -> Iterator[None]:
-    """Behind this block nothing of the driver's own cluster is left if its store or its raylet has died."""
+    """When the block ends, end all processes of the driver's own cluster if its store or raylet has died."""
     try:
         yield
     finally:
@@ -121,11 +122,11 @@ def leaving_nothing_of_a_dead_ray() -> Iterator[None]:
 
 
 def dead_process(*, closely: bool = False) -> DeadProcess | None:
-    """The process of Ray's that has died; None if all that are known of live, or Ray was never started.
+    """Return the process of Ray's that has died; None if all known ones live, or Ray was never started.
 
-    With `closely` a raylet that is about to end counts, too: its workers have died of it before itself.
+    With `closely`, a raylet that is about to end counts as dead: its workers die before it does.
     """
-    # Ray has no public way to ask. Where it is another one's, or has none of these, there is no answer.
+    # Ray has no public API for this. A Ray version without these private attributes counts as alive.
     node = _node()
     processes = _processes(node)
     for name in (STORE_PROCESS, RAYLET_PROCESS):
@@ -150,7 +151,7 @@ def _node() -> Any:
 
 
 def _processes(node: Any) -> dict[str, Any]:
-    """Ray's processes of this driver's own cluster, by name."""
+    """Return Ray's processes in this driver's own cluster, by name."""
     every = getattr(node, "all_processes", None) or {}
     return {name: infos[0].process for name, infos in every.items() if infos}
 
@@ -159,13 +160,13 @@ def _helper(logs: Path) -> str | None:
     """Return the helper whose death ended a raylet, by the raylet's own log; None if no helper died."""
     try:
         with (logs / "raylet.out").open("rb") as file:
-            # The end of the log alone: it may be long, and the raylet ends soon after this line.
+            # Only the end of the log, which may be long: the raylet ends soon after this line.
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return None
     for line in lines:
-        _, marker, rest = line.partition(HELPER_FAILED)
+        _, marker, rest = line.partition(HELPER_FAILED_WORDS)
         if marker:
             name = rest.strip().rstrip(".")
             return HELPER_CLASSES.get(name, name)

@@ -1,4 +1,5 @@
-"""Starting Ray: at this machine's own address, again where it does not come up in time, without chatter."""
+"""Starts Ray at this machine's own address, tries again if it does not come up in time, and mutes its
+notices."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
-WAITS_S = (5.0, 20.0)
-"""Before the second try and before the third, which is the last; Ray gives each of them half a minute."""
+RETRY_WAITS_S = (5.0, 20.0)
+"""Seconds before the second and the third try, which is the last; Ray gives each try half a minute."""
 
 Say = Callable[[str], None]
 Init = Callable[..., Any]
 
 
 class RayNotStarted(RuntimeError):
-    """Ray has not come up in any try; the message says how often, and why the last one has failed."""
+    """Ray has not started; the message has the number of tries, and the error of the last one."""
 
 
 class RayNotJoined(ConnectionError):
@@ -37,15 +38,14 @@ class RayNotJoined(ConnectionError):
 
 @contextmanager
 def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """In this block `ray.init` is tried again where it fails to start a cluster of the run's own.
+    """A block where `ray.init` is tried again if it fails to start a cluster of the run's own.
 
-    `options` are given to it in that case, the cluster asks for a token (`require_token`), and it listens
-    where only this machine reaches it (`on_loopback`). A cluster that exists is joined, or is not, as ever.
-    Signals are heeded as `TERMINATION` has it once Ray is there, which would answer SIGTERM by aborting the
-    process.
+    Such a cluster is started with `options`, requires a token (`require_token`), and listens on the loopback
+    address only (`on_loopback`). Joining an existing cluster is left as it is. When Ray is up, `TERMINATION`
+    is installed: Ray itself would answer SIGTERM by aborting the process.
     """
     start: Init = ray.init
-    # Inside of another such block: two would try three times three times.
+    # Inside another such block do nothing: two blocks would make nine tries.
     if getattr(start, "tried_again", False):
         yield
         return
@@ -59,7 +59,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
                 context = tried_again(lambda: start(*args, **settings), say=say)
         else:
             context = _joined(lambda: start(*args, **settings))
-        # Behind the start, which replaces the handler of SIGTERM.
+        # After the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
         return context
 
@@ -80,24 +80,24 @@ def _joined(start: Callable[[], Any]) -> Any:
 
 
 def _starts(address: str | None, folder: str | None) -> bool:
-    """Return True if `ray.init` with this address and folder starts a cluster, and looks for none to join."""
+    """Return True if `ray.init` with this address and folder starts a cluster instead of joining one."""
     find: Any = services.canonicalize_bootstrap_address
-    with suppress(ConnectionError, ValueError, OSError):  # of which Ray speaks itself
+    with suppress(ConnectionError, ValueError, OSError):  # `ray.init` raises these itself
         return find(address, folder) is None
     return False
 
 
 def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], Any] | None = None) -> Any:
-    """`start`, at most as often as there are waits and once more; what a failed try leaves behind is ended.
+    """Call `start`, again after each of `RETRY_WAITS_S` if it fails, and kill the processes of failed tries.
 
-    What is wrong with the arguments is raised at once, and so is that no cluster is there.
+    Errors about the arguments, or that no cluster is there to join, are raised at once.
 
     Raises:
         RayNotStarted: the last try has failed, too.
     """
     wait = wait or threading.Event().wait
     before = children()
-    tries = len(WAITS_S) + 1
+    tries = len(RETRY_WAITS_S) + 1
     number = 1
     while True:
         try:
@@ -109,16 +109,16 @@ def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], A
             reason = short(in_words(error))
             if number == tries:
                 raise RayNotStarted(f"has not started in {tries} tries ({reason})") from error
-            seconds = WAITS_S[number - 1]
+            seconds = RETRY_WAITS_S[number - 1]
         number += 1
         say(f"Ray has not started ({reason}); try {number} of {tries} in {seconds:g} s")
         wait(seconds)
 
 
 def children() -> set[int]:
-    """The processes that this one has started and that have not been waited for, by their numbers."""
+    """Return the numbers of this process's children, with those that have ended but were not waited for."""
     numbers: set[int] = set()
-    # By thread: Linux lists a child under the thread that has started it.
+    # By thread, as Linux lists a child under the thread that has started it.
     for tasks in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             numbers |= {int(number) for number in tasks.read_text().split()}
@@ -132,18 +132,18 @@ def _end(processes: set[int]) -> None:
 
 
 SWITCH_NAME = "ENABLE_RAY_CLUSTER"
-"""Ray's constant that is False where other machines never join, as on systems whose firewalls would ask."""
+"""Ray's constant that is False where other machines never join, as on Windows and macOS, whose firewalls
+would ask the user."""
 SWITCH_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""The variable by which a user has Ray listen for other machines after all: 1."""
+"""Users set this variable to 1 to have Ray listen for other machines after all."""
 
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """In this block, a cluster that Ray starts has the address 127.0.0.1, and all its servers listen there.
+    """A block where a cluster that Ray starts has the address 127.0.0.1, and all its servers listen there.
 
-    The option `_node_ip_address` of `ray.init` does not do it: Ray puts the address that others see in the
-    place of one that they do not. A Ray without the switch starts as ever, and so does one whose user has set
-    the variable.
+    The option `_node_ip_address` of `ray.init` is not enough: Ray replaces a loopback address by one that
+    other machines see. The block changes nothing if Ray lacks the switch, or the user has set the variable.
     """
     if not hasattr(ray_constants, SWITCH_NAME) or SWITCH_VARIABLE in os.environ:
         yield
@@ -154,21 +154,21 @@ def on_loopback() -> Iterator[None]:
 
 TOKEN_MODULE = "ray._private.authentication.authentication_token_setup"
 TOKENS_ENABLED_MESSAGE = "Token authentication is enabled"
-"""Ray's default. The message that tokens are disabled is a warning worth reading, and stays."""
+"""Ray's notice about its default, which is muted. The warning that tokens are disabled is not."""
 LOGGER = logging.getLogger(__name__)
 
 
 def hush(*, show_deaths: bool = False) -> None:
-    """Leave the notice of Ray's default way to authenticate out of this process's output.
+    """Mute Ray's notice that token authentication is enabled in this process.
 
-    Without `show_deaths` Ray's own words about processes that have died are left out, too: a page of the
-    raylet's log for each, before the run can say which process it was and what was done about it.
+    Without `show_deaths`, Ray's reports of dead processes are muted, too: each is a page of the raylet's log,
+    printed before the run can tell which process has died and how it goes on.
     """
     logging.getLogger(TOKEN_MODULE).addFilter(_worth_reading)
     if not show_deaths:
         from ray._private import worker
 
-        # Ray has no setting for these. One whose function has another name says them all the same.
+        # Ray has no setting for these. A Ray version without this function prints them all the same.
         if hasattr(worker, "print_to_stdstream"):
             worker.print_to_stdstream = _left_out
 

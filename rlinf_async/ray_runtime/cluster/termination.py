@@ -1,4 +1,4 @@
-"""Requests to end from outside, as SLURM, Kubernetes and a closing terminal send them."""
+"""Requests to end a run from outside: signals of SLURM, of Kubernetes and of a closing terminal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import contextmanager
 
 from rlinf_async.core.failures import Terminated as Terminated
 
-WITHIN_S = 30.0
-"""After which a run that was asked to end does so, whether or not it could save: who asks waits as long."""
+END_TIMEOUT_S = 30.0
+"""Seconds after a request until the run ends, saved or not; SLURM and Kubernetes wait as long by default."""
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""The signals that ask for the end; SLURM sends SIGUSR1 ahead of a time limit, where it is told to."""
+"""The signals that ask a run to end; SLURM can be told to send SIGUSR1 ahead of a time limit."""
 
 
 class Termination:
-    """Heeds SIGTERM, SIGHUP and SIGUSR1: at once, or, while somebody is `patient`, at the next good moment.
+    """Handles SIGTERM, SIGHUP and SIGUSR1: at once, or, in a `patient` block, at the next good moment.
 
-    Ray, once it has started, answers SIGTERM by aborting the process: so this is installed after that.
+    Install it after Ray has started: Ray's own handler of SIGTERM aborts the process.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,12 @@ class Termination:
 
     @property
     def asked(self) -> bool:
-        """True if the process is asked to end."""
+        """True if the process was asked to end."""
         return self._number is not None
 
     def install(self) -> None:
-        """Heed the signals from now on; only the main thread can. Earlier signals are forgotten.
+        """Handle the signals from now on; does nothing outside the main thread. Earlier signals are
+        forgotten.
 
         A signal that this process was started to ignore, as by `nohup`, stays ignored.
         """
@@ -46,24 +47,25 @@ class Termination:
                     signal.signal(number, self._heed)
 
     def take_for_failure(self, number: signal.Signals, words: Callable[[], str | None]) -> None:
-        """From now on a signal for which there are `words` is a failure: it raises a RuntimeError of them.
+        """Treat signal `number` as a failure from now on: if `words` returns a text, raise RuntimeError with
+        it.
 
-        A framework sends it when it has seen a failure, perhaps once for each of several. It counts once, as
-        what is done about the first one is not to be disturbed; and not at all after `ignore_failures`.
+        A framework sends the signal when it has seen a failure, perhaps once for each of several. Only the
+        first counts, so that its handling is not disturbed; and none after `ignore_failures`.
         """
         self._failures[number] = words
         if threading.current_thread() is threading.main_thread():
             signal.signal(number, self._heed)
 
     def ignore_failures(self) -> None:
-        """The run has ended, and ends its processes: that they do is no failure any more."""
+        """Ignore the signals of `take_for_failure`: the run ends its processes now, which is no failure."""
         if threading.current_thread() is threading.main_thread():
             for number in self._failures:
                 signal.signal(number, signal.SIG_IGN)
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """In this block a request is noted, for `asked`, and heeded by `check` when it is overdue."""
+        """A block where a request only sets `asked`; `check` raises it when it is overdue."""
         before, self._patient = self._patient, True
         try:
             yield
@@ -72,17 +74,17 @@ class Termination:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In this block, within a patient one, a request ends the block."""
+        """A block, within a patient one, where a request raises Terminated at once."""
         before, self._patient = self._patient, False
         try:
-            # A request that came before the block ends it, too.
+            # A request from before the block counts, too.
             self._raise_if(self.asked)
             yield
         finally:
             self._patient = before
 
     def check(self) -> float:
-        """Return the seconds that are left, 60 if the end was not asked for.
+        """Return the seconds until the run must end; 60 if there was no request.
 
         Raises:
             Terminated: no time is left.
@@ -94,22 +96,22 @@ class Termination:
         return seconds
 
     def end(self) -> None:
-        """Heed the request now.
+        """Raise the request, if there was one.
 
         Raises:
-            Terminated: always, where there was one.
+            Terminated: there was a request.
         """
         self._raise_if(self.asked)
 
     @contextmanager
     def through_ray(self) -> Iterator[None]:
-        """In this block a request stays what it is where Ray makes a bare exit of it.
+        """A block where a request stays Terminated although Ray turns it into a bare SystemExit.
 
-        Ray's waits, which look for signals themselves, catch the `SystemExit` that the handler raises, and
-        raise one of their own, `SystemExit(1)`, which no longer says that somebody has asked.
+        Ray's waits handle signals themselves: they catch the `SystemExit` that the handler raises, and raise
+        `SystemExit(1)`, which no longer tells that the run was asked to end.
 
         Raises:
-            Terminated: in the place of such an exit.
+            Terminated: in place of such an exit.
         """
         try:
             yield
@@ -122,9 +124,9 @@ class Termination:
         if number in self._failures and (failure := self._failures[number]()) is not None:
             signal.signal(number, signal.SIG_IGN)
             raise RuntimeError(failure)
-        # A scheduler may ask every process of a job, and those that start others pass it on.
+        # Only the first signal counts: a scheduler may signal every process of a job, and parents pass it on.
         if self._number is None:
-            self._number, self._overdue_at = number, time.monotonic() + WITHIN_S
+            self._number, self._overdue_at = number, time.monotonic() + END_TIMEOUT_S
         self._raise_if(not self._patient)
 
     def _raise_if(self, now: bool) -> None:
@@ -133,4 +135,4 @@ class Termination:
 
 
 TERMINATION = Termination()
-"""The one `Termination` of this process, in which its signals are noted."""
+"""The one `Termination` of this process."""

@@ -1,6 +1,6 @@
-"""The end of a run on Ray, however it comes: recorded, and with no process left behind.
+"""The end of a run on Ray, however it comes: it is recorded, and leaves no process behind.
 
-Ray's errors are read for it: which process ended, why, and what to do next.
+Ray's errors are translated into sentences: which process ended, why, and what to do next.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP
 
 DRAIN_TIMEOUT_S = 4.0
-"""Seconds that an interrupted run waits for rollouts that have started, before it ends their processes."""
+"""Seconds that an interrupted run waits for the rollouts under way, before it ends their processes."""
 LEDGER_TIMEOUT_S = 3.0
-"""Seconds that a run that has failed waits for its ledger; after that the last one that was read counts."""
+"""Seconds that a failed run waits for its ledger; after that it uses the last one that it has read."""
 
 
 class EndingInOrder:
-    """Ends a run with the sum of its steps and its ledger in its directory.
+    """Ends a run, and writes its summary into the run directory.
 
-    The driver adds each reported step to `tally`, and keeps in `ledger` what it has read last: the process
-    that knows it may be the one that dies.
+    The driver adds each reported step to `tally`, and keeps the last ledger that it has read in `ledger`: the
+    coordinator, which holds the ledger, may be the process that dies.
     """
 
     def __init__(self, fleet: Fleet, run: LaunchedRun, *, display: RunDisplay) -> None:
         self._fleet, self._run, self._display = fleet, run, display
         self.tally, self.ledger = Tally(), Ledger()
         self.saved: int | None = run.step if run.checkpoint is not None else None
-        """The step of the newest checkpoint that this run could go on from."""
+        """The step of the newest checkpoint from which this run could be resumed."""
 
     @contextmanager
     def __call__(self, loops: Callable[[], Sequence[Any]]) -> Iterator[None]:
-        """On an interrupt `loops` of env workers may end for a moment; then, as on any failure, all end.
+        """A block that records an error that ends it, and then ends all processes of the run.
+
+        On an interrupt the env workers' `loops` first have `DRAIN_TIMEOUT_S` to end by themselves.
 
         Raises:
-            RunFailed: the run has ended by an error, in one sentence.
-            KeyboardInterrupt, Terminated: it was asked to end.
+            RunFailed: the run has ended by an error; the message is one sentence.
+            KeyboardInterrupt, Terminated: the run was asked to end.
         """
         success = False
         try:
@@ -73,7 +75,7 @@ class EndingInOrder:
         finally:
             if not success:
                 TERMINATION.ignore_failures()
-                # A second signal must not stop the kill half way: processes would be left over.
+                # A second signal must not interrupt the killing: processes would be left over.
                 with undisturbed(), leaving_nothing_of_a_dead_ray():
                     self._display.stop()
                     self._fleet.kill()
@@ -83,13 +85,13 @@ class EndingInOrder:
             return
         self._display.note("interrupted: closing the gate, waiting for rollouts that have started")
         self._run.coordinator.close_gate.remote()
-        # Not through `Fleet.wait`, which would raise the failures of watched calls and end the drain.
+        # Not by `Fleet.wait`, which would raise failures of watched calls, and so end the drain.
         in_order = self._fleet.ended(loops, DRAIN_TIMEOUT_S)
         self._display.note("all rollouts have ended" if in_order else "ending rollouts that still run")
 
     def _judge(self, error: BaseException) -> Ending:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
-            # The death that it echoes may have reached nobody's wait yet.
+            # The error may follow from a death that no wait of the driver has seen yet.
             error = next(iter(self._fleet.deaths()), error)
         return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._how_to_restart())
 
@@ -100,7 +102,7 @@ class EndingInOrder:
 
     def _summary(self, faults: FaultCounts) -> RunSummary:
         if ray.is_initialized():
-            # Whoever has died is named elsewhere; this takes what is known.
+            # If the coordinator has died, the last ledger that was read is used.
             with suppress(ray.exceptions.RayError):
                 self.ledger = ray.get(self._run.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S)
         return self.tally.summary(self.ledger, faults)
@@ -110,21 +112,22 @@ START_AGAIN = "start the run again"
 DETAIL_PATTERN = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
 EXIT_PATTERN = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
 CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
-SILENT_EXIT = "connection error code"
-"""Words in Ray's message about a process that has ended without a word."""
+SILENT_EXIT_WORDS = "connection error code"
+"""Words in Ray's message about a process that has ended without an exit status or an error."""
 KILLED_SENTENCE = (
     "has died without a word, as a process does that is killed, by somebody or for want of memory"
 )
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
-NODE_LOST = "its node has died"
-OUT_OF_MEMORY = ("low on memory", "OOM")
+NODE_LOST_WORDS = "its node has died"
+OUT_OF_MEMORY_WORDS = ("low on memory", "OOM")
+"""Words in Ray's message about a process that Ray has killed because memory was low."""
 
 Names = Mapping[str, str]
-"""The names of the processes of a run in its records, by Ray's numbers of its actors."""
+"""The names of a run's processes in its records, by Ray's actor IDs."""
 
 
 def ray_ending_of(error: BaseException, *, names: Names | None = None, again: str = START_AGAIN) -> Ending:
-    """Return what any exception of the driver of a run on Ray means for its end; see
+    """Return the ending that an exception in the driver of a run on Ray stands for; see
     `observe.ending.ending_of`.
     """
     names = names or {}
@@ -143,7 +146,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
     of_worker = isinstance(error, ray.exceptions.RayTaskError)
     if isinstance(error, KeyboardInterrupt | SystemExit) and not of_worker:
         return ending_of(error, again=again)
-    # A dead raylet makes all others look dead, or hang.
+    # A dead raylet makes all other processes look dead, or hang.
     of_ray = isinstance(error, ray.exceptions.RayError | ConnectionError | DeadlineError)
     if of_ray and (dead := dead_process(closely=True)) is not None:
         return _ray_died(dead, again)
@@ -158,7 +161,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return True if an error may follow from a death of another process that is not reported yet."""
+    """Return True if an error may follow from the death of a process that Ray has not reported yet."""
     if isinstance(error, ray.exceptions.RayTaskError):
         return is_echo(error.cause)
     died = isinstance(error, ray.exceptions.ActorDiedError)
@@ -166,13 +169,13 @@ def is_echo(error: BaseException) -> bool:
 
 
 def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: str) -> Ending:
-    """An error that a process has met in its work; or that of another one, which it has called."""
+    """The ending for an error in a worker, or in another process that the worker has called."""
     cause = error.cause
     if isinstance(cause, ray.exceptions.RayTaskError):
         return _worker_failed(cause, names, restart)
     if isinstance(cause, ray.exceptions.RayActorError):
         return _died(cause, names, restart)
-    # One that is also of the type of its cause, as Ray makes them, has the process in its text alone.
+    # Ray derives the error's class from that of its cause: only the text tells the process.
     place = CALL_PATTERN.search(str(error))
     process = names.get((place and place["actor"]) or "", "a worker")
     subject = f"{process} ({place['pid']} on {place['ip']})" if place else process
@@ -182,7 +185,7 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: st
             how="failed", who=subject, why=why, what_next=f"mend that, and {restart}", process=process
         )
     ending = replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
-    # An error that was packed has lost its own cause; what Ray has printed of it has it.
+    # A pickled error has lost its own cause; the traceback that Ray has printed still has it.
     if ORDER_PASSED.search(ending.why):
         ending = replace(ending, why=short(f"{ending.why} ({origin_of(error.traceback_str)})"))
     return ending
@@ -195,15 +198,15 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     subject = f"{process} ({where})" if where else process
     why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
-    # Behind these words Ray lists causes, with want of memory among them, for every silent death.
-    if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY):
+    # After these words Ray lists possible causes of any silent death, want of memory among them.
+    if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY_WORDS):
         why, remedy = (
             "was killed by Ray for want of memory on its node",
             "use fewer environments or processes",
         )
-    elif NODE_LOST in text:
+    elif NODE_LOST_WORDS in text:
         why, remedy = "was on a node that is lost", "look at that node and at the network"
-    elif (exit_match := EXIT_PATTERN.search(text)) and SILENT_EXIT not in exit_match["detail"]:
+    elif (exit_match := EXIT_PATTERN.search(text)) and SILENT_EXIT_WORDS not in exit_match["detail"]:
         why, remedy = f"has ended: {short(exit_match['detail'])}", "mend that"
     elif error.actor_init_failed:
         lines = [line for line in text.strip().splitlines() if line.strip()]

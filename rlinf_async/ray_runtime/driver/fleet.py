@@ -1,10 +1,10 @@
 """Remote calls of a run, watched together: the first failure anywhere ends every wait.
 
-Theory of operation. All waits of the driver pass `Fleet._next`, which looks at the calls that are waited for
-and at everything that goes on meanwhile: calls that are watched, and revivals. A revival is a generator that
-brings a process back: it yields the calls that it waits for and is resumed when they have ended, so that
-nothing blocks the driver and no thread is needed. A loop whose process dies is kept: its reference stands for
-the loop of the successor, in every wait that had begun before.
+Theory of operation. All waits of the driver pass `Fleet._next`, which waits for the given calls and for
+everything that goes on meanwhile: watched calls, and revivals. A revival is a generator that brings a dead
+process back: it yields the calls that it waits for and is resumed when they have ended, so that the driver
+never blocks and needs no thread. When the process of a kept loop dies, the reference to the loop's call
+stands for the loop of the new process, also in waits that had begun before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rlinf_async.ray_runtime.cluster.ray_processes import dead_process
 from rlinf_async.ray_runtime.handles import remote_method
 
 DEATHS = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
-"""Ray's errors of calls to a process that has died; the second where its node is lost as well."""
+"""Ray's errors for calls to a process that has died; the second is raised if its node is lost as well."""
 CAUSE_GRACE_S = 2.0
-"""Seconds to wait, after a failure, for the failure that caused it."""
+"""Seconds that the driver waits, after a failure, for the failure that caused it."""
 
 
 P = ParamSpec("P")
@@ -33,22 +33,22 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Calls that a revival waits for, `seconds` at most; their first error is raised in it."""
+    """Calls that a revival waits for, `seconds` at most; their first error is raised in the revival."""
 
     calls: Sequence[Any] = ()
     seconds: float
 
 
 Revival = Generator[Wait, None, Any]
-"""Brings a process back; returns the call of its loop, or None if the run goes on without it. Calls that take
-too long are a TimeoutError to it."""
+"""Brings a process back, and returns the call of its loop, or None if the run goes on without the process. If
+the calls of a `Wait` take too long, a TimeoutError is raised in it."""
 Revive = Callable[[int, BaseException], Revival]
-"""Gives the revival of a rank, from its number and the error by which it died."""
+"""Returns the revival of a rank, given its number and the error by which its process died."""
 
 
 @dataclass(eq=False)
 class _Loop:
-    """A call that lasts as long as the run, on whichever process has the place of `rank`."""
+    """A call that lasts as long as the run, in the present process of `rank`."""
 
     group: str
     rank: int
@@ -57,28 +57,28 @@ class _Loop:
     revival: Revival | None = None
     calls: Sequence[Any] = ()
     give_up: float = 0.0
-    """The time at which the revival has waited for long enough."""
+    """The time until which the revival waits for `calls`."""
     over: bool = False
-    """True if the process died when nothing was left to do, or is given up."""
+    """True if the process died after `let_go`, or was given up."""
 
 
 class Fleet:
     """The processes of a run in groups, called directly through Ray.
 
-    A failure is raised, so that the run can end in order, with the first error on the screen and exit
-    status 1. (The groups of frameworks may answer one by killing the driver.) The death of a process whose
-    loop is kept is none.
+    A failure is raised in the driver, so that the run ends in order, with the first error on the screen and
+    exit status 1. (Worker groups of frameworks may kill the driver instead.) The death of a process whose
+    loop is kept is no failure.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[Any]], *, deadline_s: float) -> None:
-        """`groups` are Ray's handles by name, in the order of the ranks."""
+        """`groups` are Ray's handles by group, in the order of the ranks; `deadline_s` limits each wait."""
         self._groups = {name: list(actors) for name, actors in groups.items()}
         self._deadline_s = deadline_s
         self.while_waiting: Callable[[], float] = lambda: 60.0
-        """Called again and again during every wait; returns the seconds until it wants to be called again."""
+        """Called repeatedly during every wait; returns the seconds until its next call is due."""
         self._background: dict[Any, str] = {}
         self._loops: dict[Any, _Loop] = {}
-        """Loops that are kept, by the first call of each."""
+        """Kept loops, by the call of each in its first process."""
         self._ending = False
 
     def actors(self, name: str) -> list[Any]:
@@ -86,7 +86,7 @@ class Fleet:
         return self._groups[name]
 
     def replace(self, name: str, rank: int, actor: Any) -> None:
-        """Call `actor` from now on as `rank` of group `name`, in place of a process that has died."""
+        """Make `actor` the process of `rank` in group `name`, in place of one that has died."""
         self._groups[name][rank] = actor
 
     def call(
@@ -129,17 +129,17 @@ class Fleet:
         return [_result_of_living(calls[rank]) if rank in calls else None for rank in range(len(actors))]
 
     def watch(self, references: Sequence[Any], purpose: str) -> None:
-        """A failure of one of `references` ends every wait from now on."""
+        """From now on raise a failure of one of `references` in every wait."""
         self._background.update(dict.fromkeys(references, purpose))
 
     def keep(self, name: str, references: Sequence[Any], purpose: str, revive: Revive) -> None:
-        """`watch`, but where a process of group `name` dies `revive` brings it back; by rank."""
+        """`watch` the loops of group `name`, by rank; `revive` brings a process back that dies."""
         self.watch(references, purpose)
         for rank, call in enumerate(references):
             self._loops[call] = _Loop(group=name, rank=rank, call=call, revive=revive)
 
     def let_go(self) -> None:
-        """Bring no process back any more: loops whose processes have died, or die now, have ended."""
+        """Bring no process back any more; a loop ends with its process from now on."""
         self._ending = True
         for loop in self._loops.values():
             if loop.revival is not None:
@@ -147,10 +147,10 @@ class Fleet:
                 loop.revival, loop.over = None, True
 
     def wait(self, references: Sequence[Any], purpose: str) -> list[Any]:
-        """The results, in order; None of a loop whose process has died after `let_go`.
+        """Return the results, in order; None for a loop whose process has died after `let_go`.
 
         Raises:
-            DeadlineError: they took longer than the deadline.
+            DeadlineError: the calls took longer than the deadline.
             Exception: the first error of these calls or of a watched one.
         """
         self._wait(references, purpose)
@@ -165,13 +165,13 @@ class Fleet:
             pending = [reference for reference in pending if reference not in ready]
 
     def first(self, references: Sequence[Any], purpose: str) -> None:
-        """Return when one of `references` has ended; raises what `wait` raises."""
+        """Return when one of `references` has ended. Raises the same errors as `wait`."""
         give_up = time.monotonic() + self._deadline_s
         while not any(reference in references for reference in self._next(references, give_up, purpose)):
             pass
 
     def ended(self, references: Sequence[Any], seconds: float) -> bool:
-        """Return True if calls end, well or badly, within `seconds`."""
+        """Return True if all `references` end within `seconds`, with or without an error."""
         calls = [self._call(reference) for reference in references]
         _, pending = ray.wait(calls, num_returns=len(calls), timeout=seconds)
         return not pending
@@ -179,7 +179,7 @@ class Fleet:
     def kill(self) -> None:
         """End the processes of every group.
 
-        Without Ray they end by themselves; a call of Ray would then join any cluster that it finds.
+        If Ray is down, they end by themselves; a call to Ray would then join any cluster that it finds.
         """
         if not ray.is_initialized() or dead_process() is not None:
             return
@@ -189,8 +189,9 @@ class Fleet:
                     ray.kill(actor)
 
     def deaths(self) -> list[BaseException]:
-        """Return Ray's errors for processes that have died and are not brought back; one that answers,
-        lives.
+        """Return Ray's errors for the processes that have died and are not brought back.
+
+        A process that answers within `CAUSE_GRACE_S` lives; one that does neither is left out.
         """
         calls = [actor.place.remote() for actors in self._groups.values() for actor in actors]
         ready, _ = ray.wait(calls, num_returns=len(calls), timeout=CAUSE_GRACE_S)
@@ -198,11 +199,9 @@ class Fleet:
         return [error for error in errors if isinstance(error, ray.exceptions.ActorDiedError)]
 
     def names(self, kinds: Mapping[str, Process]) -> dict[str, str]:
-        """Return the names of processes in records, by Ray's numbers of them; `kinds` are those of the
-        groups.
-        """
+        """Return the names of processes in records, by Ray's actor IDs; `kinds` gives each group's name."""
         return {
-            # A private name of Ray's: its errors name actors by this number.
+            # A private attribute of Ray's: its errors name actors by this ID.
             actor._actor_id.hex(): kinds[group].numbered(rank)
             for group, actors in self._groups.items()
             for rank, actor in enumerate(actors)
@@ -211,7 +210,7 @@ class Fleet:
     def _next(
         self, pending: Sequence[Any], give_up: float, purpose: str, *, lenient: bool = False
     ) -> list[Any]:
-        """Return the calls of `pending` or of the watched ones that have ended next; [] after a long wait.
+        """Return the next call that has ended, of `pending` or the watched ones; [] if none has ended soon.
 
         `lenient`: deaths among `pending` are no failures.
         """
@@ -229,10 +228,10 @@ class Fleet:
         if not reference_of and not calls:
             time.sleep(max(0.0, soon))
             return []
-        # At most one call comes back, though others may have ended, too: they come in the next rounds.
+        # `ray.wait` returns one call; others that have ended, too, come in the next rounds.
         ready, _ = ray.wait([*reference_of, *calls], num_returns=1, timeout=max(0.0, soon))
         results = [reference_of[call] for call in ready if call in reference_of]
-        # The death of a kept loop is no result: its reference now stands for the loop of the successor.
+        # The death of a kept loop is no result: its reference now stands for the loop of the new process.
         results = [reference for reference in results if not self._died(reference)]
         self._raise_failures(results, pending, lenient=lenient)
         for reference in results:
@@ -240,7 +239,7 @@ class Fleet:
         return results
 
     def _call(self, reference: Any) -> Any:
-        """The call that `reference` stands for."""
+        """The present call that `reference` stands for."""
         loop = self._loops.get(reference)
         return loop.call if loop else reference
 
@@ -256,7 +255,7 @@ class Fleet:
         return loop is not None and loop.over
 
     def _died(self, reference: Any) -> bool:
-        """Return True if this is a kept loop whose process has died; its revival begins."""
+        """Return True if `reference` is a kept loop whose process has died, and begin its revival."""
         loop = self._loops.get(reference)
         if loop is None or (error := death_of(loop.call)) is None:
             return False
@@ -267,7 +266,7 @@ class Fleet:
         return True
 
     def _revive(self) -> float:
-        """Go on with every revival that can; the seconds until one may without that a call has ended."""
+        """Resume every revival whose wait is over; return the seconds until the next one times out."""
         soon = float("inf")
         for loop in self._loops.values():
             while loop.revival is not None and (seconds := self._seconds_left(loop)) is None:
@@ -277,7 +276,7 @@ class Fleet:
         return soon
 
     def _seconds_left(self, loop: _Loop) -> float | None:
-        """Return the seconds that a revival still waits at most; None if it can go on."""
+        """Return the seconds that a revival still waits at most; None if its wait is over."""
         seconds = loop.give_up - time.monotonic()
         return None if seconds <= 0 or (loop.calls and not _pending_of(loop.calls)) else seconds
 
@@ -286,8 +285,8 @@ class Fleet:
         errors = [error for call in loop.calls if not late and (error := _error_of(call)) is not None]
         try:
             if late:
-                # The revival decides: it may start the process once more, or give up and raise.
-                wait = revival.throw(TimeoutError("a process that was started again does not answer"))
+                # The revival decides: it may restart the process once more, or give up and raise.
+                wait = revival.throw(TimeoutError("a restarted process does not answer"))
             else:
                 wait = revival.throw(errors[0]) if errors else next(revival)
         except StopIteration as came:
@@ -306,7 +305,7 @@ class Fleet:
         errors = [error for call in calls if (error := _error_of(call)) is not None]
         if not errors:
             return
-        # A `PeerError` is an echo of a failure elsewhere, which may arrive a moment later.
+        # A `PeerError` follows from a failure elsewhere, which may arrive a moment later.
         if all(isinstance(error, PeerError) for error in errors):
             echoes = [
                 self._call(other)
@@ -320,9 +319,9 @@ class Fleet:
 
 
 def death_of(call: object) -> BaseException | None:
-    """The death of the process that a call was made to; None if it has ended otherwise.
+    """Return Ray's error if the called process has died; None if the call has ended otherwise.
 
-    Its own calls to a process that has died raise the same to it: that is an error of its own.
+    A RayTaskError of the same class is no death of the called process: it has called another one that died.
     """
     error = _error_of(call)
     return error if isinstance(error, DEATHS) and not isinstance(error, ray.exceptions.RayTaskError) else None
@@ -342,7 +341,7 @@ def _result_of_living(call: Any) -> Any:
 
 def _error_of(reference: Any) -> BaseException | None:
     try:
-        # Called for calls that have ended, so that it does not block.
+        # Only given calls that have ended, so that this does not block.
         ray.get(reference)
     except (ray.exceptions.RayError, PeerError, DeadlineError) as error:
         return error

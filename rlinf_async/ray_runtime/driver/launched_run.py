@@ -1,4 +1,4 @@
-"""A run whose processes have started, and the work of its framework around a step."""
+"""A run whose processes have started, and the framework's hooks around a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlinf_async.ray_runtime.handles import Handle
 
 
 class RunHooks(SaveHooks, Protocol):
-    """The work of a framework around a step; the driver calls it between two steps."""
+    """The framework's work around a step; the driver calls these between two steps."""
 
     def due(self, step: int) -> tuple[bool, bool]:
         """Return two flags: evaluate after `step`, and save after `step`."""
@@ -23,7 +23,7 @@ class RunHooks(SaveHooks, Protocol):
         """Give the metrics of a batch to the framework's own loggers."""
 
     def finished(self) -> None:
-        """Everything is trained and written, and the processes of the run have ended."""
+        """Called last: everything is trained and written, and the processes of the run have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +44,18 @@ class LaunchedRun:
     versions: Mapping[str, str]
     """Versions of the packages that a result depends on, by name."""
     step: int
-    """Steps that have been trained before; the run begins with this version."""
+    """The number of steps trained before; the run begins with this version."""
     total: int
-    """The step with which it ends."""
+    """The last step of the run."""
     checkpoint: Path | None = None
-    """The checkpoint that the run goes on from, if any."""
+    """The checkpoint from which the run is resumed, if any."""
     resume: str = ""
-    """The override by which the same command goes on from the newest checkpoint."""
+    """The override with which the same command resumes from the newest checkpoint."""
     takes_turns: bool = False
-    """True if learner, inference and simulators leave their accelerators to each other; `leave` then
-    has the processes of "env" and "inference" go."""
+    """True if learner, inference and simulators use the same accelerators by turns: `leave` then has "env"
+    and "inference" free theirs."""
     rebuild: Mapping[str, Callable[..., Any] | str] = field(default_factory=dict)
-    """The method that builds what a process of "env" or "inference" holds when it takes the place of one that
-    has died; those of groups that are not named are not brought back."""
+    """By group ("env", "inference"): the method that builds environments or policy in a process that replaces
+    a dead one. Processes of other groups are not brought back."""
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
-    """By group, what starts a process on another node where its own is lost; see `revivals.Elsewhere`."""
+    """By group: the function that starts a process on another node if its own is lost."""

@@ -1,13 +1,14 @@
 """Brings back an env worker or an inference rank that has died, while all other processes go on.
 
-Ray starts its process again, behind the same handle. Two things are left to do: first no other process waits
-for the dead any more, and late calls of it are ignored (`_forget`); then the new process is built and joins
-the run (`_bring_back`). Results that the dead had handed over stay; the work that it was doing is done again.
+Ray starts a new process behind the same handle. Two things are left to do. First the other processes stop
+waiting for the dead process, and ignore its late calls (`_forget`). Then the new process builds its
+environments or its policy and joins the run (`_bring_back`). Results that the dead process had handed over
+stay; its unfinished work is done again.
 
-Ray starts no process again whose node is lost. Then a host may start an env worker on another node, as its
-shards have places in every batch that no other worker fills: another process behind another handle, which
-joins in the same way. An inference rank is given up, if another one is left: `_forget` has already given its
-work to the others, and nothing more is done.
+Ray restarts no process whose node is lost. A host may then start an env worker on another node, because no
+other worker fills the places of its shards in a batch: the new process has another handle, and joins in the
+same way. An inference rank is given up if another one is left: `_forget` has already given its work to the
+others.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 from rlinf_async.wire.connection import lost_nodes
 from rlinf_async.wire.memory import machine
 
-STARTED_AGAIN: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
-"""Options of actors that Ray starts again when they die; calls of the dead are not repeated."""
-AGAIN_S = 0.5
-"""Between two tries to reach a process that is being started."""
+RESTARTABLE_OPTIONS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+"""Options of actors that Ray restarts when they die; calls that died with them are not repeated."""
+START_POLL_S = 0.5
+"""Seconds between two tries to reach a process that is being started."""
 PROCESS_OF_GROUP = {
     "env": Process.ENV,
     "inference": Process.INFERENCE,
@@ -46,7 +47,7 @@ PROCESS_OF_GROUP = {
     "requests": Process.REQUESTS,
     "coordinator": Process.COORDINATOR,
 }
-"""The groups of a run, and the names of their processes in records."""
+"""The groups of a run, with the names of their processes in records."""
 RESTART_METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
 DEATH_WORDS: dict[str, FaultKind] = {"env": "env worker died", "inference": "inference rank died"}
 RunLoop = Callable[[Any, Any, Handle, Handle], object]
@@ -56,12 +57,12 @@ LOOP_METHODS: dict[str, RunLoop] = {"env": ShardWorker.run_shards, "inference": 
 Member = tuple[str, int]
 """A group, and a rank in it."""
 Elsewhere = Callable[[int], tuple[Handle, str] | None]
-"""Starts the process of a rank on another node, as its own is lost: its handle, and the address of the node;
-None where no other node may hold it."""
+"""Starts the process of a rank on another node when its own is lost. Returns its handle and the address of
+the node, or None if no other node has room for it."""
 
 
 class Revivals:
-    """Brings processes of a run back, as often as the run may; fills `fleet.Revive`."""
+    """Brings dead processes of a run back, as often as `async.survive` allows; fills `fleet.Revive`."""
 
     def __init__(
         self,
@@ -75,16 +76,14 @@ class Revivals:
         run_dir: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`rebuild` names, by group, the method that builds what a process holds; `elsewhere` has the groups
-        whose processes outlive the loss of their nodes.
-        """
+        """`rebuild` and `elsewhere` are those of `launched_run.LaunchedRun`."""
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
         self._elsewhere = elsewhere
         self._survive, self._advanced = settings.asynchrony.survive, settings.asynchrony.advanced
         self.working = False
-        """True if a step has been trained: a death before is a mistake of the set-up."""
+        """True if a step has been trained; a death before that is taken for a mistake in the set-up."""
         self._spans = SpanLog(None)
         self._places: dict[Member, tuple[str, int]] = {}
         self._generations: Counter[Member] = Counter()
@@ -92,10 +91,10 @@ class Revivals:
         self._silent: set[Member] = set()
         """Processes that were ended because they did not answer."""
         self._away: set[Member] = set()
-        """Processes that are being brought back, or are given up."""
+        """Processes that are being brought back, or were given up."""
         self._given_up: set[Member] = set()
         self._new_nodes: dict[Member, str] = {}
-        """The nodes on which processes are being built that were elsewhere before."""
+        """The new nodes of processes that are being moved."""
         self._restarts: Counter[str] = Counter()
 
     def of(self, group: str) -> bool:
@@ -103,30 +102,30 @@ class Revivals:
         return group in self._settings.restartable and group in self._rebuild
 
     def join(self, spans: SpanLog) -> None:
-        """Learn where the processes are, and record in `spans` which of them were brought back."""
+        """Ask all processes for their machines and numbers; restarts are recorded in `spans` from now on."""
         self._spans = spans
         for group in PROCESS_OF_GROUP:
             for rank, place in enumerate(self._fleet.run(group, RunProcess.place)):
                 self._places[group, rank] = place
 
     def begin(self, group: str, rank: int, died: BaseException) -> Revival:
-        """Bring `rank` of `group` back, which `died`; None in place of its loop if it is given up.
+        """Bring `rank` of `group` back, whose process `died`; returns its loop, None if it is given up.
 
         Raises:
-            RuntimeError: it has died before the first step, or too often, with the count and the last death;
-                or it cannot be started, and the run cannot do without it.
+            RuntimeError: the process has died before the first step, or more often than allowed; or it cannot
+                be started again, and the run cannot go on without it.
         """
         member, began = (group, rank), time.monotonic()
         name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
-            # Started again it would only die again, for minutes, of the same mistake.
-            # From its death, here and below: `endings` reads off the cause which process has ended, and why.
+            # Restarted, the process would only die of the same mistake again, for minutes. The death is the
+            # cause of the error, here and below: `endings` reads from it which process has ended, and why.
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(member)
         kind: FaultKind = "silent" if member in self._silent else DEATH_WORDS[group]
         losses = None
         while True:
-            # A new life begins: `_forget` tells the other processes, which then ignore calls of the old one.
+            # A new generation: `_forget` tells the other processes, which then ignore calls of earlier ones.
             self._generations[member] += 1
             wait = self._budget(member).take(time.monotonic())
             if wait is None:
@@ -136,15 +135,15 @@ class Revivals:
                 raise RuntimeError(self._too_often(name, died)) from died
             self._say(f"{name}: {kind}; it is started again")
             loss = yield from self._forget(member)
-            # What the first death lost: a second one, while the process starts, has lost nothing more.
+            # Keep the losses of the first death: a second one, while the process starts, loses nothing more.
             losses = loss if losses is None else losses
             yield Wait(seconds=wait)
             try:
                 loop = yield from self._bring_back_somewhere(member, name)
-            # The successor died or hung while it was built: once more, within the same budget.
+            # The new process died or hung while it was built: try once more, within the same budget.
             except (ray.exceptions.RayActorError, TimeoutError) as again:
                 if isinstance(again, ray.exceptions.RayTaskError):
-                    raise  # what it says of others
+                    raise  # its own error, about another process
                 died = again
                 if isinstance(again, TimeoutError):
                     self._end(member)
@@ -169,32 +168,32 @@ class Revivals:
         record_failure(self._run_dir, process=name, what=kind, error=in_words(died), action=action, **facts)
 
     def _give_up(self, dead: Member, name: str, nowhere: BaseException) -> None:
-        """Go on without `dead`, for which there is no node any more.
+        """Go on without `dead`: its node is lost, and no other node has room for it.
 
         Raises:
-            RuntimeError: the run cannot.
+            RuntimeError: the run cannot go on without it.
         """
         self._given_up.add(dead)
         group, error = dead[0], f"its node is lost ({lost_nodes()})"
         ranks = self._fleet.actors(group)
         rest = len(ranks) - sum(member[0] == group for member in self._given_up)
         if group != "inference" or not rest:
-            error += ", and none that is left can take its place"
+            error += ", and no process that is left can take its place"
             record_failure(self._run_dir, process=name, what="node lost", error=error, action="the run ends")
             raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
         self._say(f"{name} is given up, as {error}; {rest} of {len(ranks)} inference ranks go on")
         record_failure(self._run_dir, process=name, what="node lost", error=error, action="given up")
 
     def watches(self, process: str) -> bool:
-        """Return True if a process has to answer calls now: it need not while its successor is built."""
+        """Return True if a process has to answer calls now; one that is being brought back has not."""
         member = self._member_of(process)
         return self.working and member is not None and member not in self._away
 
     def silence(self, process: str) -> None:
-        """End a process that does not answer, so that it is brought back.
+        """Kill a process that does not answer, so that it is brought back.
 
         Raises:
-            RuntimeError: it is none that can be, and is named.
+            RuntimeError: processes of its group are not brought back; the message names the process.
         """
         if (member := self._member_of(process)) is None:
             return
@@ -202,19 +201,19 @@ class Revivals:
             self._silent.add(member)
             self._end(member)
             return
-        self._kill(member)  # nothing less ends a process that was stopped
+        self._kill(member)  # SIGKILL: no other signal ends a stopped process
         error = f"{process} has not answered for {self._advanced.silent_s:g} s (async.advanced.silent_s)"
         record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
         raise RuntimeError(error)
 
     def _member_of(self, process: str) -> Member | None:
-        """The one that is called so; None for the driver."""
+        """The group and rank of the process named `process`; None for the driver."""
         kind, rank = kind_and_rank(process)
         group = next((group for group, name in PROCESS_OF_GROUP.items() if name == kind), None)
         return None if group is None else (group, rank or 0)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the number of processes that were brought back since the last call, by metric."""
+        """Return the numbers of restarts since the last call, by metric."""
         counts, self._restarts = self._restarts, Counter()
         return {name: float(counts[name]) for name in RESTART_METRICS.values()}
 
@@ -231,27 +230,28 @@ class Revivals:
         )
 
     def _forget(self, member: Member) -> Generator[Wait, None, str]:
-        """Have no process wait for the dead, and ignore its late calls; return the words for what was
-        lost.
+        """Have the other processes stop waiting for the dead one and ignore its late calls.
+
+        Returns a text about the lost work.
         """
         (group, rank), generation = member, self._generations[member]
         if group == "inference":
-            # First it is given no request any more: what it has answered late, if it lives on beyond a link
-            # that was cut, is by a version that was published when it was asked, or a newer one.
+            # First the channel gives it no more requests. Should the rank live on behind a cut link, its late
+            # answers are by a version that was published when they were asked for, or a newer one.
             yield self._soon(self._requests.rank_lost.remote(rank, generation))
             yield self._soon(self._coordinator.rank_lost.remote(rank, generation))
-            return "nothing: what it had been asked is asked again"
+            return "nothing: its requests are asked again"
         plan = self._settings.plan
         shards = list(plan.shards_of_worker(rank))
-        # Both processes must know before the successor asks: a shard number is the same in both lives.
+        # Both processes must know before the new env worker asks: its shards have the same numbers.
         rollouts = self._coordinator.shards_lost.remote(shards, generation)
-        # Those of evaluation are numbered on.
+        # Evaluation shards are numbered after all training shards.
         everything = shards + [plan.shards + shard for shard in shards]
         yield self._soon(rollouts, self._requests.shards_lost.remote(everything, generation))
         return f"{ray.get(rollouts)} rollouts"
 
     def _bring_back(self, member: Member, name: str) -> Generator[Wait, None, Any]:
-        """Wait until Ray has started the process, and have it take its place; returns its loop."""
+        """Wait until Ray has started the process, and have it join the run; returns its loop."""
         group, rank = member
         actor = self._fleet.actors(group)[rank]
         yield from self._wait_for_start(member, actor)
@@ -261,17 +261,17 @@ class Revivals:
             clock=self._coordinator,
             generation=self._generations[member],
         )
-        # The clock and the records come first, so that faults while it is built are recorded.
+        # The process joins before it is built, so that faults while building are recorded.
         yield self._soon(join)
         yield self._soon(remote_method(actor, self._rebuild[group]).remote())
         loop = remote_method(actor, LOOP_METHODS[group])
         return loop.remote(self._settings, self._requests, self._coordinator)
 
     def _bring_back_somewhere(self, member: Member, name: str) -> Generator[Wait, None, Any]:
-        """`_bring_back`, on another node where its own is lost; None if it is given up.
+        """`_bring_back`, on another node if its own is lost; returns None if the process is given up.
 
         Raises:
-            RuntimeError: there is no other, and the run cannot do without it.
+            RuntimeError: there is no other node, and the run cannot go on without the process.
         """
         while True:
             try:
@@ -282,14 +282,14 @@ class Revivals:
                     return None
 
     def _move(self, member: Member, name: str) -> bool:
-        """Have `member` started on another node; False if there is none."""
+        """Start the process of `member` on another node; return False if there is none."""
         group, rank = member
         elsewhere = self._elsewhere.get(group)
         if elsewhere is None or (successor := elsewhere(rank)) is None:
             return False
         actor, self._new_nodes[member] = successor
         self._fleet.replace(group, rank, actor)
-        self._places.pop(member, None)  # numbers of processes are those of a node
+        self._places.pop(member, None)  # process numbers are per node
         self._say(f"{name} is started on {self._new_nodes[member]}, as its node is lost ({lost_nodes()})")
         return True
 
@@ -305,28 +305,28 @@ class Revivals:
             except ray.exceptions.ActorUnavailableError:
                 if time.monotonic() > give_up:
                     raise
-                yield Wait(seconds=AGAIN_S)  # Ray is about to start it
+                yield Wait(seconds=START_POLL_S)  # Ray is about to restart it
                 continue
             if place != before:
                 self._places[member] = place
                 return
-            # Only the way to it was lost. What is counted as dead has to be dead.
+            # The old process lives: only the connection was lost. It counts as dead, so it must be killed.
             self._end(member)
-            yield Wait(seconds=AGAIN_S)
+            yield Wait(seconds=START_POLL_S)
 
     def _soon(self, *calls: object) -> Wait:
         return Wait(calls=calls, seconds=self._advanced.start_s)
 
     def _end(self, member: Member) -> None:
-        """End a process, and have Ray start it again."""
+        """Kill a process, and have Ray restart it."""
         group, rank = member
-        # `no_restart=False`: Ray starts it again behind the same handle, without a limit; the budget is kept
+        # `no_restart=False`: Ray restarts it behind the same handle, without a limit; the budget is kept
         # here.
         ray.kill(self._fleet.actors(group)[rank], no_restart=False)
         self._kill(member)
 
     def _kill(self, member: Member) -> None:
-        """End a process of this machine, even one that was stopped."""
+        """Kill a process of this machine, even a stopped one."""
         node, number = self._places.get(member, ("", 0))
         if node == machine():
             with suppress(ProcessLookupError):

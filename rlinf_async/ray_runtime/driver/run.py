@@ -46,8 +46,8 @@ class AsyncRun:
     """Drives the learner step by step; env shards and inference ranks run in parallel until the end.
 
     A step is a global batch of trajectories, its optimizer steps, and a new version of the policy. The
-    learner waits for nothing but trajectories: while it trains a batch, the weights that the one before
-    has made travel to inference, and that step is reported.
+    learner waits for nothing but trajectories: while it trains a batch, the weights of the step before travel
+    to inference, and the step before is reported.
     """
 
     def __init__(self, parts: LaunchedRun, *, display: RunDisplay | None = None) -> None:
@@ -96,16 +96,16 @@ class AsyncRun:
     def prepare(
         self, initialise: Callable[[Fleet], None], *, resume: Callable[[Fleet], None] | None = None
     ) -> None:
-        """Build what the processes hold, by `initialise`, and begin the run directory.
+        """Build environments, policies and learners by `initialise`, and begin the run directory.
 
-        `resume` is called last, to load a checkpoint.
+        `resume` is called after that, to load a framework's checkpoint.
 
         Raises:
             RuntimeError: a process runs another version of this package.
         """
         with self.ending_in_order():
-            # First, as every process answers once it is up. A framework may end the driver, without a word of
-            # the error, if a process that is still starting is killed because another failed.
+            # First, as every process answers once it is up. A framework may end the driver, without showing
+            # the error, if another process fails while one is still starting.
             check_versions(self.fleet)
             initialise(self.fleet)
             self._observe()
@@ -124,11 +124,13 @@ class AsyncRun:
                 self.saver.resume_known(self._parts.checkpoint, became.rollouts)
 
     def train(self, *, evaluate_first: bool = False) -> None:
-        """Train until the last step, then sum up. `evaluate_first`: with what the run begins, too."""
+        """Train until the last step, then write the summary. `evaluate_first`: evaluate before step 1,
+        too.
+        """
         with self.ending_in_order(), TERMINATION.patient():
-            # Before the first weights: their loops fetch them, and `first` waits for that.
+            # Before the first weights: the inference loops fetch them, and `first` waits until they have.
             self._inference_loops = self._begin_loops("inference", InferenceWorker.serve, "inference")
-            # Before env shards begin: nothing may be sampled from weights that are not the learner's.
+            # Before env shards begin: no action may be sampled from weights that are not the learner's.
             self._publication.first(self.step)
             self._env_loops = self._begin_loops("env", ShardWorker.run_shards, "env shards")
             self.display.start(title_of(self.settings), step=self.step, total=self.total)
@@ -152,18 +154,16 @@ class AsyncRun:
         return mean_of_episodes([result for result in results if result is not None])
 
     def fetch_ledger(self) -> Ledger:
-        """The coordinator's ledger as it is now: trajectories by what became of them."""
+        """Return the coordinator's ledger: counts of trajectories, trained, refused and in flight."""
         ledger: Ledger = self.fleet.run("coordinator", Coordinator.read_ledger)[0]
         return ledger
 
     def ending_in_order(self) -> AbstractContextManager[None]:
-        """A block of which every bad end has its record, and leaves no process behind."""
+        """A block that records an error that ends it, and then leaves no process behind."""
         return self._endings(lambda: self._env_loops)
 
     def _step(self) -> None:
-        """Wait for a batch to be trained, and begin the next as soon as no process needs this version
-        alone.
-        """
+        """Wait until a batch is trained, evaluate and save if due, and begin the next batch."""
         with self._spans.span("learn", step=self.step + 1):
             metrics = self._wait_for_learner()
         learn_end = time.monotonic()
@@ -172,7 +172,7 @@ class AsyncRun:
         arrivals = self._publication.follow(self.step)
         pause = time.monotonic() - learn_end
         evaluate, save = self._hooks.due(self.step)
-        if evaluate or save:  # the version to evaluate or to save is to be the one that acts
+        if evaluate or save:  # inference must act by the version that is evaluated or saved
             self._publication.wait(self.step, arrivals)
         build_step = partial(
             TrainedStep,
@@ -187,7 +187,7 @@ class AsyncRun:
                 before=lambda: self._end_step(build_step, {**evaluation, SAVE_FAILURES: 0.0}, report=True)
             )
             evaluation[SAVE_FAILURES] = float(self.saver.failed)
-        # Otherwise the save has ended the step already.
+        # A save that has succeeded has ended the step already.
         if self._closed_step < self.step:
             self._end_step(build_step, evaluation)
         self._learn()
@@ -195,10 +195,11 @@ class AsyncRun:
     def _end_step(
         self, build_step: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False
     ) -> None:
-        """The next step begins here. With `report` this one is written down at once, as all before it are.
+        """End the step; the next one begins here. With `report`, report all steps up to this one at once.
 
-        That is just before its checkpoint is whole: a run that is killed after that has its metrics, and one
-        that is killed before trains it again, whereby what was written of it counts no more.
+        A save calls this with `report` just before its checkpoint is whole. A run that is killed after that
+        has the metrics of the step; one that is killed before trains the step again, and its first metrics
+        are superseded.
         """
         now = time.monotonic()
         self._steps_to_report.append(build_step(seconds=now - self._began, evaluation=evaluation))
@@ -207,7 +208,7 @@ class AsyncRun:
             self._report_all()
 
     def _learn(self) -> None:
-        """Begin with the next batch, if there is one and the run was not asked to end."""
+        """Begin the next batch, unless it was the last one, or the run was asked to end."""
         self._learning = []
         if self.step >= self.total or TERMINATION.asked:
             return
@@ -220,14 +221,14 @@ class AsyncRun:
         self.fleet.watch(self._learning, "learn on the learner workers")
 
     def _wait_for_learner(self) -> list[dict[str, float]]:
-        """Return the results of the learner ranks. Meanwhile, steps whose version is published are
-        reported.
+        """Wait for the learner ranks and return their results; meanwhile report steps whose version is
+        published.
         """
         while self._steps_to_report:
             arrivals = self._steps_to_report[0].published
             purpose = f"learn, or version {self._steps_to_report[0].step} to reach the inference ranks"
             self.fleet.first([*arrivals, *self._learning], purpose)
-            # The learner has ended first: it comes before the report.
+            # If the learner has ended first, it comes before the report.
             if not self.fleet.ended(arrivals, 0):
                 break
             self._report(self._steps_to_report.popleft())
@@ -242,7 +243,7 @@ class AsyncRun:
         return loops
 
     def _evaluation(self) -> dict[str, float]:
-        """Metrics of an evaluation; none of one that would keep the run from ending when it is asked to."""
+        """Return the metrics of an evaluation; none if a request to end the run cuts it short."""
         try:
             with TERMINATION.at_once(), self._spans.span("evaluate", step=self.step):
                 return prefixed("eval", self.evaluate())
@@ -257,12 +258,12 @@ class AsyncRun:
                 self._endings.saved = self.step
 
     def _end_early(self) -> None:
-        """Save what has been trained, if that is new, and end as the process was asked to."""
+        """Save the last step, if it is not saved yet, and end the process as it was asked to."""
         self.display.note(f"asked to terminate: closing the gate after step {self.step}")
         self.fleet.let_go()
         self._coordinator.close_gate.remote()
         self._report_all()
-        # A run that continues bit for bit does so from a checkpoint that was due, and from no other.
+        # A run that continues bit for bit does so only from a checkpoint that was due.
         if self.step not in (self._parts.step, self.saver.saved) and not self.settings.renews:
             self._save()
         is_saved = self.saver.saved == self.step
@@ -276,7 +277,7 @@ class AsyncRun:
             self._report(self._steps_to_report.popleft())
 
     def _report(self, step: TrainedStep) -> None:
-        # One number: there is one coordinator.
+        # There is one coordinator, hence one number.
         (lag,) = set(self._publication.wait(step.step, step.published))
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
@@ -286,16 +287,16 @@ class AsyncRun:
         self.display.step(report)
 
     def _finish(self) -> None:
-        """Everything is trained: the gate has closed, and the loops return one after the other."""
+        """End the run when everything is trained: the gate has closed, and the loops return in turn."""
         self._report_all()
-        # From here on a death costs nothing: everything is trained.
+        # From here on a death costs nothing, as everything is trained.
         self.fleet.let_go()
         self.fleet.wait(self._env_loops, "the env shards to hang up")
-        # After the shards have hung up: a request that waits when this is called is still answered.
+        # After the shards have hung up. A request that still waits is answered before the channel closes.
         self.fleet.run("requests", RequestChannel.close_requests)
         self.fleet.run("coordinator", Coordinator.close_weights)
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
-        # After everything is trained, a simulator that cannot be closed costs nothing.
+        # Last: a simulator that cannot be closed costs nothing any more.
         self.fleet.run_on_living("env", ShardWorker.close_envs)
         self.display.stop()
         summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
@@ -305,11 +306,13 @@ class AsyncRun:
         self._hooks.finished()
 
     def _observe(self) -> None:
-        """Begin the run directory, have every process record what it does, and look at all in every wait."""
+        """Begin the run directory, have every process record its work, and poll all processes in every
+        wait.
+        """
         make_directory(self._run_dir)
         records = RunDir(self._run_dir)
         records.write_config(self._parts.config)
-        # A run that goes on from no checkpoint has nothing of its own in the directory.
+        # `fresh`: without a checkpoint, earlier files in the directory are not of this run.
         records.begin(
             self.settings.facts(),
             title=title_of(self.settings),
@@ -333,11 +336,11 @@ class AsyncRun:
             say=self.display.note,
             step=lambda: (self.step, self.total),
         )
-        # Every wait of the driver heeds signals, looks at Ray, and polls the processes.
+        # Every wait of the driver checks for signals, checks Ray, and polls the processes.
         self.fleet.while_waiting = lambda: min(TERMINATION.check(), self._watch.check(), poller.poll())
 
     def _actors(self) -> dict[str, Any]:
-        """The present handles of all processes, by their names in records."""
+        """Return the present handles of all processes, by their names in records."""
         return {
             process.numbered(rank): actor
             for group, process in PROCESS_OF_GROUP.items()
@@ -352,33 +355,36 @@ class Publication:
     """
 
     def __init__(self, fleet: Fleet, coordinator: Handle, *, keeps: bool) -> None:
-        """`keeps`: True if inference ranks may be started again, and need all weights then."""
+        """`keeps`: True if inference ranks may be restarted; a new rank needs all weights."""
         self._fleet = fleet
         self._coordinator = coordinator
         self._keeps = keeps
 
     def first(self, version: int) -> None:
-        """Give every inference rank the weights with which the run begins."""
+        """Give every inference rank the weights at the start of the run."""
         types = self._fleet.run("inference", InferenceWorker.weight_types)[0]
-        # Before the offer: tensors that inference does not hold are left out, and others are not sent in
-        # wider types.
+        # Before the offer: the learner leaves out tensors that inference does not hold, and sends none in a
+        # wider dtype.
         self._fleet.run("learner", LearnerRank.expect_receivers, types, self._keeps)
         self._fleet.run("learner", LearnerRank.offer_weights, version, self._coordinator)
         self.wait(version, self.follow(version))
 
     def follow(self, version: int) -> list[Any]:
-        """Calls that end when every inference rank acts by `version`, which the learner has just reached."""
-        # If the thread that sends the weights fails, nobody else would notice before the deadline.
+        """Return calls that end when every inference rank acts by `version`, the learner's newest."""
+        # Watched: a failure of the thread that sends the weights would show only at the deadline.
         self._fleet.watch(self._fleet.call("learner", LearnerRank.weights_sent), "sending weights")
         return self._fleet.call("coordinator", Coordinator.weights_published, version)
 
     def wait(self, version: int, arrivals: list[Any]) -> list[float]:
-        """Wait for what `follow` has returned; the seconds from offer to arrival."""
+        """Wait for the calls that `follow` has returned; return the seconds from offer to arrival."""
         return self._fleet.wait(arrivals, f"the weights of version {version} to reach the inference ranks")
 
 
 class Turns:
-    """Has inference and simulators leave in time; the learner and new weights do the rest by themselves."""
+    """Has inference and simulators leave their accelerators before the learner needs them.
+
+    The learner frees its accelerator, and inference comes back with new weights, without this class.
+    """
 
     def __init__(self, fleet: Fleet, coordinator: Handle, *, batches: int) -> None:
         """`batches` is the number of global batches of the run."""
@@ -388,7 +394,10 @@ class Turns:
         self._turn_of: int | None = None
 
     def give_to_learner(self, batch: int) -> None:
-        """Wait until `batch` is collected, if the run has it, and have the others leave; once a batch."""
+        """Wait until `batch` is collected, if it is one of the run, and have inference and simulators leave.
+
+        Only the first call for a batch does anything.
+        """
         if self._turn_of == batch:
             return
         self._turn_of = batch
@@ -402,10 +411,10 @@ class Turns:
 
 
 def check_versions(fleet: Fleet) -> None:
-    """Refuse to go on when a worker runs another version of this package.
+    """Check that all workers run the driver's version of this package.
 
     Raises:
-        RuntimeError: one does.
+        RuntimeError: a worker runs another version.
     """
     for name in ("env", "inference", "learner"):
         for rank, version in enumerate(fleet.run(name, RunProcess.plugin_version)):
@@ -417,7 +426,7 @@ def check_versions(fleet: Fleet) -> None:
 
 
 def title_of(settings: RunSettings) -> str:
-    """Return the description of a run, in a line."""
+    """Return a one-line description of a run."""
     plan, levels = settings.plan, words(settings.asynchrony.levels)
     return (
         f"rlinf-async {__version__}: levels {levels}; {plan.shards} shards of "

@@ -1,4 +1,4 @@
-"""Writing checkpoints during a run: whole or not at all, and not at the price of the run."""
+"""Writes checkpoints during a run: whole or not at all; a failed one does not end the run at once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 FULL_DISK_BYTES = 1 << 20
-"""Bytes below which a disk is full, whatever an error says."""
-TOGETHER_S = 60.0
-"""After one learner rank has failed to write, the others have ended by then, or wait for it."""
+"""A disk with fewer free bytes counts as full, whatever an error says."""
+PEER_SAVE_TIMEOUT_S = 60.0
+"""Seconds that other learner ranks may still write after one has failed; later they count as waiting for
+it."""
 
 
 class SaveError(RuntimeError):
@@ -37,7 +38,7 @@ class SaveError(RuntimeError):
 
 
 class NoRoom(SaveError):
-    """The next checkpoint would not fit where the one before is."""
+    """The disk has less room than the last checkpoint took."""
 
 
 class SaveHooks(Protocol):
@@ -50,15 +51,15 @@ class SaveHooks(Protocol):
         """Write the framework's own files into `folder`, which will be renamed.
 
         Raises:
-            SaveError, OSError: they cannot be written.
+            SaveError, OSError: the files cannot be written.
         """
 
     def saved(self, step: int, folder: Path) -> None:
-        """The checkpoint after `step` is whole, and in its place."""
+        """Called when the checkpoint after `step` is whole, and has its name."""
 
 
 class Saver:
-    """Writes checkpoints, removes old ones, and lets some of them fail."""
+    """Writes checkpoints and removes old ones; fails after `MAX_FAILED_SAVES` failures in a row."""
 
     def __init__(
         self,
@@ -82,20 +83,21 @@ class Saver:
         self._first_failed_at = self._next_try_at = 0.0
         self._bytes = 0
         self._written: set[Path] = set()
-        """Checkpoints of this process, which it need not read again before an older one is removed."""
+        """Checkpoints that this process has written, and need not verify before an older one is removed."""
         self.saved: int | None = None
-        """The step of the checkpoint that was written last."""
+        """The step of the last checkpoint that was written."""
         self.failed = 0
-        """The number of tries that have failed since."""
+        """The number of failed tries since then."""
 
     def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
-        """Write the checkpoint after `step`; whether it is there now.
+        """Write the checkpoint after `step`; return True if it has been written.
 
-        After a failure the run goes on, and one that is due too soon is left out; the `last` one of the run
-        is waited for. `before` is called once all of it is written, and it has not got its name.
+        After a failure the run goes on, and a checkpoint that is due before the next try is left out; the
+        `last` one of the run is tried again until it is written. `before` is called when all files are
+        written, before the checkpoint has its name.
 
         Raises:
-            SaveError: it is not, and was one try too many in a row.
+            SaveError: the `MAX_FAILED_SAVES`th try in a row has failed.
         """
         if self._now() < self._next_try_at and not last:
             return False
@@ -119,7 +121,7 @@ class Saver:
         return True
 
     def _prune(self, parent: Path) -> None:
-        """A disk that does not remove an old checkpoint is no reason to end a run that has a new one."""
+        """Remove old checkpoints; a failure is only told, as the new checkpoint is written."""
         try:
             old_folders = prune(parent, self._keep_count, written=self._written)
         except OSError as error:
@@ -132,27 +134,27 @@ class Saver:
 
     def _write(self, step: int, folder: Path, before: Callable[[], None]) -> None:
         with written_aside(folder, self._facts, before=before) as aside:
-            # The learner ranks write together, and cannot be asked to go on when one of them has failed.
+            # Before anything is written: learner ranks write together, and may hang when one of them fails.
             self._check_room(aside)
             self._hooks.save(step, aside)
             self._raise_errors(
                 "coordinator", self._fleet.run("coordinator", Coordinator.save_buffer, str(aside))
             )
-            # Behind the buffer, into whose folder it is written.
+            # After the buffer, as it is written into the buffer's folder.
             self._read_knowledge(step).write(aside)
             self._bytes = _bytes_of(aside)
 
     def resume_known(self, folder: Path, rollouts: frozenset[tuple[int, str]]) -> None:
-        """Tell processes what those of the interrupted run knew at this checkpoint.
+        """Give processes the saved knowledge of the interrupted run's processes; see `ProcessKnowledge`.
 
-        `rollouts` are the rollouts that are there again, as `saved_buffer.Resumed` has them.
+        `rollouts` are the rollouts that are in the buffer again: `saved_buffer.Resumed.rollouts`.
         """
         record = ProcessKnowledge.read(folder)
         self._fleet.run("env", ShardWorker.resume_episodes, record.rollouts, rollouts)
         self._fleet.run("learner", LearnerRank.resume_premise, record.premise)
 
     def _read_knowledge(self, step: int) -> ProcessKnowledge:
-        # All that may have rollouts by now: the gate admits none for later ones.
+        # All batches that may have rollouts by now: the gate admits none for later batches.
         batches = range(step, step + self._settings.asynchrony.max_staleness + 1)
         rollouts = self._fleet.run_on_living("env", ShardWorker.read_episodes, batches)
         premise = self._fleet.run("learner", LearnerRank.known_premise)[0]
@@ -162,7 +164,7 @@ class Saver:
         """Have every learner rank write its part, by the framework's own `save_checkpoint`.
 
         Raises:
-            SaveError: some could not.
+            SaveError: a rank could not write its part.
         """
         calls = self._fleet.call("learner", LearnerRank.try_to_save, *arguments)
         purpose = "save_checkpoint on the learner workers"
@@ -172,8 +174,8 @@ class Saver:
             ready = [call for call in pending if self._fleet.ended([call], 0)]
             pending = [call for call in pending if call not in ready]
             has_failure = any(error is not None for error in self._fleet.wait(ready, purpose))
-            if has_failure and pending and not self._fleet.ended(pending, TOGETHER_S):
-                # The one that failed would go on with the next batch, and the others wait for it in this one.
+            if has_failure and pending and not self._fleet.ended(pending, PEER_SAVE_TIMEOUT_S):
+                # The failed rank would go on with the next batch while the others wait for it in this save.
                 raise RuntimeError(f"{_in_words('learner', ray.get(ready))}, and the other ranks wait for it")
         self._raise_errors("learner", self._fleet.wait(calls, purpose))
 
@@ -208,9 +210,10 @@ class Saver:
 
 
 def _why(error: BaseException, parent: Path) -> str:
-    """The reason of a failure to write into `parent`, in a sentence.
+    """Return the reason why writing into `parent` has failed, in a sentence.
 
-    Libraries say of a full disk what they like, such as `unexpected pos 64 vs 0`: so it is looked at.
+    Libraries report a full disk in words of their own, such as `unexpected pos 64 vs 0`: so the free space is
+    checked as well.
     """
     free = None
     with suppress(OSError):

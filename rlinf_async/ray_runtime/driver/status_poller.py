@@ -1,4 +1,4 @@
-"""The view of a run that its driver has while it waits: written down, and told when nothing moves."""
+"""The driver's view of a run while it waits: written to `status.json`, and printed when nothing moves."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from rlinf_async.observe.spans import Process
 from rlinf_async.observe.status import progress_of, who_does_what
 from rlinf_async.wire.memory import machine
 
-EVERY_S = 5.0
-"""Between two looks at the workers, at most."""
-PATIENCE_S = 2.0
-"""After which a worker that has not answered is one that does not answer."""
+POLL_INTERVAL_S = 5.0
+"""The longest time between two polls of the workers."""
+ANSWER_TIMEOUT_S = 2.0
+"""A worker that has not answered after this time counts as silent in this poll."""
 
 Answers = Mapping[str, Mapping[str, Any] | None]
 
 
 class Guard(Protocol):
-    """Answers for workers that fall silent."""
+    """Decides about workers that fall silent."""
 
     def watches(self, process: str) -> bool:
         """Return True if the process of that name has to answer calls now."""
 
     def silence(self, process: str) -> None:
-        """Do what has to be done about a process that has not answered in time."""
+        """Act on a process that has not answered in time."""
 
 
 class StatusPoller:
-    """Asks all workers what they do, without ever waiting for them, and writes `status.json`.
+    """Asks all workers for their activity, without waiting for them, and writes `status.json`.
 
-    When nothing has ended anywhere for `stall_s`, it says who waits for what: once, and again whenever
-    the silence has doubled. Of a worker for which `guard` answers, and which does not answer for `silent_s`,
-    `guard` is told.
+    When no span of any process has ended for `stall_s` seconds, it prints what each process waits for, and
+    again whenever the time has doubled. It tells `guard` of each worker that `guard` watches and that does
+    not answer for `silent_s` seconds.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class StatusPoller:
         say: Callable[[str], None],
         step: Callable[[], tuple[int, int]],
     ) -> None:
-        """`actors` are the present ones, by the names of their processes; `step` tells the present step, and
-        the last.
+        """`actors` returns the present handles by process name; `step` returns the present and the last
+        step.
         """
         self._actors = actors
         self._run_dir = run_dir
@@ -63,8 +63,8 @@ class StatusPoller:
         self._stall_s = stall_s
         self._silent_s, self._guard = silent_s, guard
         self._unheard: dict[str, tuple[Any, float]] = {}
-        """Workers that do not answer: the question that each of them owes, and when it was asked."""
-        self._every_s = min(EVERY_S, stall_s / 2, silent_s / 2)
+        """Workers that do not answer: the oldest call that each has not answered, and when it was made."""
+        self._every_s = min(POLL_INTERVAL_S, stall_s / 2, silent_s / 2)
         self._say = say
         self._step = step
         self._questions: dict[Any, str] = {}
@@ -74,17 +74,19 @@ class StatusPoller:
         self._next_notice_s = stall_s
 
     def poll(self) -> float:
-        """Ask, or collect answers, if it is time for that; the seconds until there is something to do."""
+        """Ask the workers, or collect their answers, if due; return the seconds until the next call is
+        due.
+        """
         now = time.monotonic()
         if self._questions:
-            # `timeout=0`: the driver's wait calls this, and must not be held up by a worker that is silent.
+            # `timeout=0`: the driver's wait calls this, and must not wait for a silent worker.
             replies, late = ray.wait(list(self._questions), num_returns=len(self._questions), timeout=0)
-            if late and now - self._asked_at < PATIENCE_S:
+            if late and now - self._asked_at < ANSWER_TIMEOUT_S:
                 return 0.2
             self._notice_silence(late, now)
             self._look(self._answers(replies))
         if now - self._asked_at >= self._every_s:
-            # Answered on the event loop of a worker, so that a worker whose loop is blocked counts as silent.
+            # Workers answer on their event loops, so that a worker whose loop is blocked counts as silent.
             self._questions = {actor.doing.remote(): name for name, actor in self._actors().items()}
             self._asked_at = now
             return 0.2
@@ -93,7 +95,7 @@ class StatusPoller:
     def _answers(self, references: list[Any]) -> Answers:
         answers: dict[str, Any] = dict.fromkeys(self._questions.values())
         for reference in references:
-            # Of a process that died: whoever waits for its work raises that.
+            # A process that has died has no answer; the wait for its work raises its death.
             with suppress(ray.exceptions.RayError):
                 answers[self._questions[reference]] = ray.get(reference)
         self._questions = {}
@@ -101,7 +103,7 @@ class StatusPoller:
 
     def _look(self, answers: Answers) -> None:
         now, progress = time.monotonic(), progress_of(answers)
-        # Unequal, and not larger: a process that was started again counts from 0.
+        # Unequal, not larger: a restarted process counts from 0.
         if any(self._progress.get(name) != end for name, end in progress.items()):
             self._moved_at, self._next_notice_s = now, self._stall_s
         self._progress |= progress
@@ -113,14 +115,14 @@ class StatusPoller:
             self._say("\n".join([f"nothing has ended for {seconds(still_s)}:", *lines]))
 
     def _notice_silence(self, late: list[Any], now: float) -> None:
-        """Tell the guard of workers that owe an answer for too long; a late one is an answer, too."""
+        """Tell the guard of workers that have not answered for too long; a late answer counts."""
         unheard = {}
         for name, question in ((self._questions[question], question) for question in late):
             if not self._guard.watches(name):
                 continue
             owed, since = self._unheard.get(name, (question, self._asked_at))
-            # The old question is kept until it is answered: each round asks a new one, and a slow worker may
-            # always answer one round late.
+            # The oldest call is kept until it is answered: each poll makes a new call, and a slow worker may
+            # always answer one poll late.
             if ray.wait([owed], num_returns=1, timeout=0)[0]:
                 owed, since = question, self._asked_at
             unheard[name] = owed, since
@@ -131,7 +133,7 @@ class StatusPoller:
 
     def _write(self, answers: Answers, still_s: float) -> None:
         step, total = self._step()
-        # Its children are Ray's, and all other processes of the run.
+        # `children=False`: the driver's children are Ray and all other processes of the run.
         own = {str(Process.DRIVER): held_by_this_process(children=False)}
         others = {name: answer["holds"] for name, answer in answers.items() if answer and "holds" in answer}
         self._run_dir.write_status(

@@ -20,18 +20,18 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 LEARN_KEYS = ("busy", "publication_seconds")
-"""Keys that `learn` returns besides the framework's metrics."""
+"""Keys in the result of `learn` that are no metrics of the framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedStep:
-    """A step of the learner; it can be reported once its version is published."""
+    """A trained step; it can be reported when its version is published."""
 
     step: int
     seconds: float
-    """From the end of the step before to where the learner could begin the next."""
+    """Seconds from the end of the step before until the learner could begin the next one."""
     publication_seconds: float
-    """The part of `seconds` in which publication kept the learner from training."""
+    """The part of `seconds` that the learner spent on publication instead of training."""
     learners: list[dict[str, float]]
     """The result of `learn` on every rank."""
     evaluation: dict[str, float]
@@ -44,7 +44,7 @@ class TrainedStep:
         return self.step - 1
 
     def metrics(self, lag_seconds: float | None) -> dict[str, float]:
-        """Metrics of the learner, of publication and of evaluation, by the names they are logged under."""
+        """Return the metrics of the learner, of publication and of evaluation, by their logged names."""
         training = {name: value for name, value in self.learners[0].items() if name not in LEARN_KEYS}
         publication = {PUBLICATION_METRIC: self.publication_seconds}
         if lag_seconds is not None:
@@ -53,7 +53,7 @@ class TrainedStep:
 
 
 class StepReporter:
-    """Asks every worker what it did in a step, and writes it down."""
+    """Collects the report of a step from every worker, and logs it."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class StepReporter:
         decisions: int,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`log` gives the metrics of a batch to the framework's own loggers; `say` is for remarks.
+        """`log` gives the metrics of a batch to the framework's own loggers; `say` prints remarks.
 
-        `decisions` are those of a batch in a synchronous loop.
+        `decisions` is the number of decisions in a batch of the synchronous loop.
         """
         self._fleet = fleet
         self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
@@ -76,9 +76,9 @@ class StepReporter:
         self._total, self._decisions = total, decisions
 
     def collect(self, step: TrainedStep) -> tuple[StepReport, dict[str, float]]:
-        """The report of a step, and what else is known of it; shares are of the time since the last.
+        """Return the report of a step, and further metrics; shares are of the time since the last report.
 
-        What a process knew that has died is left out.
+        The figures of a process that has died are missing.
         """
         env = _of_living(self._fleet.run_on_living("env", ShardWorker.pop_metrics, step.batch))
         inference = _of_living(self._fleet.run_on_living("inference", InferenceWorker.pop_busy))
@@ -111,7 +111,7 @@ class StepReporter:
         return report, {**prefixed("env", episodes), **request_metrics}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
-        """Faults of environments since the last step, which are said, as is what is odd about the policy."""
+        """Return faults of environments since the last step; print them, and oddities of the policy."""
         new = self._faults.new()
         faults = [fault for fault in new if is_env_fault(fault)]
         for fault in (*faults, *(each for each in new if each["what"] == "odd policy")):

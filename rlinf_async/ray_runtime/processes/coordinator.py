@@ -1,9 +1,10 @@
-"""The process that paces a run, the sides that talk to it, and the data of rollouts, which goes past it.
+"""The process that paces a run, its clients, and the way of rollout data, which does not pass the
+coordinator.
 
 The data of a piece goes from the env worker that made it into the memory of the learner rank that trains it.
-On one machine the learner rank maps what the env worker has written, which then is its own; from another
-machine it is sent. What has been handed over is there when its maker has died, and passes nobody else: the
-coordinator sees counts alone.
+On one machine the learner rank maps the memory that the env worker has written, and owns it from then on; to
+another machine the data is sent. Data that has been handed over survives the death of its env worker. No
+other process sees the data: the coordinator sees counts alone.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import Resumed, resume_buffer, save_buffer
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
-from rlinf_async.ray_runtime.publication.weight_file import Place
+from rlinf_async.ray_runtime.publication.weight_file import WeightPlace
 from rlinf_async.wire.connection import Address, Answers, Caller, Callers, this_node
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.payloads import Reader, ShownMemory, read_sealed, seal, sealed, unseal
 
 
 class Coordinator(RunProcess):
-    """The process that holds the gate, the buffer and the ledger, and says where the newest weights are."""
+    """The process that holds the gate, the buffer, the ledger and the places of the newest weights."""
 
     def __init__(self, settings: RunSettings, version: int) -> None:
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
-        # Errors of the broker stay as they are: as a PeerError one would pass for the echo of another.
+        # Errors of the broker reach callers unchanged: the driver takes a PeerError for the echo of another
+        # failure.
         self._answers = Answers(Listening.PACE, self._answer_call, as_raised=Exception)
         self._addresses: Sequence[Address] = ()
         self._learners = LearnerRanks(())
         self._mirrors: dict[str, tuple[int, Address]] = {}
-        """The inference rank of each node whose mirror others of the node ask, and its address."""
+        """By node: the inference rank that mirrors the weights for it, and the address of its mirror."""
 
     async def introduce(self, learners: Sequence[Address]) -> None:
-        """Note where learner ranks, in their order, take the data of pieces; before anything is put."""
+        """Take the addresses of the learner ranks, in their order; called before any piece is put."""
         self._addresses, self._learners = learners, LearnerRanks(learners)
 
     async def address(self, node: str) -> Address:
@@ -68,14 +70,14 @@ class Coordinator(RunProcess):
         raise KeyError(name)
 
     async def shards_lost(self, shards: Sequence[int], generation: int) -> int:
-        """Give up the rollouts of `shards`, whose env worker has died; how many there were.
+        """Give up the rollouts of `shards` after the death of their env worker, and return their number.
 
-        Calls of its successor bear `generation`.
+        Calls of the new env worker bear `generation`.
         """
         return await self._broker.shards_lost(frozenset(shards), "env worker died", generation)
 
     async def rank_lost(self, rank: int, generation: int) -> None:
-        """Note that inference rank `rank` has died, and that calls of its successor bear `generation`."""
+        """Note that inference rank `rank` has died, and that calls of the new rank bear `generation`."""
         self._mirrors = {node: mirror for node, mirror in self._mirrors.items() if mirror[0] != rank}
         self._weights.rank_lost(rank, generation)
 
@@ -86,7 +88,7 @@ class Coordinator(RunProcess):
         return self._broker.ledger
 
     async def save_buffer(self, folder: str) -> str | None:
-        """Write the ledger and what has not been trained into a checkpoint; what was wrong, if anything."""
+        """Write the ledger and the untrained pieces into a checkpoint; return the error, if any."""
         broker = self._broker
         try:
             await save_buffer(
@@ -97,9 +99,10 @@ class Coordinator(RunProcess):
         return None
 
     async def resume_buffer(self, folder: str) -> Resumed:
-        """Go on with ledger and buffer of a checkpoint, before any rollout starts; what came of it."""
+        """Restore ledger and buffer from a checkpoint, before any rollout starts; return the outcome."""
         gate, buffer = self._broker.gate, self._broker.buffer
-        # In a list, so that data can be let go of below: the buffer keeps a piece, a learner rank its data.
+        # In a list, so that the data can be dropped below: the buffer keeps the piece, a learner rank the
+        # data.
         result = resume_buffer(Path(folder), gate.version, gate, buffer, self._settings, lambda data: [data])
         for piece in buffer.untrained():
             (data,) = piece.payload
@@ -114,24 +117,24 @@ class Coordinator(RunProcess):
         """Wait until no rollout needs the weights before `version` any more."""
         await self._broker.collected(version)
 
-    async def offer_weights(self, version: int, places: Sequence[Place]) -> None:
-        """The weights of `version` are at `places`, in the memory of the learner."""
-        # The first version has no rollouts before it to wait for.
+    async def offer_weights(self, version: int, places: Sequence[WeightPlace]) -> None:
+        """Offer the weights of `version`, at `places` in the memory of the learner, to inference ranks."""
+        # Before the first version there are no rollouts to wait for.
         if self._weights.version is not None:
             await self._settings.may_offer(version, self._broker)
         self._weights.offer(version, places)
 
     async def next_weights(
         self, rank: int, generation: int, node: str, address: Address
-    ) -> tuple[int, Sequence[Place], Address] | None:
-        """The newest version for `rank`, where it is, and the address of who mirrors it on `node`.
+    ) -> tuple[int, Sequence[WeightPlace], Address] | None:
+        """Wait for a newer version; return its number, its places, and the address of the mirror on `node`.
 
-        `address` is that of the mirror that the rank has itself.
+        `address` is the address of the rank's own mirror. None when no more versions follow.
         """
         offer = await self._weights.next(rank, generation)
         if offer is None:
             return None
-        # The first rank of a node mirrors for all of its ranks, as long as it lives.
+        # The first rank of a node to ask mirrors the weights for all ranks of the node, as long as it lives.
         return (*offer, self._mirrors.setdefault(node, (rank, address))[1])
 
     async def weights_applied(self, rank: int, version: int, generation: int) -> None:
@@ -152,14 +155,16 @@ class Coordinator(RunProcess):
         }
 
 
-# -- the sides that talk to it --
+# -- the clients of the coordinator --
 
 
 class TrajectoryClient:
     """The env side of the coordinator, for all shards of one worker; fills `loops.ports.TrajectoryPort`."""
 
     def __init__(self, coordinator: Handle, *, generation: int = 0) -> None:
-        """`generation` is the life of this process; see `core.restarts`."""
+        """`generation` is the number of deaths of this env worker before this process; see
+        `core.restarts`.
+        """
         self._caller, self._generation = _caller(coordinator), generation
         self._learners: LearnerRanks | None = None
 
@@ -168,10 +173,10 @@ class TrajectoryClient:
         return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
-        """Hand over pieces, whose payloads are the data itself, to those who train them."""
+        """Hand the data of `pieces` to the learner ranks that train them, then the pieces to the buffer."""
         if self._learners is None:
             self._learners = LearnerRanks(await self._caller.ask("learners"))
-        # First the data: what the buffer has is there, whatever becomes of this process.
+        # First the data: it must outlive this process before the buffer counts its piece.
         await asyncio.gather(*map(self._learners.give, pieces))
         await self._caller.ask("put", ticket, [replace(piece, payload=None) for piece in pieces])
 
@@ -186,7 +191,7 @@ class PieceClient:
         self._caller, self._data, self._rank = _caller(coordinator), data, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
-        # The batches before this one were handed over whole: the learner holds what it trains of them.
+        # The learner holds the data of earlier batches itself: they were handed over whole.
         self._data.let_go_before(batch)
         pieces, last = await self._caller.ask("take", self._rank, batch, whole)
         return [self._data.with_data(piece) for piece in pieces], last
@@ -195,22 +200,22 @@ class PieceClient:
 # -- the data of pieces --
 
 
-Name = tuple[Ticket, int]
-"""A rollout, and the number of a part of it."""
+PartKey = tuple[Ticket, int]
+"""The ticket of a rollout, and the number of one of its parts."""
 
 
 class HeldPieces:
-    """The side of a learner rank: the data of pieces, until a later batch is taken."""
+    """The data of pieces in the memory of a learner rank, until a later batch is taken."""
 
     def __init__(self) -> None:
         self._answers = Answers(Listening.ROLLOUTS, self._answer)
-        # However long it takes: another machine may send many at a time.
+        # Without a timeout: another machine may send many pieces at a time.
         self._reader = Reader(timeout_s=None)
-        self._data: dict[int, dict[Name, Any]] = defaultdict(dict)
-        """By batch. Some are of rollouts that were refused or given up after that."""
+        self._data: dict[int, dict[PartKey, Any]] = defaultdict(dict)
+        """By batch; some data belongs to rollouts that were refused or given up after it had come."""
 
     def address(self) -> Address:
-        """Where pieces are handed over."""
+        """The address for env workers that hand over pieces."""
         return self._answers.listener.address_for_all()
 
     def let_go_before(self, batch: int) -> None:
@@ -219,18 +224,18 @@ class HeldPieces:
             del self._data[earlier]
 
     def with_data(self, piece: Piece) -> Piece:
-        """The piece with its data."""
+        """Return `piece` with its data as payload."""
         return replace(piece, payload=self._data[piece.ticket.batch][piece.ticket, piece.part])
 
     async def _answer(
         self, ticket: Ticket, part: int, payload: bytes | list[Any] | None = None
     ) -> bytes | None:
-        """Hold a payload that is given; else show what is held."""
+        """Hold `payload` as the data of a part; without a payload, return the data that is held."""
         pieces = self._data[ticket.batch]
         if payload is None:
             return seal(pieces[ticket, part])
         data = await read_sealed(payload, self._reader)
-        # Raised, it is the answer: nothing is held, and the maker learns that its piece has not arrived.
+        # Raised here, the error reaches the sender: its piece has not arrived, and nothing is held.
         if isinstance(data, PeerError):
             raise data
         pieces[ticket, part] = data
@@ -238,10 +243,10 @@ class HeldPieces:
 
 
 class LearnerRanks:
-    """The side of those who make pieces, and of who wants to see them."""
+    """The learner ranks as other processes see them: they are given the data of pieces, and show it."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        """`addresses` are those of `HeldPieces`, in the order of the ranks."""
+        """`addresses` are those of the ranks' `HeldPieces`, in the order of the ranks."""
         self._addresses = addresses
         self._callers = Callers("a learner rank")
         self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, reused=False)
@@ -250,13 +255,13 @@ class LearnerRanks:
         """Hand over the payload of `piece` to the rank that trains it.
 
         Raises:
-            PeerError: it has died, or its node is lost.
+            PeerError: the rank has died, or its node is lost.
         """
         with sealed(piece.payload, self._memory) as payload:
             await self._ask(piece, payload)
 
     async def show(self, piece: Piece) -> Any:
-        """The payload of a piece that was handed over."""
+        """Return the data of a piece that was handed over."""
         return unseal(await self._ask(piece))
 
     async def _ask(self, piece: Piece, *payload: object) -> Any:

@@ -33,8 +33,8 @@ class InferenceWorker(RunProcess):
     """
 
     sampling_seed: int | None = None
-    """The seed from which this rank samples afresh at every version, in a deterministic run; None in
-    others."""
+    """The seed from which this rank samples anew at every version in a deterministic run; None in other
+    runs."""
 
     def start_inference(
         self,
@@ -44,9 +44,9 @@ class InferenceWorker(RunProcess):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
     ) -> None:
-        """Begin as this rank; `initializer` is called first in the thread of inference.
+        """Begin as inference rank `rank`; `initializer` is called first in the inference thread.
 
-        `deadline_s`: how long others wait for an answer at most.
+        `deadline_s`: the longest wait of an env worker for an answer, in seconds.
         """
         hand_over_quickly()
         self._inference_rank = rank
@@ -66,48 +66,50 @@ class InferenceWorker(RunProcess):
         raise NotImplementedError
 
     def answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[dict[str, Any]]:
-        """One answer per request, with the `version` that made it. A host gives them.
+        """Return one answer per request, with the `version` that made it. A host gives them.
 
-        It is called in the thread of inference.
+        Called in the inference thread.
 
         Args:
-            payloads: what the shards have asked with.
-            sizes: samples in each of them.
+            payloads: the observations of the requests.
+            sizes: the number of samples in each of them.
             mode: "train" or "eval", the same for all.
         """
         raise NotImplementedError
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:
-        """Return the scores of actions that were taken, by the policy, on the CPU. A host gives it.
+        """Return the policy's scores of actions that were taken, on the CPU. A host gives them.
 
-        It is called in the thread of inference.
+        Called in the inference thread.
 
         Args:
             samples: [N, ...], as the learner's `to_score` gives them.
-            values: True if there is a critic whose values are wanted, too.
+            values: True if the critic's values are wanted, too.
         """
         raise NotImplementedError
 
     def apply_weights(self, state_dict: Tensors, version: int) -> None:
-        """Take the weights of `version`: those that training changes, and of the first version all. Called in
-        the thread of inference, between forward passes.
+        """Load the weights of `version`: the changing ones, with the first version all of them. Called in the
+        inference thread, between forward passes.
 
-        A class that acts by a copy of its own extends it. The tensors are in memory that others write to once
-        this has returned.
+        A class that acts by a copy of the weights extends this. The memory of the tensors is overwritten by
+        the learner after this has returned.
         """
         apply(self.policy_module(), state_dict)
 
     def weights_changed(self, version: int) -> None:
-        """The policy has the weights of `version`; called in the thread of inference. A host may note it."""
+        """Called in the inference thread when the policy has the weights of `version`. A host may extend
+        it.
+        """
 
     async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
-        """Answer batches of requests, by the newest weights, until the channels close.
+        """Answer batches of requests, with the newest weights, until the channels close.
 
-        `settings` are a `RunSettings`.
+        `settings` is a `RunSettings`.
         """
         generation = self.generation
         weights = WeightClient(coordinator, rank=self._inference_rank, generation=generation)
-        # Nobody acts by other weights than the learner's: a successor of one that died has none yet.
+        # A rank acts by the learner's weights alone: a new rank, or a restarted one, has none of them yet.
         await load_next(weights=weights, policy=self, spans=self.spans)
         server = RequestServer(requests, rank=self._inference_rank, generation=generation)
         await together(
@@ -118,18 +120,18 @@ class InferenceWorker(RunProcess):
         )
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
-        """One answer per request, in order; those for training and for evaluation are made apart.
+        """Return one answer per request, in order; training and evaluation have forward passes of their own.
 
-        Where a request cannot be read, as its env worker has died, the answer is a `PeerError`.
+        The answer is a `PeerError` where a request cannot be read because its env worker has died.
         """
         # Before the lock: reading may wait for other nodes, and weights may change meanwhile.
         payloads = await asyncio.gather(
             *(read_sealed(pending.request.payload, self._reader) for pending in batch)
         )
         readable = [not isinstance(payload, PeerError) for payload in payloads]
-        # The lock keeps a whole batch apart from a change of weights: its answers are of one version.
+        # Under the lock no weights change, so that all answers of a batch are of one version.
         async with self._model_lock:
-            # Inside of the lock: a wait for new weights is no work.
+            # Inside the lock: a wait for new weights does not count as work.
             with self._busy.busy():
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
                 answers = iter(await self._policy_thread.call(partial(self._answers, *readable_part)))
@@ -140,27 +142,27 @@ class InferenceWorker(RunProcess):
         return types_of(self.policy_module())
 
     async def load(self, version: int, data: Sequence[AbstractContextManager[Tensors]]) -> None:
-        """Write new weights into the policy, between two forward passes and in their thread.
+        """Write new weights into the policy, in the inference thread and between two forward passes.
 
-        `data` are the parts that differ from those that it has, in order.
+        `data` are the parts of the weights that the policy does not have yet, in order.
         """
         await self.between_passes(self._load, version, data)
 
     async def between_passes(self, function: Callable[..., object], *arguments: object) -> None:
-        """Do something to the policy in its thread, while no forward pass runs."""
+        """Call `function` in the inference thread, while no forward pass runs."""
         async with self._model_lock:
             await self._policy_thread.call(partial(function, *arguments))
 
     def build_policy(self, function: Callable[[], object], name: str) -> None:
-        """Have `function` build the policy, which the config calls `name`, in the thread of inference.
+        """Have `function` build the policy, named `name` in the config, in the inference thread.
 
         Raises:
-            PolicyFailure: it cannot be built, or hangs meanwhile.
+            PolicyFailure: `function` has failed, or hangs.
         """
         self._policy_thread.build(function, name)
 
     async def leave(self) -> None:
-        """Have the policy leave its accelerator. A host whose processes take turns gives it."""
+        """Have the policy leave its accelerator. A host with `takes_turns` gives it."""
         raise NotImplementedError
 
     async def pop_busy(self) -> list[float]:
@@ -173,13 +175,13 @@ class InferenceWorker(RunProcess):
             for part in data:
                 tensors |= opened.enter_context(part)
             self.apply_weights(tensors, version)
-        # Behind the weights: should writing them fail, no score claims to be of this version.
+        # After the weights: should writing them fail, no score bears this version.
         self._version_held = version
         self.weights_changed(version)
         self.begin_sampling(version)
 
     def begin_sampling(self, version: int) -> None:
-        """If `sampling_seed` is given, draw by `version` what every run draws, whatever came before."""
+        """If `sampling_seed` is set, seed sampling by `version` alone, whatever was sampled before."""
         if self.sampling_seed is not None:
             seed_version(self.sampling_seed, version)
 
@@ -188,7 +190,7 @@ class InferenceWorker(RunProcess):
         for index, pending in enumerate(batch):
             if pending.request.mode == "score":
                 answers[index] = self._score(**payloads[index])
-        # Apart, as a policy samples in one mode and takes the mean in the other.
+        # One pass per mode: a policy samples in training, and takes the mean in evaluation.
         for mode in ("train", "eval"):
             indices = [index for index, pending in enumerate(batch) if pending.request.mode == mode]
             if indices:

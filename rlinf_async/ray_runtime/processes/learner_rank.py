@@ -1,4 +1,4 @@
-"""The learner side of a run in one process: one rank, batch by batch."""
+"""The process of one learner rank, which trains batch by batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlinf_async.wire.connection import Address
 
 
 def as_save_error(error: BaseException) -> ForeignError:
-    """The error of a framework that could not save, by what the system has said, if it has.
+    """Return the system's error behind a framework's failed save; the framework's own if there is none.
 
     torch's CheckpointException has the errors of the ranks in `failures`, each with its frames.
     """
@@ -46,18 +46,18 @@ def as_save_error(error: BaseException) -> ForeignError:
 class LearnerRank(RunProcess):
     """One learner rank; a host gives the learner and the copies of its weights.
 
-    A batch is computed in the one thread of learning, so that the process answers meanwhile.
+    A batch is computed in the learner thread, so that the process answers calls meanwhile.
     """
 
     save_checkpoint: Callable[..., Any]
-    """The framework's own."""
+    """The framework's own method."""
     premise: Premise | None = None
-    """The result of the first batch of the run; a host notes it, and examines no batch where it is known."""
+    """The finding about the first batch of the run, which a host examines; None until then."""
 
     def start_learning(
         self, *, rank: int, initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
     ) -> None:
-        """Begin as this rank; `initializer` is called first in the thread of learning."""
+        """Begin as learner rank `rank`; `initializer` is called first in the learner thread."""
         self._learner_rank = rank
         self._busy = BusyMeter()
         self.skipped = SkippedSteps()
@@ -71,11 +71,11 @@ class LearnerRank(RunProcess):
         )
 
     async def piece_address(self) -> Address:
-        """The address at which this rank is given the data of its pieces."""
+        """The address for env workers that hand over the data of this rank's pieces."""
         return self._piece_data.address()
 
     def make_learner(self, settings: Any, busy: BusyMeter) -> AnchoredLearner:
-        """Return the object that trains the batches of a run, `busy` while it does. A host gives it."""
+        """Return the object that trains batches, and counts its time as `busy`. A host gives it."""
         raise NotImplementedError
 
     def make_sender(self) -> WeightSender:
@@ -83,22 +83,22 @@ class LearnerRank(RunProcess):
         raise NotImplementedError
 
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
-        """Do `work` in the thread of learning. What it raises is an error here, whatever it is elsewhere."""
+        """Call `work` in the learner thread; whatever it raises is raised here as an ordinary error."""
         job = partial(work, *arguments)
         return await asyncio.get_running_loop().run_in_executor(
             self._learning_thread, contained, job, harmless
         )
 
     def wants_values(self, settings: Any) -> bool:
-        """Return True if there is a critic whose values inference is to score, too. A host knows."""
+        """Return True if inference is to return the critic's values, too. A host decides."""
         raise NotImplementedError
 
     async def learn(
         self, batch: int, settings: Any, requests: Handle, coordinator: Handle
     ) -> dict[str, float]:
-        """Train global batch `batch`, offer the weights that come of it, and return its metrics.
+        """Train global batch `batch`, offer the new weights, and return the metrics of the batch.
 
-        `settings` are a `RunSettings`; inference is reached through `requests`.
+        `settings` is a `RunSettings`; `requests` is the channel to inference.
         """
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
@@ -107,13 +107,14 @@ class LearnerRank(RunProcess):
                 until=settings.batches,
                 together=settings.pieces_taken_together,
             )
-        # The first batch has shown whether inference computes what the learner does.
+        # The first batch has shown whether inference and learner compute the same scores.
         if settings.scored_by_inference and not self._asks and self.premise and self.premise.alike:
             self._asks = True
             self._pieces = self._with_scores(self._pieces, self._learner, settings, requests, coordinator)
         self.skipped.begin(batch, settings.asynchrony.advanced)
         if settings.asynchrony.deterministic:
-            # By rank and batch: ranks sample apart, and a run that is resumed samples as the one before did.
+            # Seeded by rank and batch: ranks sample apart, and a resumed run samples as the interrupted one
+            # did.
             await self.compute(seed_version, learner_seed(settings.seed, self._learner_rank), batch)
         metrics = await learn_batch(
             batch=batch,
@@ -123,9 +124,9 @@ class LearnerRank(RunProcess):
             compute=self.compute,
             spans=self.spans,
         )
-        # Inside of the call, before the next batch begins: the copy is of the weights that this one has made.
+        # Inside the call, before the next batch begins: the copy is of the weights after this batch.
         metrics["publication_seconds"] = await self.offer_weights(batch + 1, coordinator)
-        # `LEARN_KEYS` of `step_reporter` names this key and that of publication: they are no metrics.
+        # `LEARN_KEYS` in `step_reporter` lists "busy" and "publication_seconds", which are no metrics.
         return {**metrics, **self.skipped.pop(), "busy": self._busy.pop()[0]}
 
     def _with_scores(
@@ -147,10 +148,10 @@ class LearnerRank(RunProcess):
         )
 
     async def try_to_save(self, *arguments: object) -> str | None:
-        """Write a checkpoint by the framework's own `save_checkpoint`; what was wrong, if anything."""
+        """Write a checkpoint by the framework's own `save_checkpoint`; return the error, if any."""
         try:
             await self.compute(contained, partial(self.save_checkpoint, *arguments), as_save_error)
-        except Exception as error:  # noqa: BLE001 - whoever asked says what it means
+        except Exception as error:  # noqa: BLE001 - the driver judges the error
             return in_words(error)
         return None
 
@@ -159,30 +160,28 @@ class LearnerRank(RunProcess):
         return asdict(self.premise) if self.premise else None
 
     async def resume_premise(self, premise: dict[str, Any] | None) -> None:
-        """Go on with what `known_premise` has given."""
+        """Take the premise that `known_premise` returned in the interrupted run."""
         self.premise = Premise(**premise) if premise else None
 
     async def expect_receivers(self, types: dict[str, torch.dtype], keeps: bool) -> None:
-        """Take the types of the tensors that inference ranks hold, by name: others are not sent, nor wider
-        types.
+        """Take the dtypes of the inference ranks' tensors, by name: no other tensors are sent, and none in a
+        wider dtype.
 
-        `keeps`: True if ranks may be started again, and need all weights then.
+        `keeps`: True if inference ranks may be started again; a new rank needs all weights.
         """
         self.sender.expect(types, keeps=keeps)
 
     async def offer_weights(self, version: int, coordinator: Handle) -> float:
-        """Copy the weights, to be sent as those of `version` during later work, and return the seconds
-        taken.
-        """
+        """Copy the weights, have them sent as `version` in the background, and return the seconds taken."""
         return await self.sender.offer(version, coordinator, self.spans)
 
     async def weights_sent(self) -> None:
-        """Wait until the weights offered last have left; raises what has prevented it."""
+        """Wait until the last copy of the weights is offered; raises the error that has prevented it."""
         await self.sender.sent()
 
     @property
     def sender(self) -> WeightSender:
-        """Made when it is first asked for: there are weights by then."""
+        """The sender of this rank; made at the first use, when there are weights."""
         if self._weight_sender is None:
             self._weight_sender = self.make_sender()
         return self._weight_sender

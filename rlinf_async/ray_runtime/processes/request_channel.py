@@ -1,18 +1,18 @@
-"""The channel of action requests, and the sides that talk to it.
+"""The channel of action requests, and its clients.
 
-Theory of operation. The channel is a process with a broker inside, to which env workers, inference ranks and
-learner ranks that have pieces scored connect directly; Ray's calls only tell them where. It sees who asks for
-how much, and where: what is asked with stays with the asker, to be read by the rank that has taken the
-request (`wire`; what is small may come along on the channel's own node), and the answer goes from the rank
-straight to the asker.
+Theory of operation. The channel is a process with a broker inside. Its clients connect to it directly; Ray's
+calls only tell them the address. Askers are env workers, and learner ranks that have pieces scored; inference
+ranks take requests in batches. The channel sees the asker, the size and the node of a request. The payload of
+a request stays in the asker's memory, where the rank that has taken the request reads it (`wire`; on the
+channel's own node a small payload may come along). The answer goes from the rank straight to the asker.
 
-    asker -> channel   ask        settled: answers that have come since its last message; begin, end
-    rank  -> channel   take       failed: a forward pass, and whose requests it was for
+    asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
+    rank  -> channel   take: wait for a batch; failed: the requests of a forward pass that failed
     rank  -> asker     the answer
-    channel -> asker   an error: it was too late, or failed; or its rank is lost, and it asks again
+    channel -> asker   an error: the request was late or failed; or its rank is lost, and it is asked again
 
-The asker decides what counts, once: the first answer to a request, or error, and nothing after it. So an
-answer that is lost with its rank on the way is made by another, and of two that come the second is dropped.
+The asker takes the first answer to a request, or error, and drops later ones. So if an answer is lost with
+its rank, another rank makes it again, and if two answers come, the second is dropped.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.payloads import ShownMemory, seal, sealed, unseal
 
 NEXT_BATCH = "next batch"
-"""The key under which an inference rank waits; numbers are those of requests."""
+"""The key under which an inference rank waits for a batch; keys of requests are numbers."""
 
 
 class RequestChannel(RunProcess):
-    """The process in which env shards meet inference ranks."""
+    """The process between env shards and inference ranks."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._broker = settings.request_broker()
@@ -59,8 +59,9 @@ class RequestChannel(RunProcess):
         self._broker.close()
 
     async def pop_batches(self) -> dict[str, Any]:
-        """Since the last call: spreads of batch sizes (samples) and waits (seconds), and requests that were
-        asked again."""
+        """Return spreads of batch sizes (samples) and waits (seconds), and the number of requests that were
+        asked again, since the last call.
+        """
         broker = self._broker
         size, wait, repeats = broker.batch_size, broker.batch_wait, broker.again
         broker.batch_size, broker.batch_wait, broker.again = type(size)(), type(wait)(), 0
@@ -74,8 +75,8 @@ class RequestChannel(RunProcess):
                 try:
                     broker.ask(request, asker)
                 except ValueError as error:
-                    # Too large for any batch: raised, it would end the connection of all shards of the
-                    # worker.
+                    # The request is larger than any batch. Raised here, the error would end the connection of
+                    # all shards of the worker.
                     asker(None, error)
             case "settled", (keys,):
                 broker.settled(keys)
@@ -84,8 +85,8 @@ class RequestChannel(RunProcess):
                 self._takes.add(task)
                 task.add_done_callback(self._takes.discard)
             case "failed", (rank, generation, keys, why):
-                # By way of the book, as the failure of a rank that was lost must not end a request that
-                # another one answers.
+                # Only from a rank that still serves: a lost rank's late failure must not end a request that
+                # another rank answers.
                 if broker.serves(rank, generation):
                     broker.fail(keys, why)
             case "begin", (shard, generation):
@@ -96,10 +97,10 @@ class RequestChannel(RunProcess):
                 raise KeyError(kind)
 
     async def _give_batch(self, connection: Connection, rank: int, node: str, generation: int) -> None:
-        """Send the next batch to a rank; None when closed and drained, or to an earlier generation."""
+        """Send the next batch to a rank; None if the channel is drained, or the rank has been replaced."""
         try:
             batch = await self._broker.take(rank, node, generation)
-        except Exception as error:  # noqa: BLE001 it is raised in the rank, which waits for it
+        except Exception as error:  # noqa: BLE001 it is raised in the rank that waits
             return connection.send(NEXT_BATCH, None, error)
         if batch and any(pending.request.mode != "score" for pending in batch):
             oldest = min(pending.arrived for pending in batch)
@@ -109,18 +110,18 @@ class RequestChannel(RunProcess):
 
 
 class RequestClient:
-    """The asking side of a request channel, for all that one process asks."""
+    """The asker's side of a request channel, for all requests of one process."""
 
     def __init__(self, channel: Handle, *, generation: int = 0) -> None:
-        """`generation` is the life of this process."""
+        """`generation` is the number of deaths of this worker before this process."""
         self._caller = _caller(channel)
         self._answers = Listener(Listening.ANSWERS, self._caller.receive)
         self._generation, self._node = generation, this_node()
         self._memory = ShownMemory(Listening.ASKED_WITH)
-        # Never reused, for the reason that `_act` gives.
+        # Never reused: see `_act`.
         self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
         self._keys_to_confirm: list[RequestKey] = []
-        """Requests whose answers have come, which the channel does not know yet."""
+        """Answered requests that the channel is told of with the next message."""
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
@@ -129,7 +130,7 @@ class RequestClient:
         try:
             yield
         finally:
-            # Before the end, as before each request: the channel hears of the answers first.
+            # Before the end of the rollout, as before each request, the channel learns of the answers.
             self._confirm(connection)
             connection.send("end", shard, self._generation)
 
@@ -138,8 +139,8 @@ class RequestClient:
 
     async def _act(self, request: ActionRequest) -> Any:
         connection = await self._caller.connection()
-        # A late answer of a lost rank may settle what was asked again while another rank reads it: no other
-        # value may take its place.
+        # A late answer of a lost rank may settle a request that was asked again while another rank reads its
+        # payload: that memory must not be reused.
         memory = self._memory_again if request.again else self._memory
         with sealed(request.payload, memory, inline=self._caller.near) as payload:
             own = replace(
@@ -149,13 +150,14 @@ class RequestClient:
                 generation=self._generation,
                 asker=self._address,
             )
-            # Before the request: without level 2 a queue refuses a second one while it holds the first.
+            # Before the request: without level 2 a queue refuses a second request of a shard while it holds
+            # the first.
             self._confirm(connection)
             try:
                 answer = await self._caller.call(request.number, "ask", own)
             except asyncio.CancelledError:
                 self._keys_to_confirm.append(request.key)
-                self._confirm(connection)  # at once: no rank makes a pass for what no one waits for
+                self._confirm(connection)  # at once: no rank computes an answer for a cancelled request
                 raise
             self._keys_to_confirm.append(request.key)
             return unseal(answer)
@@ -174,9 +176,9 @@ class RequestServer:
     """The inference side of a request channel, for one rank."""
 
     def __init__(self, channel: Handle, *, rank: int, generation: int = 0) -> None:
-        """`generation` is the life of this process."""
+        """`generation` is the number of deaths of this rank before this process."""
         self._caller = _caller(channel)
-        self._askers = Senders("who has asked")
+        self._askers = Senders("the process that asked")
         self._rank, self._generation = rank, generation
 
     async def take(self) -> list[Pending] | None:

@@ -1,4 +1,4 @@
-"""A process of a run, which says what it does: in a trace, to the driver, as stacks for `status --stacks`.
+"""A process of a run, which shows its work: in a trace, to the driver, and as stacks for `status --stacks`.
 
 Env workers, inference ranks, learner ranks, the request channel and the coordinator are such processes.
 """
@@ -29,14 +29,14 @@ from rlinf_async.wire.memory import machine
 from rlinf_async.wire.strangers import STRANGERS
 
 ROUND_TRIPS = 8
-"""Calls that ask another machine for its time; the shortest one counts."""
+"""The number of calls that ask another machine for its time; the shortest call counts."""
 
 
 class RunProcess:
-    """A process that takes part in a run which can be looked at from outside."""
+    """A process of a run, with its records, its clock and its answers to the driver."""
 
     generation: int = 0
-    """The life of this process: how often it had died before; see `core.restarts`."""
+    """The number of earlier processes in this place, which have died; see `core.restarts`."""
     _span_log: SpanLog | None = None
     _remark: Callable[..., None] | None = None
 
@@ -50,9 +50,10 @@ class RunProcess:
     async def join_run(
         self, process: str, run_dir: str, *, clock: object = None, generation: int = 0
     ) -> None:
-        """Record as `process`, on the clock of the actor `clock` (None: on our own), in this `generation`.
+        """Record spans and faults as `process`, in this `generation`, by the clock of the actor `clock`.
 
-        Whatever the process is made of has been built when it joins.
+        Without `clock` the process uses its own. Models and environments have been built when it joins,
+        unless it replaces a process that has died.
         """
         exempt_present_objects()
         self.generation = generation
@@ -64,7 +65,7 @@ class RunProcess:
         self._remark = partial(record, what="odd policy")
 
     def remark(self, sentence: str) -> None:
-        """Record what is odd about the policy of the run, which goes on."""
+        """Record an oddity of the policy; the run goes on."""
         if self._remark is not None:
             self._remark(error=sentence)
 
@@ -73,28 +74,28 @@ class RunProcess:
         return __version__
 
     async def place(self) -> tuple[str, int]:
-        """The machine of this process, and its number there."""
+        """The machine and the process number of this process."""
         return machine(), os.getpid()
 
     async def read_clock(self) -> tuple[str, float]:
-        """The machine, and its time in seconds since it has started."""
+        """The machine, and its monotonic time in seconds."""
         return machine(), time.monotonic()
 
     async def doing(self) -> dict[str, Any]:
-        """Return the work of this process right now, and counts of its past work; for `observe.status`."""
+        """Return the open spans of this process, its counts and its memory, for `observe.status`."""
         return {
             "machine": machine(),
             "pid": os.getpid(),
             **(identity(os.getpid()) or {}),
             "ended": self.spans.ended,
             "open": _plain(self.spans),
-            # In a thread: it reads the files of all processes that this one has started.
+            # In a thread: this reads files in /proc of all processes that this one has started.
             "holds": await asyncio.to_thread(held_by_this_process),
             **self.facts(),
         }
 
     def facts(self) -> dict[str, Any]:
-        """Numbers that a kind of worker adds to its activity, by name; none by default."""
+        """Return further facts for `doing`, by name; none by default."""
         return {}
 
 
@@ -104,13 +105,13 @@ async def _offset(clock: Any) -> float:
         sent_at = time.monotonic()
         machine_there, seconds = await clock.read_clock.remote()
         if machine_there == machine():
-            return 0.0  # one clock: asking for it could only add an error
+            return 0.0  # the same clock: a measured offset could only add an error
         round_trips.append((sent_at, seconds, time.monotonic()))
     return clock_offset(round_trips)
 
 
 def _plain(spans: SpanLog) -> list[dict[str, Any]]:
-    """Open spans without their lists: how many there are says enough."""
+    """Return the open spans, with lists replaced by their lengths."""
     return [
         {name: len(value) if isinstance(value, list) else value for name, value in span.items()}
         for span in spans.open_spans()
@@ -118,17 +119,16 @@ def _plain(spans: SpanLog) -> list[dict[str, Any]]:
 
 
 def exempt_present_objects() -> None:
-    """Leave the objects that this process holds now out of every later search for garbage.
+    """Exempt the objects that this process holds now from later garbage collections.
 
-    torch, transformers and a framework leave some million objects behind, nearly all of them for good. A
-    full collection looks at each: 0.3 to 0.6 s, in which no thread of the process runs Python. RLinf asks
-    for one after every batch (`clear_memory`), and Python makes one when enough new objects have lived long.
+    torch, transformers and a framework create some million objects, nearly all of them for good. A full
+    collection visits each: 0.3 to 0.6 s, while no thread of the process runs Python. RLinf asks for one after
+    every batch (`clear_memory`), and Python runs one when enough new objects have lived long.
 
-    An object that is kept is freed as ever when nothing refers to it any more. Only an object that refers to
-    itself in a circle, and is dropped later, stays until the next call: the first environments of a run, say,
-    if they are rebuilt.
+    An exempt object is still freed when nothing refers to it any more. Only reference cycles among exempt
+    objects stay until the next call: for example the first environments of a run, if they are rebuilt.
     """
-    # First: what has died in a circle since the last call is found now.
+    # First collect the cycles that have become garbage since the last call.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -138,10 +138,10 @@ SWITCH_S = 0.0005
 
 
 def hand_over_quickly() -> None:
-    """Let a thread that wakes up have the interpreter soon.
+    """Have a computing thread hand the interpreter to a thread that wakes up within 0.5 ms.
 
-    A trip of a request passes between the event loop and other threads four times. Python lets a thread
-    that computes go on for 5 ms when another one wakes, which would be most of the trip.
+    A request passes between the event loop and other threads four times on its way. Python's default lets a
+    computing thread go on for 5 ms after another one wakes, which would be most of the time of a request.
     """
     sys.setswitchinterval(SWITCH_S)
 
@@ -151,22 +151,24 @@ SEED_STRIDE = 15_485_863
 
 
 def seed_everything(seed: int) -> None:
-    """Seed what models sample with: those that match flows draw the denoise step from `random`."""
+    """Seed all generators that models sample from: flow-matching models draw the denoise step from
+    `random`.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
 LEARNER_SEEDS = 1_000_003
-"""Distance between the seeds of inference ranks and those of learner ranks: more than there are of either."""
+"""Distance between the seeds of inference and learner ranks; larger than the number of either."""
 
 
 def learner_seed(seed: int, rank: int) -> int:
-    """Return the seed from which a learner rank draws: no other process of a run with this `seed` has it."""
+    """Return the seed of a learner rank; no other process of a run with this `seed` has the same one."""
     return seed + LEARNER_SEEDS + 1 + rank
 
 
 def seed_version(seed: int, version: int) -> None:
-    """Seed what is sampled by, or from, one version of the policy: whatever was sampled before it."""
-    # numpy takes no larger seed.
+    """Seed all sampling of one policy version, whatever was sampled before."""
+    # numpy takes no seed of 2**32 or more.
     seed_everything((seed + SEED_STRIDE * version) % 2**32)

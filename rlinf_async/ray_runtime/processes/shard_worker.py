@@ -1,4 +1,4 @@
-"""The env side of a run in one process: environment shards with a thread and a loop of their own."""
+"""The process of one env worker: environment shards, each with a thread and a loop of its own."""
 
 from __future__ import annotations
 
@@ -34,46 +34,47 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
 
 STUCK_EXIT_STATUS = 70
-"""The exit status of an env worker that ends itself, as its environments hang."""
+"""The exit status of an env worker that ends itself because a simulator hangs."""
 
 T = TypeVar("T")
 
 Rollouts = dict[str, Episodes]
-"""Episode statistics of each rollout of a shard for a batch, by the name of its place."""
+"""Episode statistics of a shard's rollouts for one batch, by `place_of` their tickets."""
 
 
 class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
-    """Training environments that step together."""
+    """The training environments of a shard, which step together."""
 
     async def renew(self, step: int) -> None:
-        """Close them, and build others, whose seed follows from `step` and from nothing that has happened."""
+        """Close the environments, and build new ones with a seed that depends on `step` alone."""
 
 
 class EvalShardEnv(ShardEnv, Protocol):
-    """Evaluation environments that step together, and what their episodes came to."""
+    """The evaluation environments of a shard, which step together, and the statistics of their episodes."""
 
     episodes: Episodes
 
 
 class ShardWorker(RunProcess):
-    """The env shards of one worker; a host builds their environments and records what they do.
+    """The env shards of one worker; a host builds their environments and their recorders.
 
     Every simulator is built and used in the thread of its shard: simulators may block, and some are
-    bound to the thread that made their rendering context. Shards of a worker are counted from 0 as stages.
+    bound to the thread that made their rendering context. The shards of a worker are its stages 0, 1, …
     """
 
     eval_rollouts: int = 1
-    """Rollouts of each shard in an evaluation."""
+    """The number of rollouts of each shard in an evaluation."""
     skips_ended: bool = False
-    """True if nothing is stepped or decided for training in episodes that have ended."""
+    """True if training rollouts neither step nor ask for actions in episodes that have ended."""
 
     def start_shards(self, asynchrony: AsyncConfig, *, rank: int, stages: int) -> None:
-        """Begin with `stages` shards and no environments, as the env worker of this rank."""
+        """Begin as env worker `rank` with `stages` shards, which have no environments yet."""
         hand_over_quickly()
         self._shards_rank = rank
         self._threads = {
             mode: [
-                # `fork_apart` in each: a simulator of another shard would hide the death of one of this.
+                # `fork_apart` in each thread: else a simulator of another shard hides the death of this
+                # one's.
                 ThreadPoolExecutor(1, thread_name_prefix=f"{mode}-{number}", initializer=fork_apart)
                 for number in range(stages)
             ]
@@ -87,12 +88,12 @@ class ShardWorker(RunProcess):
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
-        """Join the run as every process does; from now on faults of environments are recorded, too."""
+        """Join the run; from now on faults of environments are recorded, too. See `RunProcess.join_run`."""
         await super().join_run(process, run_dir, **options)
         self._record = partial(record_failure, Path(run_dir), process=process)
 
     def simulators(self, mode: str, stage: int) -> SimulatorThread:
-        """The thread in which the environments of a stage live; it ends those that hang if it can."""
+        """Return the thread of a stage's environments; it aborts environments that hang, if they allow it."""
 
         def abort(reason: str) -> bool:
             end = self.aborting(self.environments(mode)[stage])
@@ -113,10 +114,10 @@ class ShardWorker(RunProcess):
         in_processes: bool,
         doing: str = "be built",
     ) -> list[T]:
-        """Return the results of `build` for all stages, each made in its thread; see `each`.
+        """Call `build` for every stage in the stage's thread, and return the results; see `each`.
 
         Raises:
-            EnvironmentsFailed: `build` has failed for a shard, with any error.
+            EnvironmentsFailed: `build` has raised an error for a shard.
             StuckThread: `build` hangs.
         """
         starts = [
@@ -126,17 +127,15 @@ class ShardWorker(RunProcess):
         return each(starts, in_processes=in_processes)
 
     def aborting(self, env: Any) -> Callable[[str], bool] | None:
-        """Return the function that ends the processes of environments that hang, `abort(reason)`, if they
-        have one.
-        """
+        """Return the environments' function `abort(reason)`, which ends their processes; None without one."""
         return getattr(env, "abort", None)
 
     def train_shard(self, stage: int) -> TrainShardEnv:
-        """The training environments of a stage. A host gives them."""
+        """Return the training environments of a stage. A host gives them."""
         raise NotImplementedError
 
     def eval_shard(self, stage: int) -> EvalShardEnv:
-        """The evaluation environments of a stage, with no episodes yet. A host gives them."""
+        """Return the evaluation environments of a stage, with no episodes yet. A host gives them."""
         raise NotImplementedError
 
     def recorder(self, settings: Any, stage: int, ticket: Ticket, episodes: Episodes) -> Recorder:
@@ -146,11 +145,11 @@ class ShardWorker(RunProcess):
         raise NotImplementedError
 
     def environments(self, mode: str) -> Sequence[Any]:
-        """The environments that have been built for "train" or "eval", by stage. A host gives them."""
+        """Return the environments built for `mode` ("train" or "eval"), by stage. A host gives them."""
         raise NotImplementedError
 
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
-        """Collect rollouts in all shards until the gate closes for good; `settings` are a `RunSettings`."""
+        """Collect rollouts in all shards until the gate closes for good; `settings` is a `RunSettings`."""
         self.asynchrony, self.skips_ended = settings.asynchrony, settings.skips_ended
         policy = self._policy(requests)
         hand_over = TrajectoryClient(coordinator, generation=self.generation)
@@ -165,7 +164,7 @@ class ShardWorker(RunProcess):
     def _collecting(
         self, settings: RunSettings, stage: int, *, shard: int, **options: Any
     ) -> Coroutine[Any, Any, None]:
-        """The env loop of a shard; `options` are those of `run_shard` that all shards have in common."""
+        """Return the env loop of a shard; `options` are the arguments of `env_loop` common to all shards."""
         return env_loop(
             settings,
             shard,
@@ -177,13 +176,13 @@ class ShardWorker(RunProcess):
         )
 
     async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
-        """Run the evaluation episodes during training, through the same inference ranks, and return their
+        """Run the evaluation episodes on the same inference ranks as training, and return their
         statistics.
         """
         self.asynchrony = settings.asynchrony
         policy = self._policy(requests)
         envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
-        # Numbered on from the training shards, which may be asking at the same time.
+        # Evaluation shards have numbers after all training shards, which may ask at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._shards_rank).start
         loops = (
             evaluate_shard(
@@ -201,32 +200,33 @@ class ShardWorker(RunProcess):
         return concatenate_metrics([info for env in envs for info in env.episodes])
 
     async def leave(self) -> None:
-        """Have the simulators for training leave their accelerator. A host whose processes take turns gives
+        """Have the simulators for training leave their accelerator. A host with `takes_turns` gives
         it.
         """
         raise NotImplementedError
 
     async def pop_metrics(self, batch: int) -> tuple[dict[str, torch.Tensor], list[float], FrameCount]:
-        """Episode statistics of the rollouts for `batch`; busy shares of the shards, and the frames that they
-        have drawn and left out for training, since the last call.
+        """Return episode statistics of the rollouts for `batch`, and, since the last call, busy shares of the
+        shards and counts of training frames drawn and left out.
         """
         shards = self._episodes.pop(batch, [])
-        # In the order of the shards: the rounding of a mean does not depend on who was first.
+        # In the order of the shards, so that the rounding of a mean does not depend on timing.
         rollouts = [episodes for shard in shards for episodes in shard.values()]
         metrics = concatenate_metrics([info for episodes in rollouts for info in episodes])
         return metrics, self._busy.pop(), self._frames.pop(self.environments("train"))
 
     async def read_episodes(self, batches: range) -> dict[str, list[Rollouts]]:
-        """Statistics of the rollouts for `batches` that have ended, by batch and stage."""
-        # `in` first: a look at a batch that is missing would add it.
+        """Return the statistics of ended rollouts for `batches`, by batch and stage."""
+        # `in` first: indexing a missing batch of the defaultdict would add it.
         return {str(batch): list(self._episodes[batch]) for batch in batches if batch in self._episodes}
 
     async def resume_episodes(
         self, records: Sequence[dict[str, list[Rollouts]]], places: frozenset[tuple[int, str]]
     ) -> None:
-        """Go on with what `read_episodes` has given, of every env worker.
+        """Take the statistics that `read_episodes` of every env worker returned in the interrupted run.
 
-        `places` are the rollouts whose data is there again, by batch and place: others are collected again.
+        `places` are the rollouts that are in the buffer again, by batch and place; others are collected
+        again.
         """
         own = records[self._shards_rank] if self._shards_rank < len(records) else {}
         for batch, stages in own.items():
@@ -241,7 +241,7 @@ class ShardWorker(RunProcess):
 
     @contextmanager
     def _ending_if_stuck(self, settings: RunSettings) -> Iterator[None]:
-        """A thread that hangs ends this process, if another is started in its place; else it ends the run."""
+        """A block where a hung thread ends this process, if the run restarts env workers; else the run."""
         try:
             yield
         except StuckThread as stuck:
@@ -250,14 +250,14 @@ class ShardWorker(RunProcess):
             error, _, stack = str(stuck).partition("\n")
             self._record(what="simulator hangs", error=error, trace=stack, action=action)
             if restartable:
-                # A thread that hangs in a simulator cannot be ended, and a normal exit would wait for it.
+                # A hung thread cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
             raise
 
     async def close_envs(self) -> None:
-        """Close the simulators that can be closed, so that their processes end with the run.
+        """Close the simulators that have a `close`, so that their processes end with the run.
 
-        Everything is trained: closing that fails, or does not come to an end, is put down and costs nothing.
+        Everything is trained: a `close` that fails or hangs is recorded, and the run goes on.
         """
         for mode in self._threads:
             for stage, env in enumerate(self.environments(mode)):
@@ -279,13 +279,13 @@ class ShardWorker(RunProcess):
             )
 
     def _policy(self, requests: Handle) -> RequestClient:
-        """The one way to inference, for training and for evaluation."""
+        """Return the client of the request channel, which training and evaluation share."""
         self._requests = self._requests or RequestClient(requests, generation=self.generation)
         return self._requests
 
     def _recorder(self, settings: RunSettings, stage: int) -> Callable[[Ticket], Recorder]:
         def build(ticket: Ticket) -> Recorder:
-            # One that is collected again takes the place of what was refused.
+            # A rollout that is collected again replaces the statistics of the refused one.
             episodes = self._episodes[ticket.batch][stage][place_of(ticket)] = []
             return self.recorder(settings, stage, ticket, episodes)
 
@@ -293,9 +293,10 @@ class ShardWorker(RunProcess):
 
 
 def each(starts: Sequence[Callable[[], Callable[[], T]]], *, in_processes: bool) -> list[T]:
-    """The results of what is started: all at once, or in turn where simulators share a process.
+    """Call each start and wait for its result: side by side if `in_processes`, else one after the other.
 
-    A start gives what waits for its result.
+    A start returns the function that waits for its result. Simulators in one process are not built side by
+    side.
     """
     if not in_processes:
         return [start()() for start in starts]

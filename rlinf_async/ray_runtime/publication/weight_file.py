@@ -1,7 +1,8 @@
 """Versions of weights in memory that other processes map: one process writes them, many read them.
 
-A lock of the kernel keeps a version whole: its writer has it alone, readers have it together. It ends with
-the process that has it, however that ends; and so does the memory, once nobody maps it.
+A lock of the kernel (`flock`) keeps a version whole: the writer holds an exclusive lock, readers hold shared
+ones. The kernel releases a lock when the process that holds it ends, however it ends, and frees the memory
+when no process maps it any more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlinf_async.wire.connection import Address
 from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, open_memory, starts_of
 
 UNFINISHED_VERSION = -1
-"""In the place of a version: it is being written."""
+"""Stands in place of the version number while a version is being written."""
 NUMBER_BYTES = 8
 FOR_ALL_DEVICES = 1
 """cudaHostRegisterPortable."""
@@ -33,60 +34,61 @@ Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
 
 
 class WeightsGone(PeerError):
-    """The version gives way to a newer one."""
+    """A newer version takes, or has taken, the memory of this one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Says where a version is, so that other processes find it there."""
+class WeightPlace:
+    """The memory that holds a version of weights, as other processes find it."""
 
     machine: str
     process: int
     number: int
     inode: int
-    """A process and its file descriptor; other machines have the same ones, and they are given again."""
+    """Tells memory files apart: numbers of processes and file descriptors repeat on other machines and are
+    reused."""
     size: int
-    """Bytes behind the version."""
+    """Bytes of the body, which follows the version number."""
     changes: bool
-    """True for weights that training changes, of which there are newer versions later."""
+    """True for weights that training changes; newer versions of them follow."""
     version: int
     address: Address
-    """Of the process, for those who cannot map its memory."""
+    """The address of the process, for receivers that cannot map its memory."""
 
 
 class WeightFile:
     """Memory for one version of weights at a time."""
 
     def __init__(self, size: int, *, device: torch.device | None = None) -> None:
-        """Its pages are locked if it is for tensors on a `device` of CUDA."""
+        """Make memory for `size` bytes; its pages are locked for copies from a CUDA `device`."""
         self._file = os.memfd_create("rlinf-async-weights", os.MFD_CLOEXEC)
         # The version has a block of its own, so that the body begins at a multiple of the alignment.
         os.ftruncate(self._file, ALIGNMENT_BYTES + size)
         self._memory = torch.frombuffer(mmap.mmap(self._file, 0), dtype=torch.uint8)
         self._locked_by = device if device is not None and _lock_pages(self._memory, device) else None
         self.body = self._memory[ALIGNMENT_BYTES:]
-        """All but the version."""
+        """All bytes but the version number."""
 
     def begin(self) -> bool:
-        """Take it for writing; False if somebody reads it."""
+        """Lock the memory for writing; return False if a reader holds it."""
         try:
-            # Of an open file, not of a process: readers open it anew, through /proc, and lock it by
-            # themselves.
+            # The lock belongs to an open file, not to a process: readers open the file anew, through /proc,
+            # and lock it by themselves.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Under the lock: should this process die while it writes, nobody takes what is there for a version.
+        # Under the lock: should this process die while it writes, no reader takes the bytes for a version.
         self._name(UNFINISHED_VERSION)
         return True
 
     def finish(self, version: int) -> None:
-        """It holds `version` now, and can be read."""
+        """Name the content `version`, and let readers in."""
         # Before the lock is given up: a reader that gets it finds the version whole, and named.
         self._name(version)
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def place(self, *, changes: bool, version: int, address: Address) -> Place:
-        return Place(
+    def place(self, *, changes: bool, version: int, address: Address) -> WeightPlace:
+        return WeightPlace(
             machine=machine(),
             process=os.getpid(),
             number=self._file,
@@ -98,9 +100,9 @@ class WeightFile:
         )
 
     def close(self) -> None:
-        """Give the memory back, once those who map it have done so too."""
+        """Let go of the memory; the kernel frees it when the last reader has done so, too."""
         if self._locked_by is not None:
-            # Before the memory is let go of: CUDA knows its pages by their address.
+            # Before the mapping ends: CUDA knows the pages by their address.
             with torch.cuda.device(self._locked_by):
                 torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         del self._memory, self.body
@@ -113,7 +115,8 @@ class WeightFile:
 class WeightVersions:
     """The newest version of some weights in this process, and the memory for the next one.
 
-    The newest stays as it is while the next is written. Who still reads the one before it keeps that.
+    The newest version stays unchanged while the next one is written. Readers of the version before it keep
+    their memory.
     """
 
     def __init__(self, *, changes: bool) -> None:
@@ -136,10 +139,10 @@ class WeightVersions:
         return other.body
 
     def publish(self, version: int) -> None:
-        """What was begun, if anything, is `version` and whole."""
+        """Publish the memory that `begin` returned, if any, as `version`; all of it must be written."""
         if self._is_begun and self._other is not None:
             self._other.finish(version)
-            # By turns: the version before this one is written over next, unless somebody reads it.
+            # By turns: the version before this one is overwritten next, unless a reader holds it.
             self._newest, self._other = self._other, self._newest
             self._version, self._is_begun = version, False
 
@@ -148,8 +151,8 @@ class WeightVersions:
         """The memory of the newest version."""
         return None if self._newest is None else self._newest.body
 
-    def place(self, address: Address) -> Place | None:
-        """Say where the newest version is; None before the first."""
+    def place(self, address: Address) -> WeightPlace | None:
+        """Return the place of the newest version; None before the first."""
         if self._newest is None:
             return None
         return self._newest.place(changes=self._changes, version=self._version, address=address)
@@ -166,22 +169,22 @@ class WeightVersions:
 class OpenedWeights(AbstractContextManager[Tensors]):
     """A version in the memory of another process, which stays as it is until the block ends."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: WeightPlace) -> None:
         """
         Raises:
-            WeightsGone: it is not there any more, and a newer one is, or is written.
+            WeightsGone: a newer version is in its memory, or is being written there.
             PeerError: this process cannot map the memory.
         """
         self._file = open_memory(place.machine, place.process, place.number, place.inode)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Whoever writes to it writes to a copy.
+            # ACCESS_COPY: writing to a tensor changes a private copy, not the other process's memory.
             mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
             memory = torch.frombuffer(mapping, dtype=torch.uint8)
         except BlockingIOError:
             self._file.close()
             raise WeightsGone(f"version {place.version} of the weights is being overwritten") from None
-        # Under the lock: before it, the version could change behind the look.
+        # Under the lock: before it, the version could change after it was read.
         if (version := int(_number(memory))) != place.version:
             self.close()
             raise WeightsGone(f"version {version} of the weights is where version {place.version} was")
@@ -194,14 +197,14 @@ class OpenedWeights(AbstractContextManager[Tensors]):
         self.close()
 
     def close(self) -> None:
-        """Let its process write there again."""
-        # Closing the file would not do: the mapping has a descriptor of its own, of the same lock.
+        """Release the lock, so that the other process may overwrite the memory."""
+        # Closing the file alone would not release it: the mapping has a descriptor of the same open file.
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
 
 def bytes_of(kinds: Kinds) -> tuple[bytes, int]:
-    """Return the head of a version that holds such tensors, which says where they are, and its size."""
+    """Return the head of a version of such tensors, which lists their offsets, and the size of the body."""
     lengths = [shape.numel() * dtype.itemsize for shape, dtype in kinds.values()]
     *starts, size = starts_of(lengths)
     entries = [
@@ -213,7 +216,7 @@ def bytes_of(kinds: Kinds) -> tuple[bytes, int]:
 
 
 def write_head(body: torch.Tensor, head: bytes) -> Tensors:
-    """Write `head`, and return the tensors that it names, in the memory that is theirs."""
+    """Write `head`, and return views of `body` for the tensors that it names."""
     _number(body).fill_(len(head))
     # A bytearray, as torch warns of memory that it may not write.
     body[NUMBER_BYTES : NUMBER_BYTES + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
@@ -221,7 +224,7 @@ def write_head(body: torch.Tensor, head: bytes) -> Tensors:
 
 
 def tensors_in(body: torch.Tensor) -> Tensors:
-    """Return the tensors of a version, in its own memory."""
+    """Return the tensors of a version, as views of `body`."""
     head = body[NUMBER_BYTES : NUMBER_BYTES + int(_number(body))].numpy().tobytes()
     data = body[_begin_of_data(head) :]
     tensors = {}
@@ -240,7 +243,7 @@ def _number(memory: torch.Tensor) -> torch.Tensor:
 
 
 def _lock_pages(memory: torch.Tensor, device: torch.device) -> bool:
-    """Have CUDA copy to `memory` without the CPU; False where it cannot, and copies as to any memory."""
+    """Lock the pages of `memory`, so that CUDA copies to it without the CPU; False where CUDA refuses."""
     with torch.cuda.device(device):
         status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, FOR_ALL_DEVICES)
     return int(status) == 0

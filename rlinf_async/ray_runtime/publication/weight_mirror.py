@@ -1,7 +1,8 @@
 """New weights on other machines than the learner's: one rank of a node fetches them, the others map its copy.
 
-They travel in parts: what has changed since the version that the node has, where that is shorter. Parts are
-bytes, whose meaning is not looked at, and each bears a checksum of all of its bytes.
+They travel in parts. A part is the difference from the version that the node has, where that is shorter than
+the bytes themselves. Differences are taken of bytes, whatever they mean; each part bears a checksum of all of
+its bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, Place, WeightsGone, WeightVersions
+from rlinf_async.ray_runtime.publication.weight_file import (
+    OpenedWeights,
+    WeightPlace,
+    WeightsGone,
+    WeightVersions,
+)
 from rlinf_async.wire.connection import Address, Answers, Callers, this_node
 from rlinf_async.wire.listening import Listening
 
@@ -24,25 +30,25 @@ PART_TIMEOUT_S = 60.0
 
 
 class WeightServer:
-    """Sends parts of the weights that this process holds to the machines that ask."""
+    """Sends parts of the weights that this process holds to the mirrors of other nodes."""
 
     def __init__(self) -> None:
         self._answers = Answers(Listening.WEIGHTS, self._part)
         # One thread: `_pair` and `_parts` have no lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
-        self._pair: tuple[Place, Place | None] | None = None
+        self._pair: tuple[WeightPlace, WeightPlace | None] | None = None
         self._parts: dict[int, Part] = {}
-        """Those of `_pair` that are differences, as several machines ask for the same."""
+        """The differences between the versions of `_pair`, by index: several nodes ask for the same ones."""
 
     @cached_property
     def address(self) -> Address:
         return self._answers.listener.address_for_all()
 
-    async def _part(self, place: Place, before: Place | None, index: int) -> Part:
+    async def _part(self, place: WeightPlace, before: WeightPlace | None, index: int) -> Part:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._find, place, before, index)
 
-    def _find(self, place: Place, before: Place | None, index: int) -> Part:
+    def _find(self, place: WeightPlace, before: WeightPlace | None, index: int) -> Part:
         if self._pair != (place, before):
             self._pair, self._parts = (place, before), {}
         part = self._parts.get(index) or packed_part(place, before, index)
@@ -56,33 +62,33 @@ class WeightMirror:
 
     def __init__(self) -> None:
         self._answers = Answers(Listening.MIRRORED_WEIGHTS, self.hold)
-        self._callers = Callers("who holds the weights")
+        self._callers = Callers("the weight server")
         self._lock = asyncio.Lock()
         self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}
-        self._origins: dict[bool, Place] = {}
-        """What is held, as it was asked for; by whether training changes it."""
+        self._origins: dict[bool, WeightPlace] = {}
+        """The place on the other machine of each version that is held; the key is `WeightPlace.changes`."""
 
     @cached_property
     def address(self) -> Address:
-        """For the ranks of this node, which ask it to `hold` what they need."""
+        """The address at which other ranks of this node have the mirror `hold` a version."""
         return self._answers.listener.address(this_node())
 
     async def ask(self, address: Address, *question: object, timeout_s: float | None = None) -> Any:
         """Return the answer of a server or a mirror.
 
         Raises:
-            PeerError: there is none.
+            PeerError: no answer has come.
         """
         try:
             return await self._callers.ask(address, *question, timeout_s=timeout_s)
         except TimeoutError as error:
             raise PeerError(f"weights were not sent for {timeout_s:g} s") from error
 
-    async def hold(self, place: Place) -> Place:
-        """Return where the version at `place` is on this machine, once it is.
+    async def hold(self, place: WeightPlace) -> WeightPlace:
+        """Fetch the version at `place`, unless it is held, and return its place on this machine.
 
         Raises:
-            PeerError: it cannot be fetched.
+            PeerError: the version cannot be fetched.
         """
         # One at a time: ranks that ask for the same version meanwhile find it here.
         async with self._lock:
@@ -95,18 +101,19 @@ class WeightMirror:
             assert copy is not None
             return copy
 
-    async def _fetch(self, place: Place) -> None:
+    async def _fetch(self, place: WeightPlace) -> None:
         if place.changes and False in self._origins and place.version > self._origins[False].version:
-            # All ranks have had those since the first version; for a successor they are fetched again.
+            # All ranks loaded the frozen weights with the first version; for a restarted rank they are
+            # fetched again.
             del self._origins[False]
             self._versions[False].clear()
         versions, before = self._versions[place.changes], self._origins.get(place.changes)
         old, new = versions.newest, versions.begin(place.size).numpy()
-        # A difference is of as many bytes.
+        # A difference needs two versions of the same size.
         if old is None or len(old) != len(new):
             before = None
 
-        async def ask(index: int, before: Place | None) -> Part:
+        async def ask(index: int, before: WeightPlace | None) -> Part:
             part: Part = await self.ask(place.address, place, before, index, timeout_s=PART_TIMEOUT_S)
             return part
 
@@ -124,30 +131,32 @@ class WeightMirror:
                     coming = asyncio.create_task(ask(index + 1, before))
                 if await asyncio.to_thread(write, index, part):
                     continue
-                # Damaged, or the difference from other bytes than these: once more, whole.
+                # Damaged, or a difference from other bytes than those held here: ask for the whole part.
                 if not await asyncio.to_thread(write, index, await ask(index, None)):
                     raise PeerError(f"part {index} of version {place.version} of the weights came damaged")
         finally:
             coming.cancel()
-        # Only when all parts have come: a fetch that fails leaves the version before as it was.
+        # Only when all parts have come: a failed fetch leaves the previous version in place.
         versions.publish(place.version)
         self._origins[place.changes] = place
 
 
 PART_BYTES = 2**24
 WORD_TYPE = np.dtype(np.uint16)
-"""What is compared: numbers of 16 bits. Where 2 % of them change, 8 % of words of 64 bits do."""
+"""Versions are compared in words of 16 bits. Where 2 % of these change, 8 % of words of 64 bits do."""
 NEAR_WORDS = 2**16
-"""Words are numbered among so many, so that their numbers have 16 bits, too."""
+"""The number of words in a block: the position of a word in its block has 16 bits, too."""
 
 
 class Difference(NamedTuple):
     """The words of a part that have changed."""
 
     counts: np.ndarray
-    """How many there are among each `NEAR_WORDS` words."""
+    """The number of changed words in each block of `NEAR_WORDS` words."""
     numbers: np.ndarray
+    """The positions of the changed words in their blocks."""
     words: np.ndarray
+    """Their new values."""
 
     @property
     def nbytes(self) -> int:
@@ -155,32 +164,34 @@ class Difference(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part, for a receiver that has an earlier version or nothing."""
+    """A part of a version, as it is sent."""
 
     checksum: int
+    """CRC-32 of the bytes of the part."""
     content: bytes | Difference
+    """The bytes themselves, or their difference from the version that the receiver has."""
 
 
-def number_of_parts(place: Place) -> int:
+def number_of_parts(place: WeightPlace) -> int:
     """Return how many parts the version at `place` has."""
     return -(-place.size // PART_BYTES)
 
 
 def part_of(body: np.ndarray, index: int) -> np.ndarray:
-    """Return part `index` of the bytes of a version, in their own memory."""
+    """Return a view of part `index` of the bytes of a version."""
     return body[index * PART_BYTES : (index + 1) * PART_BYTES]
 
 
-def packed_part(place: Place, before: Place | None, index: int) -> Part:
-    """Return part `index` of the version at `place`, for who has the one at `before`.
+def packed_part(place: WeightPlace, before: WeightPlace | None, index: int) -> Part:
+    """Return part `index` of the version at `place`, for a receiver of the version at `before`, if any.
 
     Raises:
-        WeightsGone: it is not there any more.
+        WeightsGone: the version has been overwritten or closed.
     """
     try:
         source = OpenedWeights(place)
     except PeerError as error:
-        # Of this very process, which has closed it: there are newer ones.
+        # The memory belongs to this very process, which has closed it: there are newer versions.
         raise WeightsGone(str(error)) from error
     with closing(source):
         new = part_of(source.body.numpy(), index)
@@ -189,7 +200,10 @@ def packed_part(place: Place, before: Place | None, index: int) -> Part:
 
 
 def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bool:
-    """Write a part to `target`; False if it is damaged. `before` is the part that the receiver has."""
+    """Write a part to `target`; return False if the part is damaged.
+
+    `before` holds the bytes of the same part in the version that the receiver has.
+    """
     if isinstance(part.content, bytes):
         if len(part.content) != len(target):
             return False
@@ -203,8 +217,8 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
 
 
 def difference(old: np.ndarray, new: np.ndarray) -> Difference | None:
-    """Return what makes the bytes `new` of as many bytes `old`; None if it is no shorter than `new`."""
-    # The bytes are even in number: a version is made of blocks of `ALIGNMENT_BYTES`.
+    """Return the words of `new` that differ from `old`, of the same size; None if they are no shorter."""
+    # The number of bytes is even: a version is made of blocks of `ALIGNMENT_BYTES`.
     words = new.view(WORD_TYPE)
     positions = np.flatnonzero(old.view(WORD_TYPE) != words)
     near, numbers = np.divmod(positions, NEAR_WORDS)
@@ -218,8 +232,11 @@ def write_changes(target: np.ndarray, by: Difference) -> None:
     target.view(WORD_TYPE)[near + by.numbers] = by.words
 
 
-def _since(before: Place, new: np.ndarray, index: int) -> Difference | None:
-    """Return the difference of a part from that of `before`; None if that is gone, or a difference no use."""
+def _since(before: WeightPlace, new: np.ndarray, index: int) -> Difference | None:
+    """Return the difference of a part from that of `before`.
+
+    None if `before` has been overwritten, has another size, or the difference is no shorter than the part.
+    """
     try:
         earlier = OpenedWeights(before)
     except PeerError:

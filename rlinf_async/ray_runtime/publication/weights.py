@@ -1,8 +1,9 @@
 """New weights from the learner to inference while both work: copied once, in memory that inference maps.
 
 A learner rank copies its weights (`WeightCopy`; a host chooses the tensors) and offers them from a thread
-of its own (`WeightSender`); the coordinator says where the newest version is; an inference rank fetches what
-it lacks (`WeightClient`). The memory is in `weight_file`, the way to other machines in `weight_mirror`.
+of its own (`WeightSender`); the coordinator tells inference ranks the place of the newest version; an
+inference rank opens the memory that it has not loaded yet (`WeightClient`). `weight_file` has the memory,
+`weight_mirror` the way to other machines.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from rlinf_async.observe.spans import SpanLog
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.publication.weight_file import (
     OpenedWeights,
-    Place,
     Tensors,
+    WeightPlace,
     WeightsGone,
     WeightVersions,
     bytes_of,
@@ -38,13 +39,13 @@ Types = Mapping[str, torch.dtype]
 
 @dataclass(frozen=True)
 class WeightSnapshot:
-    """A copy of the weights of a learner, which is not published yet."""
+    """A copy of a learner's weights that is not published yet."""
 
     tensors: Tensors
     finite: Callable[[], bool]
-    """Looks whether all of them are; False if some may not be."""
+    """Returns True if all numbers are finite; False if some may not be."""
     parts: Sequence[WeightVersions]
-    """Where they are, in the order in which who has nothing is to load them."""
+    """The memory of the tensors; a new rank loads it in this order."""
 
 
 class WeightSender:
@@ -60,7 +61,7 @@ class WeightSender:
         self._sending: Future[None] | None = None
 
     def expect(self, types: Types, *, keeps: bool = False) -> None:
-        """Know the receivers: see `WeightCopy`."""
+        """Take the receivers' tensor types, and whether receivers may be started again; see `WeightCopy`."""
         self._copy.types, self._copy.keeps = types, keeps
 
     async def offer(
@@ -71,12 +72,12 @@ class WeightSender:
         *,
         on_copy: Callable[[], object] = lambda: None,
     ) -> float:
-        """Copy the present weights, to be sent as those of `version`; the seconds that it took.
+        """Copy the present weights, have the thread send them as `version`, and return the seconds taken.
 
-        `on_copy` is called before anything is sent.
+        `on_copy` is called after the copy, before anything is sent.
         """
         began = time.monotonic()
-        # First: the memory of a version is written over only when the thread has published the one before.
+        # First: the memory of a version is overwritten only when the thread has published the one before.
         await self.sent()
         with spans.span("copy", version=version):
             # On every rank, even if it does not send: gathering shards is a collective.
@@ -88,7 +89,7 @@ class WeightSender:
         return time.monotonic() - began
 
     async def sent(self) -> None:
-        """Wait until what was taken last is offered."""
+        """Wait until the last copy is offered."""
         if self._sending is not None:
             await asyncio.wrap_future(self._sending)
 
@@ -97,12 +98,12 @@ class WeightSender:
 
 
 def apply(model: torch.nn.Module, tensors: Tensors) -> None:
-    """Write a copy into `model`: in place, types converted; what it does not name stays as it is."""
+    """Write `tensors` into `model` in place, with types converted; tensors not named stay as they are."""
     model.load_state_dict(tensors, strict=False)
 
 
 def types_of(model: torch.nn.Module) -> dict[str, torch.dtype]:
-    """The type of each tensor that `model` can be given."""
+    """The dtype of each tensor in the state dict of `model`."""
     return {n: tensor.dtype for n, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
 
 
@@ -113,10 +114,13 @@ class WeightClient:
         self._coordinator = coordinator
         self._rank, self._generation = rank, generation
         self._mirror = WeightMirror()
-        self._places_loaded: Sequence[Place] = ()
+        self._places_loaded: Sequence[WeightPlace] = ()
 
     async def next(self) -> tuple[int, list[OpenedWeights]] | None:
-        """The newest version, and what this rank lacks of it, to be loaded in order and closed."""
+        """Wait for a newer version; return its number and the memory that this rank has not loaded yet.
+
+        The caller loads the memory in order and closes it. None when no more versions follow.
+        """
         missing_version = -1
         while True:
             offer = await self._coordinator.next_weights.remote(
@@ -131,11 +135,11 @@ class WeightClient:
                     if place not in self._places_loaded:
                         weights.append(await self._open(place, nearby))
             except WeightsGone:
-                # Their locks would have the learner take new memory for its next version.
+                # While their locks are held, the learner has to take new memory for its next version.
                 for one in weights:
                     one.close()
                 if version == missing_version:
-                    raise  # the newest version is never written over
+                    raise  # the newest version is never overwritten
                 missing_version = version
             else:
                 self._places_loaded = places
@@ -144,19 +148,22 @@ class WeightClient:
     async def applied(self, version: int) -> None:
         await self._coordinator.weights_applied.remote(self._rank, version, self._generation)
 
-    async def _open(self, place: Place, nearby: Address) -> OpenedWeights:
-        """Open the memory at `place`, or that of a mirror on this node: of who is `nearby`, or our own."""
-        with _another_way():
+    async def _open(self, place: WeightPlace, nearby: Address) -> OpenedWeights:
+        """Open the memory itself, else the copy of this node's mirror (`nearby`), else mirror it here."""
+        with _suppress_unreachable():
             return OpenedWeights(place)
         if nearby != self._mirror.address:
-            with _another_way():
+            with _suppress_unreachable():
                 return OpenedWeights(await self._mirror.ask(nearby, place))
         return OpenedWeights(await self._mirror.hold(place))
 
 
 @contextmanager
-def _another_way() -> Iterator[None]:
-    """Go on behind the block where memory is on another machine, or hidden, or who has it has died."""
+def _suppress_unreachable() -> Iterator[None]:
+    """Suppress a PeerError, so that the next source is tried; WeightsGone passes.
+
+    Memory is out of reach if it is on another machine, hidden from this process, or its process has died.
+    """
     try:
         yield
     except WeightsGone:
@@ -170,13 +177,13 @@ def _send(
 ) -> None:
     with spans.span("send", version=version):
         if not snapshot.finite():
-            # Here, off the learner's path: a NaN is found before any rank acts by it.
+            # Here, in the sender's thread: a NaN is found before any inference rank loads it.
             check_weights(version, snapshot.tensors)
-        # The whole version first: `place` says where the newest is.
+        # Publish all parts first: `place` gives the newest version.
         for part in snapshot.parts:
             part.publish(version)
         places = [place for part in snapshot.parts if (place := part.place(address)) is not None]
-        # Not ray.get, which in the process of an asynchronous actor warns of blocking its event loop.
+        # Not `ray.get`, which warns in an asynchronous actor that it blocks the event loop.
         coordinator.offer_weights.remote(version, places).future().result()
 
 
@@ -184,18 +191,19 @@ def _send(
 
 
 class WeightCopy:
-    """The weights of one learner rank in memory that others map; a host reads the tensors of its learner.
+    """The weights of one learner rank in memory that other processes map; a host reads its learner's tensors.
 
-    The first copy holds all weights, so that the receivers' frozen ones are the learner's, too; later copies
-    hold the tensors that training changes: trained parameters and buffers. There is memory for two of these,
-    page-locked where there is an accelerator, which are written by turns.
+    The first copy holds all weights, so that frozen weights, too, are the learner's in every inference rank;
+    later copies hold the tensors that training changes: trained parameters and buffers. These have memory for
+    two versions, written by turns, and page-locked where there is an accelerator.
     """
 
     def __init__(self) -> None:
         self.types: Types = {}
-        """The receivers' tensors by name, and their types: no others are sent, and these in no wider type."""
+        """The dtypes of the receivers' tensors by name: no other tensors are sent, and none in a wider
+        dtype."""
         self.keeps = False
-        """True if inference ranks may be started again, and need all weights then, not only the changing."""
+        """True if inference ranks may be started again; a new rank needs the frozen weights, too."""
         self._frozen, self._changing = WeightVersions(changes=False), WeightVersions(changes=True)
         self._complete = False
         self._later: list[str] = []
@@ -204,9 +212,9 @@ class WeightCopy:
         self._unseen: list[torch.Tensor] = []
 
     def take(self) -> WeightSnapshot | None:
-        """Copy the weights; every rank takes part, as shards are gathered. None on those that do not send.
+        """Copy the weights; every learner rank takes part, as shards are gathered. A host gives it.
 
-        A host gives it.
+        None on learner ranks that do not send.
         """
         raise NotImplementedError
 
@@ -228,10 +236,10 @@ class WeightCopy:
         return tensors
 
     def places(self, tensors: Mapping[str, torch.Tensor], types: Types | None = None) -> Tensors:
-        """Memory to `write` the `tensors` to.
+        """Return memory to `write` the `tensors` to, by name.
 
-        A floating-point tensor is held in its type of `types`, unless that is wider than its own; others, and
-        those that `types` does not name, in their own. By default they are the types of the receivers.
+        A floating-point tensor gets its dtype in `types` (default: the receivers' dtypes), unless that is
+        wider than its own. All other tensors keep their own dtype.
         """
         types = self.types if types is None else types
         later = set(self._later)
@@ -253,14 +261,14 @@ class WeightCopy:
         return self._places
 
     def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy `tensor` to its place, and look if it is finite; both may go on after this has returned."""
+        """Copy `tensor` to its place, and check that it is finite; both may end after this has returned."""
         if tensor.device.type == "cpu":
-            # Whether it is finite is looked at later: here the learner waits.
+            # The sender's thread checks this tensor later: here the learner would wait.
             place.copy_(tensor.detach())
             self._unseen.append(place)
             return
-        # On its device first, so that fewer bytes travel; the caller waits for the stream before anything
-        # reads `place`.
+        # Converted on its device first, so that fewer bytes travel. The caller waits for the stream before
+        # anything reads `place`.
         narrow = tensor.detach().to(place.dtype)
         place.copy_(narrow, non_blocking=True)
         # The flag stays on the device: to read it here would wait for the stream.
@@ -268,8 +276,8 @@ class WeightCopy:
         self._finite[device] = finite & self._finite[device] if device in self._finite else finite
 
     def snapshot(self) -> WeightSnapshot | None:
-        """The copy is complete: what is in its places; None if there were none."""
-        # From now on `choose` gives only what training changes.
+        """Return the complete copy; None if it has no tensors."""
+        # From now on `choose` gives only the tensors that training changes.
         self._complete = True
         if not self._places:
             return None
@@ -279,7 +287,7 @@ class WeightCopy:
 
 
 def _may_be_finite(tensor: torch.Tensor) -> torch.Tensor:
-    # A sum is quick, and finite if all numbers are, unless it overflows.
+    # A sum is quick to compute, and finite if all numbers are finite, unless it overflows.
     return torch.isfinite(tensor.sum())
 
 

@@ -16,7 +16,7 @@ import ray
 
 from rlinf_async.ray_runtime.cluster import ray_processes
 from rlinf_async.ray_runtime.cluster.ray_processes import (
-    EVERY_S,
+    CHECK_INTERVAL_S,
     OwnProcesses,
     RayDied,
     RayWatch,
@@ -96,16 +96,16 @@ def test_the_driver_looks_now_and_then(monkeypatch):
     monkeypatch.setattr(ray_processes.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(ray_processes, "dead_process", lambda: looks.append(now[0]))
     watch = RayWatch()
-    assert watch.check() == EVERY_S
-    now[0] += EVERY_S / 2
-    assert watch.check() == EVERY_S / 2
-    now[0] += EVERY_S / 2
+    assert watch.check() == CHECK_INTERVAL_S
+    now[0] += CHECK_INTERVAL_S / 2
+    assert watch.check() == CHECK_INTERVAL_S / 2
+    now[0] += CHECK_INTERVAL_S / 2
     watch.check()
-    assert looks == [100.0, 100.0 + EVERY_S]
+    assert looks == [100.0, 100.0 + CHECK_INTERVAL_S]
     monkeypatch.setattr(
         ray_processes, "dead_process", lambda: ray_processes.DeadProcess("gcs_server", 7, None)
     )
-    now[0] += EVERY_S
+    now[0] += CHECK_INTERVAL_S
     with pytest.raises(RayDied, match=r"gcs_server \(7\) has died"):
         watch.check()
 

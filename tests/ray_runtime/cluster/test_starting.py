@@ -15,7 +15,7 @@ from ray._private.authentication import authentication_token_setup as tokens
 
 from rlinf_async.ray_runtime.cluster import starting
 from rlinf_async.ray_runtime.cluster.starting import (
-    WAITS_S,
+    RETRY_WAITS_S,
     RayNotJoined,
     RayNotStarted,
     children,
@@ -42,7 +42,7 @@ class Start:
 def test_a_start_is_tried_again_with_growing_waits_that_are_said():
     said, waited = [], []
     started = tried_again(Start(LATE, LATE), say=said.append, wait=waited.append)
-    assert (started, waited) == ("a cluster", list(WAITS_S))
+    assert (started, waited) == ("a cluster", list(RETRY_WAITS_S))
     assert waited == sorted(waited)
     assert "timed out during startup" in said[0]
     assert "try 2 of 3" in said[0]
@@ -93,7 +93,7 @@ def init(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(starting, "require_token", lambda environ, **how: start.asked.append(how))
     monkeypatch.setattr(ray, "init", start)
-    monkeypatch.setattr(starting, "WAITS_S", (0.0,))
+    monkeypatch.setattr(starting, "RETRY_WAITS_S", (0.0,))
     monkeypatch.setattr(starting, "TERMINATION", SimpleNamespace(install=lambda: start.calls.append("heeds")))
     return start
 

@@ -37,7 +37,7 @@ def test_patience_lasts_until_the_next_good_moment():
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)  # a scheduler asks every process, and some pass it on
             assert asked.asked
-            assert 0 < asked.check() <= termination.WITHIN_S
+            assert 0 < asked.check() <= termination.END_TIMEOUT_S
             print("saved")
             asked.end()
     """)
@@ -46,7 +46,7 @@ def test_patience_lasts_until_the_next_good_moment():
 
 def test_patience_ends_when_the_time_is_over():
     ended = run("""
-        termination.WITHIN_S = 0.0
+        termination.END_TIMEOUT_S = 0.0
         with asked.patient():
             os.kill(os.getpid(), number)
             print("asked")
@@ -77,7 +77,7 @@ def test_nobody_has_asked():
     ended = run("""
         with asked.patient(), asked.at_once():
             asked.end()
-            assert asked.check() > termination.WITHIN_S
+            assert asked.check() > termination.END_TIMEOUT_S
     """)
     assert (ended.returncode, ended.stderr) == (0, "")
 

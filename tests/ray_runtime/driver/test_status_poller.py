@@ -8,7 +8,7 @@ import ray
 
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver import status_poller
-from rlinf_async.ray_runtime.driver.status_poller import EVERY_S, PATIENCE_S, StatusPoller
+from rlinf_async.ray_runtime.driver.status_poller import ANSWER_TIMEOUT_S, POLL_INTERVAL_S, StatusPoller
 
 
 class World:
@@ -68,13 +68,13 @@ def doing(ended, *spans):
 @pytest.fixture
 def world(monkeypatch, tmp_path):
     world = World(monkeypatch, tmp_path)
-    world.now = EVERY_S
+    world.now = POLL_INTERVAL_S
     return world
 
 
 def test_the_workers_are_asked_every_few_seconds_and_their_answers_written_down(world):
     world.answers = {"a": doing(1), "b": doing(2)}
-    world.pass_time(10 * EVERY_S)
+    world.pass_time(10 * POLL_INTERVAL_S)
     assert world.asked == pytest.approx(2 * 10, abs=4)
     assert (world.status["step"], world.status["total"]) == (3, 9)
     assert world.status["processes"] == world.answers
@@ -83,7 +83,7 @@ def test_the_workers_are_asked_every_few_seconds_and_their_answers_written_down(
 
 def test_a_worker_that_does_not_answer_keeps_nobody_waiting(world):
     world.answers = {"a": doing(1)}
-    world.pass_time(PATIENCE_S + 1)
+    world.pass_time(ANSWER_TIMEOUT_S + 1)
     assert world.status["processes"] == {"a": doing(1), "b": None}
 
 
