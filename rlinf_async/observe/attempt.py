@@ -1,4 +1,4 @@
-"""An attempt of a run: the directory that it claims, and its message to whoever would start it again."""
+"""An attempt of a run: the directory that it claims, and its message to the process that restarts runs."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read
 LOCK_FILE = ".lock"
 
 _HELD: dict[Path, FileLock] = {}
-"""The claims of this process. The system takes them back when the process ends, however it ends."""
+"""The claims of this process. The system releases them when the process ends, however it ends."""
 
 
 class ClaimedError(ValueError):
-    """Another run writes there."""
+    """Another run writes to the directory."""
 
 
 def claim_directory(directory: Path, *, key: str) -> None:
-    """Let no other run write into `directory` while this process lives; claiming again is nothing new.
+    """Let no other run write into `directory` while this process lives; a second claim changes nothing.
 
-    The directory is made. `key` is that of the config which names it.
+    The directory is made if it is missing. `key` is the config key that names it.
 
     Raises:
-        ClaimedError: another process has claimed it, with what to do.
-        ValueError: nothing can be written there.
+        ClaimedError: another process has claimed the directory; the message says what to do.
+        ValueError: the directory cannot be written.
     """
     path = directory.absolute().resolve()
     if path in _HELD:
         return
     file = path / LOCK_FILE
-    # A claim is the process's: another thread may claim again, or be the last to go.
+    # The process holds the claim, not a thread: another thread may claim again.
     lock = FileLock(file, mode=PRIVATE_MODE, thread_local=False)
-    if file.is_symlink():  # some versions of the library empty what it leads to
+    if file.is_symlink():  # some versions of filelock empty the link's target
         raise ValueError(f"{directory}, by {key}, cannot be written: {file} is a symbolic link")
     try:
         make_directory(path)
         lock.acquire(blocking=False)
     except Timeout:
         raise ClaimedError(
-            f"{directory} belongs to a run that still goes on{_of(file)}; wait for its end, or choose "
+            f"{directory} belongs to a run that still goes on{_holder_of(file)}; wait for its end, or choose "
             f"another place by {key}={next_free(directory)}"
         ) from None
     except NotImplementedError:
-        return  # a file system without locks: nobody can tell
+        return  # a file system without locks: claims cannot be checked
     except OSError as error:
         raise ValueError(f"{directory}, by {key}, cannot be written: {error.strerror or error}") from error
-    # Kept, as the library gives up the lock of an object that nobody holds.
+    # Kept, because filelock releases the lock when the object is collected.
     _HELD[path] = lock
     # The number only makes a refusal clearer: the claim holds without it.
     with suppress(OSError), opened(file, os.O_WRONLY | os.O_TRUNC) as descriptor:
@@ -61,15 +61,15 @@ def claim_directory(directory: Path, *, key: str) -> None:
 
 
 def next_free(directory: Path) -> Path:
-    """`directory-2`, or with the first number of which there is none."""
+    """Return `directory-2`, or the same with the first free number."""
     number = 2
     while (candidate := directory.with_name(f"{directory.name}-{number}")).exists():
         number += 1
     return candidate
 
 
-def _of(file: Path) -> str:
-    """The process that holds it, in words, if it has said so."""
+def _holder_of(file: Path) -> str:
+    """Return the number of the process in a lock file, in words; "" if there is none."""
     with suppress(OSError):
         text = read_regular(file, limit=100).decode(errors="replace").strip()
         if text.isdecimal():
@@ -78,33 +78,34 @@ def _of(file: Path) -> str:
 
 
 PLACE_VARIABLE = "RLINF_ASYNC_ATTEMPT"
-"""The environment variable that names the file of the message; without it, no process waits for one."""
+"""The environment variable with the file for the message; unset if no process waits for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A run that has found its place, and has started or is about to."""
+    """A run whose directories are chosen, and that has started or is about to start."""
 
     run_dir: str
     checkpoints: str
-    """The folder that holds its checkpoints."""
+    """The folder of its checkpoints."""
     resume: str
-    """The override with which the same command goes on from the newest of them."""
+    """The override with which the same command resumes from the newest checkpoint."""
     newest: int = 0
-    """The number of the newest that was there before it began; what it writes has higher ones."""
+    """The highest sequence number of checkpoints before this attempt; its own have higher ones."""
 
     last_fault: dict[str, Any] | None = None
-    """The last of the record of faults before it began; what it records stands behind that one."""
+    """The last recorded fault before this attempt; its own faults follow in the record."""
 
     def announce(self) -> None:
-        """Write the message for the process that has started this one, if it waits for one."""
+        """Write the message for the process that has started this one, if that waits for a message."""
         if place := os.environ.get(PLACE_VARIABLE):
             *_, last = [None, *read_failures(Path(self.run_dir))]
             write_whole(Path(place), json.dumps(asdict(replace(self, last_fault=last))).encode())
 
     def faults(self) -> list[dict[str, Any]]:
-        """Return the faults that this attempt has recorded, in order; all of them where older ones were
-        moved away.
+        """Return the faults that this attempt has recorded, in order.
+
+        All recorded faults are its own if `last_fault` is not in the record any more.
         """
         records = read_failures(Path(self.run_dir))
         others = [number for number, fault in enumerate(records, 1) if fault == self.last_fault]
@@ -112,25 +113,25 @@ class Attempt:
 
 
 def read_attempt(place: Path) -> Attempt | None:
-    """Return the message in that file; None if there is none."""
+    """Return the message in file `place`; None if there is no such file."""
     return Attempt(**json.loads(place.read_text())) if place.is_file() else None
 
 
 class NothingLeftError(ValueError):
-    """A run goes on from a checkpoint of its last step, or from one behind it."""
+    """A run is resumed from a checkpoint of its last step, or of a later one."""
 
     def __init__(self, message: str, *, automatic: bool) -> None:
         super().__init__(message)
         self.automatic = automatic
-        """True if the run was to go on from any checkpoint that there is: then it has ended, and
-        nothing is wrong."""
+        """True if the run resumes from any checkpoint there is: then it has just ended, and nothing is
+        wrong."""
 
 
 def check_left(step: int, steps: int, *, key: str, automatic: bool) -> None:
-    """See that a run of `steps` has something to train after `step`; `key` is that of the config.
+    """Check that a run of `steps` steps has steps left after `step`; `key` is the config key of `steps`.
 
     Raises:
-        NothingLeftError: it has not.
+        NothingLeftError: no step is left.
     """
     if 0 < steps <= step:
         raise NothingLeftError(

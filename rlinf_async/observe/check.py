@@ -1,4 +1,4 @@
-"""One finding of the doctor, and the subprocess in which whatever could hang or crash is tried."""
+"""One finding of the doctor, and the subprocess that tries code which could hang or crash."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Check:
     """One finding.
 
     `fail` means that a run cannot work, `warn` that it may not work well, `skip` that there was nothing to
-    look at, or that another check has failed on which this one stands.
+    check, or that this check depends on one that has failed.
     """
 
     name: str
     status: Status
     detail: str
     mend: str = ""
-    """The remedy: a command, or what to change; empty where nothing is wrong."""
+    """The remedy: a command or a change; empty if nothing is wrong."""
 
 
 def skipped(name: str, reason: str) -> Check:
-    """A check that was not made."""
+    """Return the result of a check that was not made."""
     return Check(name, "skip", f"not tried: {reason}")
 
 
 def without(failed: Sequence[Check], *names: str) -> list[Check]:
-    """Checks that were not made, because what they stand on has failed; they would only repeat it."""
+    """Return checks `names`, skipped because they depend on the `failed` ones and would only repeat them."""
     reason = f"it needs {', '.join(check.name for check in failed)}"
     return [skipped(name, reason) for name in names]
 
@@ -51,16 +51,16 @@ def failures(checks: Iterable[Check]) -> list[Check]:
 def probe(
     code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
 ) -> str | None:
-    """Runs `code` in a process of its own; None when it succeeds, else the last line that it wrote."""
+    """Run `code` in a process of its own; return None if it succeeds, else the last line of its errors."""
     return output_of(code, env=env, ground=ground, timeout=timeout)[1]
 
 
 def output_of(
     code: str, *, env: Mapping[str, str] | None = None, ground: Sequence[str] = (), timeout: float = 120
 ) -> tuple[str, str | None]:
-    """Return the output of `code` in a process of its own, and the verdict of `probe` on it.
+    """Run `code` in a process of its own; return its output and the result of `probe`.
 
-    `ground` is code that only imports; within `shared_interpreter` probes share what it has imported.
+    `ground` is code that only imports; within `shared_interpreter` probes share its imports.
     """
     try:
         process = forked(code, env=env or {}, ground=ground, timeout=timeout)
@@ -81,7 +81,7 @@ def _fresh(code: str, env: Mapping[str, str], timeout: float) -> subprocess.Comp
 
 
 def version(package: str) -> str | None:
-    """The installed version of a distribution, without importing it; None when it is absent."""
+    """Return the installed version of a distribution, without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -89,7 +89,7 @@ def version(package: str) -> str | None:
 
 
 def release(text: str) -> tuple[int, ...]:
-    """The numbers of a version: `2.52.0rc1` is (2, 52, 0)."""
+    """Return the numbers of a version: (2, 52, 0) for `2.52.0rc1`."""
     return Version(text).release
 
 

@@ -32,27 +32,27 @@ from rlinf_async.observe.summary import Diagnosis, RunSummary
 BUSY_PARTS = ("env", "inference", "learner")
 TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
 TREND_SIGNS = {1: "+", 0: " ", -1: "-"}
-"""Signs for a terminal or a file that can show nothing but ASCII."""
+"""Signs for a terminal or a file that can show ASCII only."""
 TREND_STYLES = {1: "green", 0: "", -1: "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLine:
-    """A step and what was around it; times in seconds."""
+    """A step with its time of day, and the time spent and left; times in seconds."""
 
     report: StepReport
     time_of_day: str
     trend: Text
-    """A sign of `sign_of`."""
+    """The result of `sign_of`."""
     elapsed: float
     left: float | None
 
 
 @dataclass(frozen=True)
 class StepColumn:
-    """One column: its name, its width with the space before it, and what it says of a step.
+    """One column: its name, its width with the space before it, and the function for its cells.
 
-    Of those that do not fit into the width, the ones with the highest `rank` are left out.
+    If not all columns fit, those with the highest `rank` are left out.
     """
 
     name: str
@@ -60,16 +60,16 @@ class StepColumn:
     rank: int
     cell: Callable[[StepLine], str | Text]
     alone: bool = False
-    """True for columns that are shown without a progress bar, which has the same."""
+    """True for columns that a progress bar replaces."""
 
 
 def sign_of(trend: int, *, ascii_only: bool) -> Text:
-    """The sign of a `Pace.trend`."""
+    """Return the sign for a `Pace.trend`."""
     return Text((TREND_SIGNS if ascii_only else TREND_ARROWS)[trend], style=TREND_STYLES[trend])
 
 
 def _busy(line: StepLine) -> Text:
-    """The mean shares, the largest in bold."""
+    """Return the mean busy shares, the largest in bold."""
     shares = [line.report.busy[name].mean for name in BUSY_PARTS]
     most, text = max(shares), Text()
     for index, share in enumerate(shares):
@@ -108,7 +108,7 @@ ALL_COLUMNS: Sequence[StepColumn] = (
     StepColumn("publication", 13, 10, lambda line: f"{line.report.publication:.1%}"),
     StepColumn("oldest", 8, 11, lambda line: _number(_most(line.report), "{:.0f}")),
 )
-"""All columns, in order; the time left and the time of day come with the bar, or where there is none."""
+"""All columns, in order."""
 
 
 def _most(report: StepReport) -> float | None:
@@ -120,10 +120,12 @@ def _wait(value: float) -> str:
 
 
 class StepTable:
-    """Lines of equal columns, none of them wider than `width`."""
+    """Lines with the same columns, each at most `width` characters wide."""
 
     def __init__(self, *, width: int, total: int, bar: bool) -> None:
-        """`total` steps are to come; with a `bar` next to it, columns that the bar shows are left out."""
+        """`total` is the number of steps of the run; with a `bar`, columns that the bar shows are left
+        out.
+        """
         columns = [column for column in ALL_COLUMNS if not (bar and column.alone)]
         self._widths = {column: column.width for column in columns}
         step = next(column for column in columns if column.name == "step")
@@ -135,7 +137,7 @@ class StepTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of its columns, in order."""
+        """Return the names of the columns, in order."""
         return tuple(column.name for column in self._widths)
 
     def header(self) -> Text:
@@ -155,14 +157,14 @@ def _rank(column: StepColumn) -> int:
 
 
 PLAIN_WIDTH = 120
-"""Columns of a pipe, a log file and a notebook, which have no width of their own."""
+"""Characters in a line of a pipe, a log file or a notebook, which have no width of their own."""
 ROOMY_WIDTH, WIDE_WIDTH = 100, 150
-"""Least columns for the time that has passed, and for a sentence."""
+"""The least width, in characters, for the elapsed time, and for the sentence about the bound."""
 CURVE_CHARACTERS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 class TimeLeft(ProgressColumn):
-    """The time that the remaining steps will take; it counts down while one of them goes on."""
+    """The time that the remaining steps will take; it counts down during a step."""
 
     max_refresh = 0.5
 
@@ -175,10 +177,10 @@ class TimeLeft(ProgressColumn):
 
 
 class RunDisplay:
-    """Prints the progress of a run and sums it up.
+    """Prints the progress of a run and its summary.
 
-    A terminal has a bar below the lines of the steps. Elsewhere, in a pipe, a log file or a notebook, each
-    line says the time of day and the time left.
+    In a terminal a bar is below the lines of the steps. In a pipe, a log file or a notebook each line has the
+    time of day and the time left.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -223,7 +225,7 @@ class RunDisplay:
             )
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
 
@@ -232,7 +234,7 @@ class RunDisplay:
         self._print(text, markup=False)
 
     def summary(self, summary: RunSummary, run_dir: str) -> None:
-        """Print what the run did."""
+        """Print the summary of the run."""
         table = Table(title="Summary", show_header=False, title_justify="left")
         rate = f"{summary.env_steps_per_second:.0f}  ({summary.env_steps} in {summary.seconds:.0f} s)"
         table.add_row("fresh env steps/s", rate)
@@ -252,8 +254,8 @@ class RunDisplay:
         self._print(table)
 
     def _print(self, *renderables: RenderableType, **options: Any) -> None:
-        """Print, and ignore a closed output: environments of this process may have closed it, which ends
-        no run.
+        """Print, and ignore a closed output: environments in this process may have closed it, which must not
+        end a run.
         """
         with suppress(OSError, ValueError):
             self.console.print(*renderables, **options)
@@ -263,7 +265,7 @@ class RunDisplay:
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def _lay_out(self, total: int) -> StepTable:
-        """The table for the width that the terminal has now; where its columns are others, its header."""
+        """Return the table for the terminal's present width; print a header if the columns have changed."""
         table = StepTable(width=self.console.width, total=total, bar=self._has_bar)
         if self._table is None or table.names != self._table.names:
             self._print(table.header(), soft_wrap=True)
@@ -272,7 +274,7 @@ class RunDisplay:
 
 
 def report_command(run_dir: str | Path) -> str:
-    """The command that makes a page of a run, to be pasted."""
+    """Return the shell command that makes the report page of a run."""
     return f"rlinf-async report {shlex.quote(str(run_dir))}"
 
 
@@ -280,12 +282,12 @@ def _console() -> Console:
     console = Console(highlight=False)
     if console.is_terminal:
         return console
-    # A notebook would show every line as an output of its own, and ask for widgets to draw a bar.
+    # rich in a notebook would show every line as an output of its own, and need widgets for a bar.
     return Console(highlight=False, width=PLAIN_WIDTH, force_jupyter=False)
 
 
 def _columns(width: int) -> list[ProgressColumn]:
-    """Bar, count and time left in any width; the curve, the time passed and a sentence as far as they fit."""
+    """Return the bar's columns: bar, count and time left always, the others as far as they fit."""
     columns: list[ProgressColumn] = [
         BarColumn(20 if width < ROOMY_WIDTH else 40),
         MofNCompleteColumn(),
@@ -301,7 +303,7 @@ def _columns(width: int) -> list[ProgressColumn]:
 
 
 def _curve(values: Sequence[float], report: StepReport, *, ascii_only: bool) -> str:
-    """`success ▁▃▆ 61%`, or the return where there is no success; without blocks if they cannot be shown."""
+    """Return `success ▁▃▆ 61%`, or the return if there is no success rate; no blocks in ASCII."""
     if not values:
         return ""
     low, high = (min(values), max(values)) if report.success is None else (0.0, 1.0)

@@ -1,8 +1,9 @@
-"""The end of a run before its last step: who, why and what next, in one sentence and one record.
+"""The end of a run before its last step: the process, the reason and the remedy, in one sentence and one
+record.
 
-Every host trains inside `recorded`. Every exception of a run is judged there once, and recorded in the run
-directory: a line in `failures.jsonl`, the sum in `summary.json`, the frames in `traceback.txt`. The exception
-that goes on to the caller bears a mark of that, so that it is not recorded again.
+Every host trains inside `recorded`. It turns every exception of a run into an `Ending` once, and records it
+in the run directory: a line in `failures.jsonl`, the summary in `summary.json`, the traceback in
+`traceback.txt`. The exception that reaches the caller is marked, so that it is not recorded again.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ FAULT_OF_ENDING: dict[How, FaultKind] = {
 }
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
-"""The names of Python's, numpy's and torch's errors for lack of memory."""
+OUT_OF_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+"""The names of the errors of Python, numpy and torch for lack of memory."""
 LONGEST_REASON = 400
-"""Characters of a reason in a sentence; all of it is in the record."""
+"""Characters of a reason that a sentence shows; the record has all of it."""
 RESERVE_BYTES = 16 << 20
-"""Bytes that a run keeps for the records of its end. Nothing is written to them: they cost address space, and
-give it back where that has a limit."""
+"""Bytes that a run reserves for the records of its end. They are never written to, so they cost only address
+space, which is free again for the records if the address space is limited."""
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 MARK_ATTRIBUTE = "rlinf_async_ending"
-"""The attribute of an exception whose ending is recorded."""
+"""The attribute with the recorded `Ending` of an exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a run has ended, in the parts of a sentence: `who why; what_next`."""
+    """The end of a run, in the parts of a sentence: `who why; what_next`."""
 
     how: How
     who: str
-    """The process: its role, its rank, and where it runs."""
+    """The process: its role, its rank, its number and its node."""
     why: str
     what_next: str
     status: int = 1
@@ -75,7 +76,7 @@ class Ending:
 
 
 class RunFailed(RuntimeError):
-    """A run has ended by a fault that is in its records; the message is one sentence, which names them."""
+    """A run has ended by a recorded fault; the message is one sentence, with the file of the traceback."""
 
     def __init__(self, ending: Ending, *, trace: Path | None) -> None:
         where = f" (the frames are in {trace})" if trace is not None else ""
@@ -84,14 +85,14 @@ class RunFailed(RuntimeError):
 
 
 Judge = Callable[[BaseException], Ending]
-Sum = Callable[[FaultCounts], RunSummary]
-"""Returns the sum of the steps of a run, given the faults that its record has."""
+MakeSummary = Callable[[FaultCounts], RunSummary]
+"""Returns the summary of a run, given the counts of its recorded faults."""
 
 
 def ending_of(error: BaseException, *, again: str = "start the run again") -> Ending:
-    """Return what an exception of this process means for the end of a run.
+    """Return the ending of a run by an exception in this process.
 
-    `again`: the words for starting the run again, where that helps.
+    `again`: the words for starting the run again.
     """
     driver = f"the driver ({os.getpid()})"
     if isinstance(error, KeyboardInterrupt):
@@ -102,7 +103,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
             what_next=f"to go on, {again}",
             status=INTERRUPTED_STATUS,
         )
-    # Before SystemExit, of which it is one.
+    # Before SystemExit, its base class.
     if isinstance(error, Terminated):
         name = signal.Signals(error.number).name
         return Ending(
@@ -122,13 +123,13 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
     if memory := _no_memory(error):
         remedy = f"use fewer environments or smaller batches, and {again}"
         return Ending(how="failed", who=driver, why=memory, what_next=remedy)
-    blames = isinstance(error, FailedForGood | StuckThread)  # says who has raised what
+    blames = isinstance(error, FailedForGood | StuckThread)  # their messages name the part that failed
     message = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
     return Ending(how="failed", who=driver, why=message, what_next=f"mend that, and {again}")
 
 
 def full_disk(error: BaseException | None) -> str | None:
-    """The place that has no room left, by the error or one that it comes from; None if none is to blame."""
+    """Return the error and place of a full disk, from `error` or its causes; None if no disk is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL_DISK_ERRORS:
             place = f" at {error.filename}" if error.filename else ""
@@ -138,19 +139,19 @@ def full_disk(error: BaseException | None) -> str | None:
 
 
 def short(text: str) -> str:
-    """The first line of a text, cut where it is long."""
+    """Return the first line of a text, cut after `LONGEST_REASON` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "an error without words")
     return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON].rstrip()} ..."
 
 
 def recorded_ending(error: BaseException) -> Ending | None:
-    """The ending that is in the records of the run already, if this exception has been put down."""
+    """Return the ending of an exception that has been recorded; None if it has not."""
     ending = getattr(error, MARK_ATTRIBUTE, None)
     return ending if isinstance(ending, Ending) else None
 
 
 def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
-    """An interrupt as an exit, of which Python shows no frames; it is as recorded as that was."""
+    """Return an interrupt as an exit, so that Python shows no traceback; it keeps the mark of `recorded`."""
     termination = Terminated(signal.SIGINT)
     if (ending := recorded_ending(interrupt)) is not None:
         setattr(termination, MARK_ATTRIBUTE, ending)
@@ -158,14 +159,14 @@ def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
 
 
 def no_steps(faults: FaultCounts) -> RunSummary:
-    """The sum of a run of which no step is known."""
+    """Return the summary of a run without a reported step."""
     return Tally().summary(Ledger(), faults)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """In this block no signal ends what has to be done at the end, such as to leave no process behind."""
-    # Python lets no other thread set handlers.
+    """A block that signals do not interrupt, for the last work of a run, such as ending its processes."""
+    # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -174,27 +175,27 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: of a handler that Python has not installed.
+            # None stands for a handler that was not installed from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def recorded(
-    run_dir: Callable[[], Path], *, judge: Judge = ending_of, summary: Sum = no_steps
+    run_dir: Callable[[], Path], *, judge: Judge = ending_of, summary: MakeSummary = no_steps
 ) -> Iterator[None]:
-    """Put down whatever ends the run inside this block; what has been put down further in passes.
+    """A block that records an exception which ends the run; an exception with a record passes unchanged.
 
-    `run_dir`, `judge` and `summary` are asked only when it ends otherwise than well.
+    `run_dir`, `judge` and `summary` are called only if the block ends by an exception.
 
     Raises:
-        RunFailed: it has ended by an error of any kind.
-        KeyboardInterrupt, Terminated: it was asked to.
+        RunFailed: the run has ended by an error of any kind.
+        KeyboardInterrupt, Terminated: the run was asked to end.
     """
     reserve = bytearray(RESERVE_BYTES)
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # every ending has its record
-        del reserve  # the memory that the records below may take
+        del reserve  # frees memory for the records below
         if recorded_ending(error) is not None:
             raise
         with undisturbed():
@@ -207,19 +208,19 @@ def recorded(
         setattr(run_failure, MARK_ATTRIBUTE, ending)
     else:
         return
-    # Outside of the handler: within it Python would keep the error, with all its frames, as the context of
-    # this one.
+    # Outside the handler: inside it Python would keep the error, with all its frames, as the context of this
+    # one.
     raise run_failure from None
 
 
-def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Sum) -> Path | None:
-    """Write an ending into the records of a run; the file with the frames, where there is one.
+def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: MakeSummary) -> Path | None:
+    """Write an ending into the records of a run; return the file with the traceback, if one was written.
 
-    A run that has failed does not fail once more for want of room or of memory.
+    A lack of disk space or memory costs records, but raises no second error.
     """
     trace = _frames_in_words(error) if ending.how == "failed" else None
     if ending.how == "failed":
-        # What the frames of the error hold is most of what a run that has no memory left could get back.
+        # Frees the objects in the frames: most of the memory that a run without memory can get back.
         traceback.clear_frames(error.__traceback__)
     with warning_of(run_dir):
         make_directory(run_dir)
@@ -231,7 +232,7 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
         action="the run ends",
         trace=trace,
     )
-    # After the fault is in the record: the sum counts it, too.
+    # After the fault is recorded, so that the summary counts it, too.
     facts = summary(_counted(run_dir)).as_dict()
     RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
     return None if trace is None else RunDir(run_dir).write_traceback(said_without_secrets(trace))
@@ -240,7 +241,7 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Su
 def _frames_in_words(error: BaseException) -> str:
     try:
         return trace_of(error)
-    except MemoryError:  # it reads the sources of the frames
+    except MemoryError:  # `trace_of` reads the source files of the frames
         return f"{type(error).__name__}: there was no memory left to say its frames"
 
 
@@ -252,11 +253,11 @@ def _counted(run_dir: Path) -> FaultCounts:
 
 
 def _no_memory(error: BaseException) -> str | None:
-    if isinstance(error, FailedForGood) and error.kind in OUT_OF_MEMORY:
+    if isinstance(error, FailedForGood) and error.kind in OUT_OF_MEMORY_ERRORS:
         return f"has no memory left: {short(str(error))}"
     if isinstance(error, MemoryError):
         return "has no memory left"
-    # torch is not imported for this: without it there is no such error.
+    # torch is not imported for this check: without it there is no such error.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return f"has no memory left on its accelerator ({short(str(error))})"

@@ -1,4 +1,4 @@
-"""Statistics of episodes, over all of those that a batch was made of."""
+"""Statistics of the episodes of a batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 MODEL_REWARDS = "reward_model_output"
-"""The statistic of rollouts with an item for every reward of a reward model, and not for every episode."""
+"""This statistic has one item per reward of a reward model, not per episode."""
 
 
 def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """The mean of each statistic over the episodes of all workers, and how many there were.
+    """Return the mean of each statistic over the episodes of all workers, and their number.
 
-    Each of `results` has the episodes of one worker in the first dimension; where there are none at all,
-    nothing is said. These are RLinf's numbers.
+    Each of `results` has the statistics of one worker, with its episodes in the first dimension. Without any
+    episodes the result is empty. The numbers are the same as RLinf's.
     """
     nonempty = [result for result in results if result]
     names = dict.fromkeys(name for result in nonempty for name in result)

@@ -1,4 +1,4 @@
-"""The record of every fault of a run: what failed, what was lost, and what was done about it."""
+"""The record of a run's faults: each with its process, its error, its loss and the reaction of the run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ FaultKind = Literal[
 
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
-"""Characters that are kept: of an error from its beginning, of a trace from its end, where the error is."""
+"""Characters that are kept: the first of an error, the last of a traceback, which ends with the error."""
 WHOLE_RECORD_BYTES = 4 << 20
-"""Bytes of a record from which on a fault has no frames, and the beginning of its error alone."""
+"""When the record has this size, further faults are recorded without traceback and with a short error."""
 SHORT_ERROR = 200
-"""Characters of an error in such a record."""
+"""Characters of such a short error."""
 MAX_LINE_BYTES = 1 << 20
-"""Bytes of a fault that readers take; a run writes some ten thousand at most."""
+"""Bytes of the longest line that readers accept; a run writes about ten thousand at most."""
 MAX_RECORD_BYTES = 64 << 20
-"""Bytes of a record that is full: no fault is added to it, and no reader reads more."""
+"""Bytes of a full record: no fault is added to it, and readers read no further."""
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,22 @@ class FaultCounts:
     """Counts of the faults of a run, and their cost."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    """Faults, by the words of `FaultKind`."""
+    """Faults, by `FaultKind`."""
     restarts: Counter[str] = field(default_factory=Counter)
-    """Faults that were outlived, by the part that was started again: env, env_worker, inference."""
+    """Faults that the run survived, by the part that was restarted: env, env_worker, inference."""
     seconds: float = 0.0
-    """Until work went on, over all that were outlived, each where it has failed; they may overlap."""
+    """The sum of the seconds until each restarted part went on; the times may overlap."""
 
     @classmethod
     def of(cls, faults: Iterable[Mapping[str, Any]]) -> FaultCounts:
-        """Count faults as they were recorded."""
+        """Count recorded faults."""
         kinds: Counter[str] = Counter()
         restarts: Counter[str] = Counter()
         seconds = 0.0
-        # One at a time: a record may be larger than what memory is left at the end of a run.
+        # One at a time: the record may be larger than the memory that is left at the end of a run.
         for fault in faults:
             kinds[str(fault["what"])] += 1
-            # The seconds until work went on are known of faults that were outlived, and of no others.
+            # Only faults that the run survived have `seconds`.
             if finite(fault.get("seconds")):
                 seconds += fault["seconds"]
                 if (part := _restarted_part(fault)) is not None:
@@ -82,7 +82,7 @@ class FaultCounts:
         return cls(kinds, restarts, seconds)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the counts as plain data."""
         return {
             "kinds": dict(self.kinds),
             "restarts": dict(self.restarts),
@@ -90,7 +90,7 @@ class FaultCounts:
         }
 
     def __str__(self) -> str:
-        """In words: `3 faults: env failed 2, silent 1`."""
+        """Return the counts in words: `3 faults: env failed 2, silent 1`."""
         counts = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
         count = self.kinds.total()
         return f"{count} {'fault' if count == 1 else 'faults'}: {counts}"
@@ -108,17 +108,17 @@ def record_failure(
     seconds: float | None = None,
     trace: str | None = None,
 ) -> None:
-    """Append a fault to the record of the run, in one write that processes may share.
+    """Append a fault to the record of the run, in one write, so that processes can share the file.
 
     Args:
-        process: the process that failed, as the run calls it: `env worker 0`.
+        process: the name of the process that failed: `env worker 0`.
         error: the error or the observation, in a sentence.
         action: the reaction of the run: `environments built anew`.
-        lost: the cost, in words: `a rollout for batch 3`.
+        lost: the lost work, in words: `a rollout for batch 3`.
         seconds: the time until work went on.
 
-    A full disk, a full record, a directory that has gone or a lack of memory does not end a run that is about
-    to go on: it is a warning.
+    A full disk, a full record, a missing directory or a lack of memory is only a warning, and does not end
+    the run.
     """
     path = RunDir(run_dir).failures
     try:
@@ -139,17 +139,17 @@ def record_failure(
 
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
-    """The faults of a run in the order in which they were recorded; lines that are cut off are left out."""
+    """Return the faults of a run in the order of the record; damaged lines are left out."""
     return list(_recorded_faults(run_dir))
 
 
 def count_failures(run_dir: Path) -> FaultCounts:
-    """Return the counts of faults of a run, since it began for the first time."""
+    """Count the faults of a run, with those of its earlier attempts."""
     return FaultCounts.of(_recorded_faults(run_dir))
 
 
 def _recorded_faults(run_dir: Path) -> Iterator[dict[str, Any]]:
-    # The last fault of a record that is not yet full goes beyond its bytes.
+    # The last fault that was added may go beyond MAX_RECORD_BYTES.
     lines = lines_in(RunDir(run_dir).failures, limit=2 * MAX_RECORD_BYTES, longest=MAX_LINE_BYTES)
     with suppress(OSError):
         yield from _faults(line.decode(errors="replace") for line in lines)
@@ -163,27 +163,27 @@ def _faults(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 class FailureReader:
-    """Reads the faults that are added to the record from now on; each once, as a run asks at every step."""
+    """Reads the faults that are added to the record from now on, each once."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path, self._began = RunDir(run_dir).failures, time.time()
         self._position, self._file_number = 0, -1
 
     def new(self) -> list[dict[str, Any]]:
-        """The faults since the last call; a line that is still being written is left for the next one."""
+        """Return the faults since the last call; an unfinished line is left for the next call."""
         found: list[dict[str, Any]] = []
         with suppress(OSError), opened_to_read(self._path, limit=2 * MAX_RECORD_BYTES) as (file, size):
             number = os.fstat(file.fileno()).st_ino
-            if number != self._file_number or size < self._position:  # another has taken its place
+            if number != self._file_number or size < self._position:  # a new file
                 self._position, self._file_number = 0, number
-            # In pieces: an earlier attempt may have left much.
+            # In pieces: an earlier attempt may have left a large record.
             while self._position < size:
                 file.seek(self._position)
                 text = file.read(min(size - self._position, MAX_LINE_BYTES))
                 whole, end, unfinished = text.rpartition(b"\n")
                 if not end and len(text) < MAX_LINE_BYTES:
                     break
-                # What is longer than a line may be, and has no end, is left out.
+                # A line longer than MAX_LINE_BYTES is left out.
                 self._position += len(text) - (len(unfinished) if end else 0)
                 found += _faults(whole.decode(errors="replace").splitlines())
         # The record may hold the faults of earlier attempts.
@@ -198,12 +198,12 @@ def _restarted_part(fault: Mapping[str, Any]) -> str | None:
 
 
 def is_env_fault(fault: Mapping[str, Any]) -> bool:
-    """Return True if it was the environments of a shard that failed."""
+    """Return True if the environments of a shard have failed."""
     return fault["what"] in get_args(FailedEnv)
 
 
 def sentence(fault: Mapping[str, Any]) -> str:
-    """A fault in one line: who, what, and what was done about it."""
+    """Return a fault in one line: the process, the error, the reaction and the loss."""
     place = f"{fault.get('process')}" + (f", shard {fault['shard']}" if "shard" in fault else "")
     first_line = str(fault.get("error", "")).partition("\n")[0]
     took = f" after {fault['seconds']:g} s" if isinstance(fault.get("seconds"), int | float) else ""
@@ -212,8 +212,8 @@ def sentence(fault: Mapping[str, Any]) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error as a record calls it: its type and its message, or its type alone."""
-    # Of an error that Ray brings from another process the message is a whole trace; the error is its cause.
+    """Return an error as records show it: its type and its message, or its type alone."""
+    # Ray's error for an error in another process has a whole traceback as message; use its cause instead.
     of_ray = type(error).__module__.partition(".")[0] == "ray"
     if of_ray and isinstance(cause := getattr(error, "cause", None), BaseException):
         return in_words(cause)
@@ -221,5 +221,5 @@ def in_words(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the frames of an error, with those of its causes."""
+    """Return the traceback of an error and its causes."""
     return frames_of(error)

@@ -1,7 +1,7 @@
-"""Files in a place that others may have prepared: read and written without following links or waiting.
+"""Files in an untrusted directory, read and written without following links or waiting.
 
-A run directory may come from somebody else, be damaged, or lie in a folder where others can write. A name in
-it may be a link to another file, a pipe at which a reader waits for ever, or a file that fills all memory.
+A run directory may come from another person, be damaged, or be in a folder that others can write to. A name
+in it may be a link to another file, a pipe that blocks its reader for ever, or a file that fills all memory.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import BinaryIO
 PRIVATE_MODE = 0o600
 """The mode of files that a run writes: no other account reads them unless the owner allows it."""
 COMMON_MODE = 0o666
-"""The mode of files that are for others, too, less what the umask takes."""
+"""The mode of files that other accounts may read, before the umask."""
 PRIVATE_DIRECTORY = 0o700
 COMMON_DIRECTORY = 0o777
 MAX_NAMES = 10_000
-"""In one directory; a run has some dozens."""
+"""The most names that are read of one directory; a run has some dozens."""
 
 
 def read_regular(path: Path, *, limit: int) -> bytes:
-    """The content of a file of at most `limit` bytes.
+    """Return the content of a file of at most `limit` bytes.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it is a link, no file, too large, or cannot be read; `strerror` says so in a few words.
+        FileNotFoundError: there is no such file.
+        OSError: it is a link, not a regular file, too large, or cannot be read; `strerror` gives the reason.
     """
     with opened_to_read(path, limit=limit) as (reader, size):
-        # One byte more than it had: a file that grows is read as far as it went when it was measured. What
-        # `read` is asked for it reserves, however little there is.
+        # A file that grows is read up to its size when it was opened. `read` reserves the memory that it is
+        # asked for, so ask for no more than that.
         return reader.read(min(limit, size) + 1)[:size]
 
 
 def lines_in(path: Path, *, limit: int, longest: int) -> Iterator[bytes]:
-    """The lines of a file of at most `limit` bytes, one at a time, without their ends; a line of more than
-    `longest` bytes is left out. No more than two such lines are in memory.
+    """Yield the lines of a file of at most `limit` bytes, without line ends; lines longer than `longest`
+    bytes are left out. At most two lines of that length are in memory.
 
     Raises:
         OSError: as `read_regular`.
     """
     with opened_to_read(path, limit=limit) as (reader, size):
         cut = False
-        # A file that grows while it is read would have no end.
+        # Up to the first size: a file that grows while it is read would have no end.
         while reader.tell() < size and (line := reader.readline(longest + 1)):
             whole = line.endswith(b"\n") or len(line) <= longest
             if whole and not cut:
@@ -57,7 +57,7 @@ def lines_in(path: Path, *, limit: int, longest: int) -> Iterator[bytes]:
 
 @contextmanager
 def opened_to_read(path: Path, *, limit: int) -> Iterator[tuple[BinaryIO, int]]:
-    """A reader of a file of at most `limit` bytes, and its size in bytes when it was opened.
+    """Open a file of at most `limit` bytes; yield a reader, and the size in bytes at opening.
 
     Raises:
         OSError: as `read_regular`.
@@ -70,7 +70,7 @@ def opened_to_read(path: Path, *, limit: int) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_named(path: Path, *, limit: int) -> bytes:
-    """As `read_regular`, of a file that the user has named, who may have done so by a link.
+    """`read_regular` for a file that the user has named; links are followed.
 
     Raises:
         OSError: as `read_regular`.
@@ -80,10 +80,10 @@ def read_named(path: Path, *, limit: int) -> bytes:
 
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE) -> Iterator[int]:
-    """A file by its descriptor, as `os.open` gives it, if it is one, and no link.
+    """Open a regular file; yield its descriptor.
 
     Raises:
-        OSError: it is a link or no file, or cannot be opened.
+        OSError: it is a link, not a regular file, or cannot be opened.
     """
     file = open_regular(path, flags, mode)
     try:
@@ -93,13 +93,13 @@ def opened(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE) -> It
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE) -> int:
-    """The descriptor of a file that is one, and no link; who calls this closes it.
+    """Open a regular file and return its descriptor; the caller closes it.
 
     Raises:
-        OSError: it is a link or no file, or cannot be opened.
+        OSError: it is a link, not a regular file, or cannot be opened.
     """
     try:
-        # Without O_NONBLOCK a pipe would be waited for before anybody could see that it is one.
+        # Without O_NONBLOCK, opening a pipe would wait before its type could be checked.
         file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
         raise _in_words(error, path) from error
@@ -115,10 +115,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_MODE)
 
 
 def append(path: Path, content: bytes, *, private: bool = True) -> None:
-    """Add to the end of a file, which is made, `private` or with the mode of the umask, if it is not there.
+    """Append to a file. A missing file is made, `private` or with the mode of the umask.
 
     Raises:
-        OSError: it is a link or no file, or the disk is full.
+        OSError: it is a link, not a regular file, or the disk is full.
     """
     mode = PRIVATE_MODE if private else COMMON_MODE
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode) as file:
@@ -128,12 +128,12 @@ def append(path: Path, content: bytes, *, private: bool = True) -> None:
 def write_whole(
     path: Path, content: bytes | memoryview, *, private: bool = True, flush: bool = False
 ) -> None:
-    """Give a file this content in one move: a reader sees a whole file, the old one or the new one.
+    """Replace the content of a file at once: a reader sees the old file or the new one, never a part.
 
-    A file that is not `private` has the mode that the umask gives. With `flush` it is on the disk on return.
+    A file that is not `private` gets the mode of the umask. With `flush` it is on the disk on return.
 
     Raises:
-        OSError: the path is no regular file (a link, say), or it cannot be written; it is then unchanged.
+        OSError: the path is not a regular file (a link, for example), or cannot be written; it is unchanged.
     """
     with suppress(FileNotFoundError):
         mode_of_file = os.lstat(path).st_mode
@@ -141,8 +141,8 @@ def write_whole(
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
         if not stat.S_ISREG(mode_of_file):
             raise OSError(errno.EINVAL, "it is no file", str(path))
-    # In the same folder, as a move to another file system is not one step; cut, as names are at most 255
-    # bytes.
+    # In the same folder, because a rename across file systems is not atomic. The prefix is cut because names
+    # have at most 255 bytes.
     file, half = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".half", dir=path.parent)
     try:
         try:
@@ -155,7 +155,7 @@ def write_whole(
             os.close(file)
         os.replace(half, path)
     except BaseException:
-        # An interrupt, too, leaves no half file behind.
+        # BaseException: an interrupt must leave no half file behind either.
         with suppress(OSError):
             os.unlink(half)
         raise
@@ -164,10 +164,10 @@ def write_whole(
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk.
+    """Flush a file, or the names in a directory, to the disk.
 
     Raises:
-        OSError: it cannot be opened, or the disk does not write.
+        OSError: it cannot be opened, or flushing fails.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -177,8 +177,8 @@ def sync(path: Path) -> None:
 
 
 def make_directory(path: Path, *, private: bool = True) -> None:
-    """Make a directory, `private` or with the mode of the umask, and those above it, with the modes that the
-    umask gives, if they are missing. Their names are on the disk on return.
+    """Make a directory, `private` or with the mode of the umask, and missing parents with the mode of the
+    umask. Their names are on the disk on return.
 
     Raises:
         OSError: it cannot be made, or a link has its name.
@@ -186,18 +186,17 @@ def make_directory(path: Path, *, private: bool = True) -> None:
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(PRIVATE_DIRECTORY if private else COMMON_DIRECTORY, parents=True, exist_ok=True)
     for directory in missing:
-        # What is flushed within a directory is lost with its name.
-        with suppress(PermissionError):  # it may be written, and not read
+        # Flushed files are lost if the name of their directory is not on the disk.
+        with suppress(PermissionError):  # the parent may be writable but not readable
             sync(directory.parent)
 
 
 def names_in(directory: Path, suffix: str) -> list[Path]:
-    """The files in a directory whose names end so, in their order; none where it is none, or is a link.
-
-    Links and what is no file are left out.
+    """Return the regular files in a directory that end in `suffix`, sorted; none if it is no directory, or a
+    link.
 
     Raises:
-        OSError: it cannot be read, or has too many names.
+        OSError: the directory cannot be read, or has more than `MAX_NAMES` names.
     """
     if directory.is_symlink() or not directory.is_dir():
         return []
@@ -214,22 +213,22 @@ def names_in(directory: Path, suffix: str) -> list[Path]:
 def _write(file: int, content: bytes | memoryview) -> None:
     view = memoryview(content)
     while view:
-        # A disk that is nearly full takes a part of it.
+        # A nearly full disk may write only a part.
         view = view[os.write(file, view) :]
 
 
 def _umask() -> int:
-    """The umask of this process, which Linux tells without that it has to be changed."""
+    """Return the umask of this process, from /proc, as `os.umask` can only tell it by changing it."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
-    # Unknown here: the narrowest.
+    # Unknown: assume the strictest.
     return 0o077
 
 
 def _in_words(error: OSError, path: Path) -> OSError:
     if error.errno == errno.ELOOP:
         return OSError(errno.ELOOP, "it is a symbolic link", str(path))
-    if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+    if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
         return OSError(errno.ENXIO, "it is no file", str(path))
     return error

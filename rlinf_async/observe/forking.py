@@ -1,7 +1,7 @@
-"""An interpreter that imports what probes stand on once, and forks a process for each of them.
+"""An interpreter that makes the common imports of probes once, and forks a process for each probe.
 
-Nothing of a probe outlives it: what it imports, sets or breaks is its own process's. It must be forked before
-anything starts threads or a CUDA context, neither of which survives a fork; with threads about, it refuses.
+Imports and side effects of a probe end with its process. The fork must come before threads or a CUDA context
+start, which do not survive a fork; if threads run, the interpreter refuses to fork.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ for line in sys.stdin:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     print(status, file=answers, flush=True)
 """
-"""Reads a probe a line, runs its `ground` here and its code in a fork, and answers with the exit status."""
+"""Reads one probe per line, runs its `ground` here and its code in a fork, and prints the exit status."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Keeps numpy and torch from starting threads as they are imported."""
+"""Keeps numpy and torch from starting threads when they are imported."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Code to be tried, and what it stands on: imports that are safe to share, and may fail."""
+    """Code to try, and its `ground`: imports that probes can share, and that may fail."""
 
     code: str
     env: Mapping[str, str]
@@ -82,7 +82,7 @@ class Probe:
 
 
 class ForkingInterpreter:
-    """Answers probes; starts with the first of them, and again after one that took it along."""
+    """Runs probes; its process starts with the first probe, and again after a probe has ended it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -96,7 +96,7 @@ class ForkingInterpreter:
     def run(
         self, code: str, *, env: Mapping[str, str], ground: Sequence[str], timeout: float
     ) -> subprocess.CompletedProcess[str] | None:
-        """Run `code` in a fork and return its result; None where it needs an interpreter of its own.
+        """Run `code` in a fork and return its result; None if it cannot be forked and needs an interpreter.
 
         Raises:
             subprocess.TimeoutExpired: the fork has not ended within `timeout` s.
@@ -107,7 +107,7 @@ class ForkingInterpreter:
             errors.touch()
             probe = Probe(code, env, ground, str(output), str(errors))
             answer = self._ask(json.dumps(asdict(probe)), timeout)
-            # Negative for a signal; SERVER_CODE's word `threads`, or nothing, says that there was no fork.
+            # A number, negative for a signal. `threads`, or nothing, means that there was no fork.
             if not answer.lstrip("-").isdigit():
                 return None
             return subprocess.CompletedProcess(
@@ -128,7 +128,7 @@ class ForkingInterpreter:
             self._end()
             raise subprocess.TimeoutExpired(process.args, timeout)
         answer = process.stdout.readline().strip()
-        if not answer:  # it has ended: what it imported for the probe has crashed it
+        if not answer:  # the interpreter has ended: an import of the probe's `ground` has crashed it
             self._end()
         return answer
 
@@ -136,7 +136,7 @@ class ForkingInterpreter:
         process, self._process = self._process, None
         if process is None:
             return
-        os.killpg(process.pid, signal.SIGKILL)  # not yet waited for: the group is there
+        os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the group still exists
         process.communicate()
 
 
@@ -149,7 +149,7 @@ def _start_server() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # A group of its own: `_end` ends the fork of a probe that hangs as well.
+        # A process group of its own, so that `_end` also kills the fork of a hung probe.
         start_new_session=True,
     )
 
@@ -159,7 +159,7 @@ _SHARED: ContextVar[ForkingInterpreter | None] = ContextVar("forking interpreter
 
 @contextmanager
 def shared_interpreter() -> Iterator[None]:
-    """Within it, probes that name their ground are forked from one interpreter."""
+    """A block where probes with a `ground` are forked from one interpreter."""
     with ForkingInterpreter() as interpreter:
         token = _SHARED.set(interpreter)
         try:
@@ -171,7 +171,7 @@ def shared_interpreter() -> Iterator[None]:
 def forked(
     code: str, *, env: Mapping[str, str], ground: Sequence[str], timeout: float
 ) -> subprocess.CompletedProcess[Any] | None:
-    """As `ForkingInterpreter.run`, by the shared one; None without one, or without a ground."""
+    """`ForkingInterpreter.run` of the shared interpreter; None without one, or without a ground."""
     interpreter = _SHARED.get()
     if interpreter is None or not ground:
         return None

@@ -1,4 +1,4 @@
-"""Measures of a run by itself: busy shares and spreads, kept out of the payloads."""
+"""The measures that a run takes of itself: busy shares and spreads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class BusyMeter:
-    """The share of time that `width` parallel servers spend working rather than waiting.
+    """The share of time that each of `width` parallel servers spends working rather than waiting.
 
-    Spans may be nested in time across servers, never within one.
+    Busy blocks of different servers may overlap; those of one server may not.
     """
 
     def __init__(self, *, width: int = 1, now: Callable[[], float] = time.monotonic) -> None:
@@ -32,12 +32,14 @@ class BusyMeter:
             self._busy[server] += self._now() - self._open.pop(server)
 
     def pop(self) -> list[float]:
-        """The busy share of each server since the last call, 0 to 1; an open span counts up to now."""
+        """Return the busy share of each server since the last call, 0 to 1; an open block counts up to
+        now.
+        """
         now = self._now()
         busy, elapsed_s = self._busy, now - self._since
         for server, start in self._open.items():
             busy[server] += now - start
-            # The rest of an open span belongs to the next call.
+            # The rest of an open block belongs to the next call.
             self._open[server] = now
         self._busy, self._since = [0.0] * self.width, now
         return [min(1.0, seconds / elapsed_s) if elapsed_s > 0 else 0.0 for seconds in busy]
@@ -45,7 +47,7 @@ class BusyMeter:
 
 @dataclass(frozen=True)
 class Shares:
-    """Busy shares of the processes that do one kind of work, 0 to 1."""
+    """Mean and maximum of the busy shares of one kind of process, 0 to 1."""
 
     mean: float
     most: float
@@ -57,7 +59,7 @@ class Shares:
 
 @dataclass
 class Spread:
-    """Minimum, mean and maximum of a stream of numbers, weighted."""
+    """Minimum, weighted mean and maximum of a stream of numbers."""
 
     count: float = 0.0
     total: float = 0.0
@@ -81,11 +83,11 @@ class Spread:
         return self.total / self.count if self.count else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """`{min, mean, max}`, or nothing when nothing was seen."""
+        """Return `{min, mean, max}`; empty without numbers."""
         return {"min": self.low, "mean": self.mean, "max": self.high} if self.count else {}
 
     def as_metrics(self, name: str) -> dict[str, float]:
-        """`{name/min, name/mean, name/max}`."""
+        """Return `{name/min, name/mean, name/max}`; empty without numbers."""
         return {f"{name}/{key}": value for key, value in self.as_dict().items()}
 
 
@@ -95,7 +97,7 @@ LAG_METRIC = "async/publication/lag_seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """The measures of a step, for the eyes of a user and for `metrics.jsonl`."""
+    """The measures of a step, for the display and for `metrics.jsonl`."""
 
     step: int
     total: int
@@ -110,15 +112,15 @@ class StepReport:
     batch_size: Spread
     batch_wait: Spread
     publication: float = 0.0
-    """The share of the time in which publication kept the learner."""
+    """The share of the time that the learner spent on publication instead of training."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """Restarts in the time of this step, by the part that was started again: env, env_worker, inference."""
+    """Restarts during this step, by the part that was restarted: env, env_worker, inference."""
     skipped: Mapping[str, float] = field(default_factory=dict)
-    """Shares of what the synchronous loop does that were left out: env_steps, decisions, frames."""
+    """Shares of the synchronous loop's work that were left out: env_steps, decisions, frames."""
 
     @property
     def busiest(self) -> dict[str, float]:
-        """The share of the busiest process of each kind, and that of publication."""
+        """The busy share of the busiest process of each kind, and the share of publication."""
         return {name: shares.most for name, shares in self.busy.items()} | {"publication": self.publication}
 
     @property
@@ -126,7 +128,7 @@ class StepReport:
         return self.env_steps / self.seconds if self.seconds > 0 else 0.0
 
     def as_metrics(self) -> dict[str, float]:
-        """Scalars under `async/`."""
+        """Return the measures as scalars named `async/...`."""
         metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
         metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
         metrics |= self.staleness.as_metrics("async/staleness")
@@ -141,5 +143,5 @@ class StepReport:
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """`{prefix/name: value}`, as plain numbers."""
+    """Return `{prefix/name: value}`, as plain numbers."""
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}

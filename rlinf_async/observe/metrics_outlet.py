@@ -1,4 +1,5 @@
-"""The numbers of each step on their way out of a run: its own file, and loggers that it outlives."""
+"""Writes the metrics of each step: to the run's own file, and to loggers, whose failures do not end the
+run."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from rlinf_async.observe.run_dir import RunDir
 
 Logger = TypeVar("Logger")
 LONGEST_REST = 64
-"""Most batches that are left out between two tries; it is one after the first failure, and doubles."""
+"""The most batches that a failed logger is left out for. It starts with one batch, and doubles with every
+failed try."""
 
 
 def no_loggers(batch: int, metrics: Mapping[str, float]) -> None:
-    """Do nothing: the run has `metrics.jsonl` alone."""
+    """Do nothing: the run writes `metrics.jsonl` alone."""
 
 
 class StepOutlet:
@@ -26,11 +28,11 @@ class StepOutlet:
     def __init__(
         self, records: RunDir, *, loggers: Callable[[int, Mapping[str, float]], object] = no_loggers
     ) -> None:
-        """`loggers` is given each batch, from 0, and its metrics; it outlives its own failures."""
+        """`loggers` is called with each batch, from 0, and its metrics; it must not raise errors."""
         self._records, self._loggers = records, loggers
 
     def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
-        """Write a step: `metrics` of training, episodes and evaluation by name, and those of its report."""
+        """Write a step: `metrics` of training, episodes and evaluation, and the metrics of `report`."""
         named = {name: value for each in (*metrics, report.as_metrics()) for name, value in each.items()}
         # Batch `step - 1` has made version `step`.
         self._loggers(report.step - 1, named)
@@ -38,10 +40,10 @@ class StepOutlet:
 
 
 class MetricsOutlet(Generic[Logger]):
-    """Passes metrics on; a logger that fails is reported once, left alone for a while, and then made
+    """Passes metrics to a logger. A failing logger is reported once, left out for some batches, and made
     again.
 
-    The metrics that it misses meanwhile are in `metrics.jsonl` all the same.
+    Metrics that the logger misses are in `metrics.jsonl`.
     """
 
     def __init__(
@@ -53,35 +55,36 @@ class MetricsOutlet(Generic[Logger]):
         drop: Callable[[Logger], object] | None = None,
         say: Callable[[str], None],
     ) -> None:
-        """`make` a logger, `write(logger, batch, metrics, **keywords)` by it, and `close` it at the end.
+        """`make` makes a logger, `write(logger, batch, metrics, **keywords)` writes, `close` closes it at the
+        end.
 
-        `drop` is what is done to one that has failed, and is `close` by default; what it raises says nothing.
+        `drop` (default: `close`) is called with a logger that has failed; its errors are ignored.
         """
         self._make, self._write, self._close, self._drop, self._say = make, write, close, drop or close, say
         self._logger: Logger | None = make()
         self._first_missed: int | None = None
-        """The first batch that was not written since the logger has failed."""
+        """The first batch that the logger has missed since it failed; None if it works."""
         self._rest, self._again_at = 1, 0
 
     def log(self, batch: int, metrics: Mapping[str, Any], **keywords: Any) -> None:
-        """Write metrics of `batch`; whatever a logger raises costs a warning, and not the run."""
+        """Write the metrics of `batch`; an error of the logger is only reported."""
         if self._first_missed is not None and batch < self._again_at:
             return
         try:
             if self._logger is None:
                 self._logger = self._make()
             self._write(self._logger, batch, metrics, **keywords)
-        except Exception as error:  # noqa: BLE001 - a full disk, a server that is away, a mistake of it
+        except Exception as error:  # noqa: BLE001 - a full disk, an unreachable server, a bug in the logger
             self._note_failure(batch, error)
             return
         if self._first_missed is not None:
             self._say(
-                f"metrics loggers write again from batch {batch}; metrics.jsonl has what they have missed"
+                f"metrics loggers write again from batch {batch}; metrics.jsonl has the batches between"
             )
             self._first_missed, self._rest = None, 1
 
     def close(self, **keywords: Any) -> None:
-        """Close the logger; what it has failed to write does not end a run that has trained everything."""
+        """Close the logger; an error is only reported, as everything is trained by then."""
         logger, self._logger = self._logger, None
         if logger is None:
             return
@@ -98,7 +101,7 @@ class MetricsOutlet(Generic[Logger]):
             self._first_missed = batch
             self._say(
                 f"a metrics logger has failed at batch {batch} ({in_words(error)}); the run goes on and "
-                "tries it again, and metrics.jsonl has what it misses"
+                "tries it again, and metrics.jsonl has all metrics"
             )
         else:
             self._rest = min(2 * self._rest, LONGEST_REST)
@@ -110,5 +113,5 @@ class MetricsOutlet(Generic[Logger]):
     def _discard(self, logger: Logger) -> None:
         try:
             self._drop(logger)
-        except Exception:  # noqa: BLE001 - it has said what it had to say
+        except Exception:  # noqa: BLE001 - the logger's failure was reported before
             return

@@ -9,34 +9,35 @@ from itertools import zip_longest
 from rlinf_async.observe.meters import StepReport
 
 WINDOW_STEPS = 20
-"""Steps whose mean duration gives the time that is left."""
+"""The time left is predicted from the mean duration of this many last steps."""
 BASELINE_STEPS = 5
-"""Steps with whose mean throughput a step is compared."""
+"""The throughput of a step is compared with the mean of this many steps before it."""
 STEADY_CHANGE = 0.05
-"""Relative changes of throughput below this show no trend."""
+"""Smaller relative changes of throughput show no trend."""
 CURVE_POINTS = 12
-"""Points of the curve next to the bar: each is the mean of equally many steps."""
+"""The most points of the curve next to the bar; each is the mean of equally many steps."""
 
 
 class Pace:
-    """Predicts the steps to come from those so far; the first, which also fills the pipeline, counts if
-    alone.
+    """Predicts the time of the remaining steps from those so far.
+
+    The first step, which also fills the pipeline, counts only until there is a second one.
     """
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._rates: deque[float] = deque(maxlen=BASELINE_STEPS)
         self._points: list[tuple[float, int]] = []
-        """Points of the curve: a sum, and the number of its values."""
+        """Points of the curve: the sum of the values, and their number."""
         self._steps_a_point = 1
         self._steps = 0
         self.elapsed = 0.0
         """Seconds that the steps have taken."""
         self.trend = 0
-        """1 if throughput rises above that of the steps before, -1 if it falls, 0 if it does neither."""
+        """1 if throughput is above that of the steps before, -1 if it is below, 0 if it is about the same."""
 
     def add(self, report: StepReport) -> None:
-        """Take in a step that has ended."""
+        """Add an ended step."""
         if self._steps == 1:
             self._seconds.clear()
             self._rates.clear()
@@ -50,16 +51,15 @@ class Pace:
             self._keep(value)
 
     def left(self, report: StepReport) -> float | None:
-        """Seconds until the last step will have ended; None if no step says how long they take."""
+        """Return the predicted seconds until the last step ends; None before the first step."""
         return statistics.fmean(self._seconds) * (report.total - report.step) if self._seconds else None
 
     def curve(self) -> list[float]:
-        """Success, or the return of environments that know none, so far: at most `CURVE_POINTS` means in
-        order."""
+        """Return the curve of success, or of the return without success: at most `CURVE_POINTS` means."""
         return [total / count for total, count in self._points]
 
     def _keep(self, value: float) -> None:
-        """Add a value to the last point, or begin another; where there are too many, two become one."""
+        """Add a value to the last point, or begin a new one; join pairs of points if there are too many."""
         if not self._points or self._points[-1][1] == self._steps_a_point:
             self._points.append((0.0, 0))
         total, count = self._points[-1]
@@ -77,7 +77,7 @@ class Pace:
 
 
 def clock(seconds: float | None) -> str:
-    """`0:07`, `12:05`, `1:30:00`, `3 d 4 h`; `-` of None."""
+    """Return a duration as `0:07`, `12:05`, `1:30:00` or `3 d 4 h`; `-` for None."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -88,7 +88,7 @@ def clock(seconds: float | None) -> str:
 
 
 def seconds(number: float) -> str:
-    """`0.8 s`, `63 s`, `12 min`, `2.5 h`."""
+    """Return a duration as `0.8 s`, `63 s`, `12 min` or `2.5 h`."""
     if number < 10:
         return f"{number:.1f} s"
     if number < 600:

@@ -1,8 +1,8 @@
 """JSON and YAML from an untrusted file, as plain data of bounded size and depth.
 
-A few lines of YAML can stand for more than fits in memory, by aliases of aliases; a text of brackets can nest
-deeper than the stack; a number can be one that no sum survives. Data that passes here can be walked by a
-plain recursion, and its numbers can be reckoned with.
+A few lines of YAML can expand to more than fits in memory, by aliases of aliases; brackets can nest deeper
+than the stack; a number can be infinite, or overflow every sum. Data that passes here can be walked by a
+plain recursion, and its numbers can be added.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ MAX_DEPTH = 100
 MAX_JSON_BYTES = 4 << 20
 MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 50_000
-"""Nodes of a document whose aliases are written out; the largest config of a framework has some thousand."""
+"""The most nodes of a document with expanded aliases; the largest config of a framework has some thousand."""
 MAX_NUMBER = 1e15
-"""A larger number is no measurement: it comes from a damaged file, or from a sum that has overflowed."""
+"""A larger number is no measurement: it comes from a damaged file, or from an overflow."""
 
 FAST_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml reads some ten times faster; not every build of PyYAML has it. It ends the process where values
-nest too deeply, and its errors say less than those of Python's loader."""
+"""libyaml's loader, which is about ten times faster; not every build of PyYAML has it. It crashes the process
+if values nest too deeply, and its errors have less detail than those of Python's loader."""
 
 
 class DamagedError(ValueError):
-    """This is not what a run writes; the message says so in a few words, after the name of a file."""
+    """Content that no run has written; the message, in a few words, follows the name of a file."""
 
 
 def read_json(text: str) -> Any:
-    """The content of a text of JSON; a number that can be no measurement is None.
+    """Return the content of a JSON text; numbers that are not `finite` become None.
 
     Raises:
-        DamagedError: it is none, or nests too deeply.
+        DamagedError: it is not JSON, or nests too deeply.
     """
     try:
         content = json.loads(text)
@@ -47,21 +47,21 @@ def read_json(text: str) -> Any:
 
 
 def read_json_file(path: Path, *, limit: int = MAX_JSON_BYTES) -> Any:
-    """The content of a file of JSON of at most `limit` bytes, which is no link.
+    """Return the content of a JSON file of at most `limit` bytes.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: as of `files.read_regular`.
-        DamagedError: as of `read_json`.
+        FileNotFoundError: there is no such file.
+        OSError: as in `files.read_regular`.
+        DamagedError: as in `read_json`.
     """
     return read_json(read_regular(path, limit=limit).decode(errors="replace"))
 
 
 def read_yaml(text: str) -> Any:
-    """The content of a text of YAML, with texts for the names of what it holds.
+    """Return the content of a YAML text, with strings for all keys.
 
     Raises:
-        DamagedError: it is none, or nests too deeply, or is too large when its aliases are written out.
+        DamagedError: it is not YAML, nests too deeply, or is too large with its aliases expanded.
     """
     try:
         _check_events(text)
@@ -80,12 +80,12 @@ def read_yaml(text: str) -> Any:
     except SelfContainedError as error:
         raise DamagedError(str(error)) from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError, AttributeError):
-        # PyYAML raises the latter ones of values such as the date 2001-99-99, and of keys that are none.
+        # PyYAML raises the other ones for values such as the date 2001-99-99, and for unhashable keys.
         raise DamagedError("is cut off or damaged") from None
 
 
 def records_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The mappings among lines of JSON; damaged lines and other values are left out."""
+    """Yield the mappings among lines of JSON; damaged lines and other values are left out."""
     for line in lines:
         try:
             record = read_json(line)
@@ -96,7 +96,7 @@ def records_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def finite(value: Any) -> TypeGuard[float]:
-    """Return True if this is a number that can be a measurement."""
+    """Return True for a number that can be a measurement: finite, and smaller than `MAX_NUMBER`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER
 
 
@@ -111,7 +111,7 @@ def _measurable(tree: Any, depth: int = 0) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Without recursion, and before anything is built."""
+    """Check depth and number of values without recursion, before any value is built."""
     for count, depth in enumerate(yaml_depths(text)):
         if depth > MAX_DEPTH:
             raise DamagedError("nests too deeply")
@@ -120,7 +120,7 @@ def _check_events(text: str) -> None:
 
 
 def yaml_depths(text: str) -> Iterator[int]:
-    """How deep the values of a text of YAML nest, from event to event; nothing is built of it."""
+    """Yield the nesting depth of a YAML text at each of its events; no values are built."""
     depth = 0
     for event in yaml.parse(text, Loader=FAST_YAML_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -128,7 +128,7 @@ def yaml_depths(text: str) -> Iterator[int]:
 
 
 class SelfContainedError(ValueError):
-    """An alias stands inside of what it stands for, which begins with `node`."""
+    """The value of `node` contains an alias of itself."""
 
     def __init__(self, node: yaml.Node) -> None:
         super().__init__("holds something that contains itself")
@@ -136,11 +136,12 @@ class SelfContainedError(ValueError):
 
 
 def has_more_nodes(root: yaml.Node, most: int) -> bool:
-    """True if a document with its aliases written out has more nodes than `most`: those of an alias count
-    each time, and are visited once.
+    """Return True if a document has more nodes than `most` with its aliases expanded.
+
+    Nodes behind an alias count each time, but are visited once.
 
     Raises:
-        SelfContainedError: there is no end to them.
+        SelfContainedError: a value contains itself.
     """
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
@@ -150,7 +151,7 @@ def has_more_nodes(root: yaml.Node, most: int) -> bool:
             raise SelfContainedError(node)
         if id(node) not in sizes:
             open_nodes.add(id(node))
-            # Aliases of aliases double the number with every line: from `most` on it does not matter.
+            # Aliases of aliases double the number with every line: cap it above `most`.
             sizes[id(node)] = min(1 + sum(size(each) for each in inner_nodes(node)), most + 1)
             open_nodes.remove(id(node))
         return sizes[id(node)]
@@ -159,7 +160,7 @@ def has_more_nodes(root: yaml.Node, most: int) -> bool:
 
 
 def inner_nodes(node: yaml.Node) -> list[yaml.Node]:
-    """The names and values of a mapping, or the items of a sequence."""
+    """Return the keys and values of a mapping, or the items of a sequence."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -176,7 +177,7 @@ def _with_text_names(tree: Any, depth: int = 0) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Python does not write out whole numbers of more than some thousand digits."""
+    """Return `str(value)`; Python refuses it for integers of more than some thousand digits."""
     try:
         return str(value)
     except ValueError:

@@ -1,7 +1,8 @@
-"""What processes of a run hold: memory, descriptors, threads, shared memory, disk; and what of it runs out.
+"""The resources of a run's processes: memory, descriptors, threads, shared memory, disk; and which will run
+out.
 
-A sample costs some reads of `/proc`. A process counts with the children that it has started, such as
-simulators of its own; its descriptors and threads are its own, as their limits are.
+A sample costs some reads of `/proc`. The memory of a process includes its children, such as simulators. Its
+descriptors and threads do not, as their limits are per process.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from rlinf_async.observe.pace import seconds
 SHARED_MEMORY = Path("/dev/shm")
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
 CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")
-LOOK_EVERY_S = 1.0
+SAMPLE_INTERVAL_S = 1.0
 RUN = "the run"
-"""The name of what holds things that no one process has: files in shared memory, and its directory."""
+"""The holder of resources that belong to no single process: shared memory, and the run directory."""
 MAX_ENTRIES = 20_000
-"""Files of a run directory that are looked at for its size; of more, the rest is not counted."""
-UNITS = {"memory": "bytes", "address space": "bytes", "shared memory": "bytes", "disk": "bytes"}
-"""What is counted in bytes; all else is a number of things."""
+"""The most files of a run directory that are counted for its size."""
+BYTE_RESOURCES = frozenset({"memory", "address space", "shared memory", "disk"})
+"""Resources that are counted in bytes; others are numbers of things."""
 
 Holding = dict[str, dict[str, float]]
 """By resource: `value` and `limit`, as plain data."""
 
 
 def held_by_this_process(*, children: bool = True) -> Holding:
-    """What this process, perhaps with its `children`, holds of `memory`, of `descriptors`, of `threads` and,
-    where that has a limit, of `address space`."""
+    """Return the `memory`, `descriptors`, `threads` and, if limited, `address space` of this process.
+
+    The memory includes that of its `children`.
+    """
     own = psutil.Process()
     memory = sum(_private_bytes(each) for each in (own, *(_children(own) if children else ())))
     holding = {
@@ -50,7 +53,7 @@ def held_by_this_process(*, children: bool = True) -> Holding:
 
 
 def held_by_machine(run_dir: Path) -> Holding:
-    """What files hold of this machine's `shared memory`, and a run directory of the `disk` that it is on."""
+    """Return the used `shared memory` of this machine, and the size of a run directory on its `disk`."""
     holding = {}
     with suppress(OSError):
         shared = psutil.disk_usage(str(SHARED_MEMORY))
@@ -62,7 +65,7 @@ def held_by_machine(run_dir: Path) -> Holding:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes on the disk of all files in a directory, at any depth; links are not followed."""
+    """Return the bytes on the disk of all files in a directory, at any depth; links are not followed."""
     total, entries, folders = 0, 0, [str(directory)]
     while folders and entries < MAX_ENTRIES:
         with suppress(OSError), os.scandir(folders.pop()) as found:
@@ -76,16 +79,16 @@ def size_of(directory: Path) -> int:
 
 
 def memory_left() -> int:
-    """Bytes that this machine, or the container that this process is in, can still give."""
+    """Return the free memory, in bytes, of this machine, or of the container of this process."""
     left = psutil.virtual_memory().available
-    with suppress(OSError, ValueError):  # a container without a limit says `max`
+    with suppress(OSError, ValueError):  # without a limit the file has `max`
         most, used = (int(file.read_text()) for file in CGROUP_MEMORY)
         left = min(left, max(0, most - used))
     return int(left)
 
 
 def as_plain(holding: Mapping[str, Held]) -> Holding:
-    """The same as plain data; what has no limit has none here."""
+    """Return a holding as plain data; an infinite `limit` is left out."""
     return {
         what: {"value": held.value, **({"limit": held.limit} if held.limit < float("inf") else {})}
         for what, held in holding.items()
@@ -93,7 +96,7 @@ def as_plain(holding: Mapping[str, Held]) -> Holding:
 
 
 def as_held(holding: Any) -> dict[str, Held]:
-    """Plain data as it was; what is damaged is left out."""
+    """Return the holding of plain data; damaged entries are left out."""
     found = {}
     for what, held in holding.items() if isinstance(holding, Mapping) else ():
         if isinstance(held, Mapping) and isinstance(value := held.get("value"), int | float):
@@ -105,9 +108,9 @@ def as_held(holding: Any) -> dict[str, Held]:
 
 
 def sentence_of(foretold: Foretold) -> str:
-    """An end that is coming, in a sentence: what grows, how fast, and when it is reached."""
+    """Return a forecast in a sentence: the resource, its growth, and the time until its limit is reached."""
     what, held = foretold.what, foretold.held
-    say = _bytes if what in UNITS else _count
+    say = _bytes if what in BYTE_RESOURCES else _count
     return (
         f"what it holds of {what} grows by {say(foretold.per_second * 60)} a minute: it holds "
         f"{say(held.value)} of at most {say(held.limit)}, which it reaches in {seconds(foretold.seconds)}"
@@ -115,9 +118,9 @@ def sentence_of(foretold: Foretold) -> str:
 
 
 def in_words(holding: Any) -> str:
-    """What a process holds, in a line: `1.2 GB memory, 34 descriptors, 12 threads`."""
+    """Return a holding in a line: `1.2 GB memory, 34 descriptors, 12 threads`."""
     return ", ".join(
-        f"{(_bytes if what in UNITS else _count)(held.value)} {what}"
+        f"{(_bytes if what in BYTE_RESOURCES else _count)(held.value)} {what}"
         for what, held in as_held(holding).items()
     )
 
@@ -142,7 +145,7 @@ def _children(process: psutil.Process) -> Iterable[psutil.Process]:
 def _private_bytes(process: psutil.Process) -> int:
     with suppress(psutil.Error):
         memory = process.memory_info()
-        # What is shared is counted as shared memory, and not once more with everybody who maps it.
+        # Shared memory is counted once, for the machine, and not again for every process that maps it.
         return max(0, memory.rss - memory.shared)
     return 0
 
@@ -161,9 +164,9 @@ def _most_threads() -> float:
 
 
 class ResourceLog:
-    """What the processes of a run hold, and the sentences on what of it will run out.
+    """Follows the resources of a run's processes, and forecasts which will run out.
 
-    An end that is foretold is a line of the record of faults, and is said.
+    A forecast is recorded as a fault, and printed.
     """
 
     def __init__(self, run_dir: Path, *, say: Callable[[str], None]) -> None:
@@ -175,11 +178,12 @@ class ResourceLog:
     def look(
         self, now: float, processes: Mapping[str, Holding] | Callable[[], Mapping[str, Holding]]
     ) -> dict[str, Any]:
-        """Take what each process holds, by name, at `now` in seconds; `holds` and `foretold` for the status.
+        """Take a sample of `processes` by name, at `now` in seconds; return `holds` and `foretold` for the
+        status.
 
-        A look that follows another within `LOOK_EVERY_S` returns the same, and asks nobody.
+        A call within `SAMPLE_INTERVAL_S` of the last one returns the same, and does not call `processes`.
         """
-        if now - self._last_look < LOOK_EVERY_S:
+        if now - self._last_look < SAMPLE_INTERVAL_S:
             return self._status
         self._last_look = now
         asked = processes() if callable(processes) else processes

@@ -1,4 +1,4 @@
-"""The directory of a run: its files by name, written and read in one place."""
+"""The run directory: the one place that names, writes and reads its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlinf_async.observe.plain_data import (
 from rlinf_async.observe.secrets import yaml_without_secrets
 
 EARLIER_FOLDER = "earlier"
-"""The folder for files that earlier runs have left in the directory of a run."""
+"""The folder, within a run directory, for the files of earlier runs."""
 MAX_METRICS_BYTES = 512 << 20
 FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "run.json": shapes.facts,
@@ -38,9 +38,9 @@ FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 class RunDir:
     """The records of one run.
 
-    Reading never fails, as a run may still be going on, or have crashed, or be another's: what is not there
-    is empty, and so is what cannot be read or is of another shape than a run gives it, which `problems` names
-    in sentences. What a run writes is private, and nothing is written or read through links.
+    Reading never fails, as a run may still go on, have crashed, or belong to another person. A missing file
+    reads as empty, and so does a file that cannot be read or has the wrong shape, with a sentence in
+    `problems`. Files are written for the own account only, and never written or read through links.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -56,12 +56,12 @@ class RunDir:
         self.stacks = path / "stacks"
         self.failures = path / "failures.jsonl"
         self.traceback = path / "traceback.txt"
-        """The frames of the error by which the run has failed."""
+        """The traceback of the error that has ended the run."""
         self.problems: list[str] = []
 
     @property
     def known_by(self) -> list[str]:
-        """The names by any of which a run directory is known."""
+        """The names of files and folders that identify a run directory; any of them is enough."""
         files = (
             self.config,
             self.facts,
@@ -76,14 +76,14 @@ class RunDir:
     def set_aside(
         self, *, goes_on: bool = False, weights: Path | None = None, say: Callable[[str], None]
     ) -> None:
-        """Move what an earlier run has left here to `earlier/N`, a run directory like this one, and say so.
+        """Move the files of an earlier run to `earlier/N`, a run directory like this one, and `say` so.
 
-        Nothing is moved where no earlier run has trained anything. A run that `goes_on` where that one has
-        ended adds to its metrics, its faults and its `weights`, which a host keeps in a folder of checkpoints
-        or a file in this directory; otherwise they go, too.
+        Nothing is moved if no earlier run has trained anything. A run that `goes_on` from the earlier one
+        adds to its metrics, its faults and its `weights`, the host's file or folder of checkpoints in this
+        directory; otherwise these are moved, too.
 
         Raises:
-            ValueError: the `weights` are somewhere else, perhaps by a link; nothing is moved.
+            ValueError: the `weights` are outside this directory, perhaps by a link; nothing is moved.
         """
         own_place = self.path.resolve()
         for path in (weights, self.path / EARLIER_FOLDER / "1"):
@@ -100,37 +100,37 @@ class RunDir:
         if not goes_on:
             paths_to_move += [self.metrics, self.failures, self.tensorboard]
             paths_to_move += [weights] if weights is not None else []
-        # A copy: the run that goes on adds to the file itself.
+        # A copy: the resumed run adds to the file itself.
         elif self.metrics.is_file():
             shutil.copy2(self.metrics, place, follow_symlinks=False)
         for path in paths_to_move:
-            # lexists: a link that leads nowhere moves, too, as nothing is written through it.
+            # lexists: a dangling link is moved, too, as nothing may be written through it.
             if os.path.lexists(path):
                 target = place / path.parent.resolve().relative_to(own_place) / path.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
-        say(f"what an earlier run has left in {self.path} is in {place} now")
+        say(f"the files of an earlier run in {self.path} are in {place} now")
 
     def check_inside(self, path: Path) -> None:
-        """See whether `path` is a place in this directory, so that this run may change what is there.
+        """Check that `path` is in this directory, so that this run may change it.
 
         Raises:
-            ValueError: it is not, perhaps by a link.
+            ValueError: `path` leads out of this directory, perhaps by a link.
         """
         place = path.resolve()
         if not place.is_relative_to(self.path.resolve()):
             raise ValueError(
-                f"{path} leads out of the run directory {self.path} ({place}): what is there is another's, "
-                "and is not touched; choose a place inside of it, without .. and links"
+                f"{path} leads out of the run directory {self.path} ({place}), where this run changes "
+                "nothing; choose a place inside the run directory, without .. and links"
             )
 
     def begin(
         self, facts: Mapping[str, Any], *, title: str, versions: Mapping[str, str], fresh: bool = True
     ) -> None:
-        """Write the facts that a reader needs besides the config, the time, and the cores of this machine.
+        """Write run.json: the facts that readers need besides the config, the time, and this machine's cores.
 
-        The records of an earlier run go: its clock, its processes and its end are another's. Its faults stay
-        if this run goes on where the earlier one has ended, and is not a `fresh` one.
+        The records of an earlier run are removed, as their clock and processes are not this run's. Its faults
+        are kept unless this run is `fresh`, which means that it does not resume the earlier one.
         """
         for directory in (self.trace, self.stacks):
             shutil.rmtree(directory, ignore_errors=True)
@@ -143,7 +143,7 @@ class RunDir:
         write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_config(self, text: str) -> None:
-        """Write a config, as YAML, with `hidden` in the place of secrets."""
+        """Write the config, as YAML, with `hidden` in place of secrets."""
         write_whole(self.config, yaml_without_secrets(text).encode())
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -153,20 +153,19 @@ class RunDir:
             append(self.metrics, (json.dumps(line) + "\n").encode())
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Write the status in one move: a reader sees a whole file."""
+        """Write the status at once, so that a reader always sees a whole file."""
         with warning_of(self.status):
             write_whole(self.status, json.dumps(status).encode())
 
     def write_step(self, step: int, total: int, **facts: Any) -> None:
-        """The status of a run of which this process alone speaks, whenever a step has ended, with `facts`
-        beside."""
+        """Write the status of a run without worker processes, after each step, with further `facts`."""
         now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
         self.write_status({**now, "step": step, "total": total, "processes": {}, **facts})
 
     def write_summary(self, summary: Mapping[str, Any], *, ended: str = "finished", ending: str = "") -> None:
-        """In one move; a run that has trained everything does not fail for want of room for it.
+        """Write the summary at once; a full disk is only a warning, as the run has ended.
 
-        Of a run that has `ended` otherwise than by its last step, `ending` says why in a sentence.
+        `ended`: how the run has ended. `ending`: the reason in a sentence, unless it has finished.
         """
         how = {"ended": ended, **({"ending": ending} if ending else {})}
         content = {**summary, **how}
@@ -174,14 +173,14 @@ class RunDir:
             write_whole(self.summary, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_traceback(self, text: str) -> Path | None:
-        """Write the frames of the error by which a run has failed; where they are, if there was room."""
+        """Write the traceback of a failed run; return its file, or None if it could not be written."""
         with warning_of(self.traceback):
             write_whole(self.traceback, text.encode(errors="replace"))
             return self.traceback.absolute()
         return None
 
     def read(self, file: Path) -> dict[str, Any]:
-        """The content of a file of JSON or YAML."""
+        """Return the content of a JSON or YAML file; empty if it is missing or damaged."""
         is_yaml = file.suffix == ".yaml"
         text = self._text(file, MAX_YAML_BYTES if is_yaml else MAX_JSON_BYTES)
         try:
@@ -190,12 +189,12 @@ class RunDir:
             self.problems.append(f"{file.name} {error}, and is left out.")
             return {}
         if not isinstance(content, dict):
-            self.problems.append(f"{file.name} does not hold what a run writes there, and is left out.")
+            self.problems.append(f"{file.name} has content that no run has written, and is left out.")
             return {}
         return FILE_SHAPES[file.name](content) if content and file.name in FILE_SHAPES else content
 
     def read_metrics(self) -> list[dict[str, float]]:
-        """The finite numbers of every step, in order; steps that were taken again are as they were last."""
+        """Return the finite numbers of every step, in order; for a repeated step, those of the last time."""
         steps: list[dict[str, float]] = []
         bad = 0
         for line in self._text(self.metrics, MAX_METRICS_BYTES).splitlines():
@@ -204,7 +203,7 @@ class RunDir:
                 bad += 1
                 continue
             while steps and steps[-1]["step"] >= numbers["step"]:
-                steps.pop()  # the run was started again, perhaps from a checkpoint
+                steps.pop()  # the run was restarted, perhaps from a checkpoint
             steps.append(numbers)
         if bad:
             lines, are = ("1 line", "is") if bad == 1 else (f"{bad} lines", "are")
@@ -223,16 +222,16 @@ class RunDir:
 
 @contextmanager
 def warning_of(path: Path) -> Iterator[None]:
-    """A full disk, or a lack of memory, is no reason to end a run that only wanted to say how it goes."""
+    """A block where a full disk or a lack of memory is a warning: a missing record must not end a run."""
     try:
         yield
     except (OSError, MemoryError) as error:
-        # 3: beyond this generator and contextlib stands whoever writes.
+        # 3: the caller's line, beyond this generator and contextlib.
         warnings.warn(f"{path} cannot be written: {reason_of(error)}", stacklevel=3)
 
 
 def reason_of(error: OSError | MemoryError) -> str:
-    """Why a file cannot be written, in a few words."""
+    """Return why a file cannot be written, in a few words."""
     return "no memory is left" if isinstance(error, MemoryError) else str(error.strerror or error)
 
 
@@ -242,7 +241,7 @@ def _cores() -> int | None:
 
 
 def _numbers(line: str) -> dict[str, float] | None:
-    """The finite numbers of a line of metrics; None if it is none."""
+    """Return the finite numbers of a line of metrics; None if the line is damaged."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

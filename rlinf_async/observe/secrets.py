@@ -1,9 +1,9 @@
-"""Secrets, taken out of what a run writes down of itself: its config, and the errors that it meets.
+"""Takes secrets out of a run's records: out of its config, and out of errors.
 
-A run directory is read by colleagues, copied and attached to bug reports. What it holds must stay useful, so
-that here, unlike in a report (`lab/report/redact.py`), everything stays but what is a secret by the name of
-its key or by its form. Of the environment only what is allowed stays: the values of variables with known
-names, and those that are no more than a number, a word or a path.
+A run directory is read by colleagues, copied and attached to bug reports, and must stay useful for them. So,
+unlike in a report (`lab/report/redact.py`), only values that are secrets by the name of their key or by their
+form are hidden. Values of environment variables are hidden unless the variable has a known name, or its value
+is only a number, a word or a path.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import yaml
 
 HIDDEN_MARK = "hidden"
 MIN_SECRET_LENGTH = 6
-"""Least characters of a variable's value that is looked for in texts; a shorter one could be a word."""
+"""Shorter values of environment variables are not searched for in texts: they could be words."""
 
 _TOKENIZER_TOKENS = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
-"""Kinds of tokens of a tokenizer, which are no secrets."""
+"""Prefixes of a tokenizer's tokens, such as `pad_token`, which are no secrets."""
 _UNMISTAKABLE = r"password|passwd|passphrase|passcode|secret|credential|authorization|signature"
-"""Words that tell a secret wherever they stand in a name, also within others: `pgpassword`."""
+"""Words that mark a name as a secret's wherever they occur in it, also within a word: `pgpassword`."""
 _KEY_EXPRESSION = (
     rf"(?:[\w-]*(?:{_UNMISTAKABLE})s?\d*"
     r"|(?:[\w-]*[_-])?(?:cookies?|bearer|auth|sas|sig|jwt|otp|sess(?:ion)?(?:[_-]?id)?"
@@ -32,7 +32,7 @@ _KEY_EXPRESSION = (
     rf"|{''.join(f'(?<!{word}[_-])' for word in _TOKENIZER_TOKENS)}token)"
     r"|[\w-]+[_-]pwd|(?:db|pg|sql|mysql|ftp|smtp|ssh|user|root|admin)(?:pass|pwd|pw)|(?:[\w-]*[_-])?pw)"
 )
-"""A pattern for names of secrets. `PWD` alone is the shell's directory."""
+"""The pattern of secrets' names. `PWD` alone is the shell's directory, and does not match."""
 KEY_PATTERN = re.compile(_KEY_EXPRESSION, re.IGNORECASE)
 _OF_DATA = (
     r"answer|arm|audio|camera|choice|dataset|fn|messages|model|response|solution|source|thinking|tools"
@@ -41,7 +41,7 @@ _OF_DATA = (
 _ANY_KEY = re.compile(
     rf"(?!(?:.*[_-])?(?:{_OF_DATA})[_-]key$)[\w-]+[_-]key|pwd|.*webhook.*|dsn.*", re.IGNORECASE
 )
-"""Names of settings that could be a secret's: a key of something else than of data, among others."""
+"""Further names of settings that may be secrets, for example a key that is not a key of data."""
 _VARIABLE_PATTERN = re.compile(
     r".*(?:PASS|PWD|KEY|SECRET|TOKEN|CRED|AUTH|DSN|WEBHOOK|COOKIE|SIGNATURE).*", re.IGNORECASE
 )
@@ -51,38 +51,38 @@ _ALLOWED_PATTERN = re.compile(
     r"|(?:CUDA|NVIDIA_VISIBLE|NCCL|OMP|MKL|OPENBLAS|RAY|HYDRA|MUJOCO|PYOPENGL|PYTHON|PYTEST|TORCH|XLA|LC|XDG|CONDA|SLURM"
     r"|RLINF|VERL|TRANSFORMERS|LD|HF_HOME|HF_HUB)(?:_\w*|PATH|\w*)"
 )
-"""Variables of the environment whose values may be shown, unless their names sound like a secret's."""
+"""Environment variables whose values may be shown, unless their names match a secret's."""
 _HARMLESS_PATTERN = re.compile(
     r"[\d.,:-]+|[A-Za-z][a-z]*(?:[_-][a-z]+)*|[A-Z_]+|(?:~|\.{0,2})/[^@:\s]*(?::/[^@:\s]*)*"
 )
-"""A number, a word or a path: of an unknown variable, these may be shown."""
+"""A number, a word or a path: values of unknown variables that may be shown."""
 _CAMEL_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _WORDS_BEHIND_PASSWORD = (
     "is|was|for|of|must|has|have|had|not|no|file|from|and|or|in|with|to|by|at|on|as|the|a|an|that|which|will|may|can|cannot|expired"
     "|required|missing|wrong|incorrect|invalid|empty|authentication|authenticator|prompt|hash|field|changed|does|failed|needed"
 )
-"""Words that follow `password` in a sentence, where another one would be the password itself."""
+"""Words that may follow `password` in a sentence; any other word there counts as the password."""
 _HARMLESS_QUERY = re.compile(r"[a-z]{1,12}|\d{1,6}|true|false", re.IGNORECASE)
 
 LEAST_CHANGES = 4
-"""Between letters and digits in a random text; a name of many words has fewer."""
+"""The least changes between letters and digits in a random text; a name of many words has fewer."""
 
 
 def _unless_a_name(found: re.Match[str]) -> str:
-    """What was found, or the mark in its place if its last part is random."""
+    """Return the matched text, or the mark if its last part is random."""
     digits = [each.isdigit() for each in found[1]]
     return HIDDEN_MARK if sum(one != other for one, other in pairwise(digits)) >= LEAST_CHANGES else found[0]
 
 
 def _unless_harmless(found: re.Match[str]) -> str:
-    """A pair of a query, with the mark in the place of its value unless that is a short word or a number."""
+    """Return a pair of a query, its value replaced by the mark unless it is a short word or a number."""
     name, value = found[1].removesuffix("="), found[2]
     return found[0] if _HARMLESS_QUERY.fullmatch(value) and not is_secret(name) else f"{name}={HIDDEN_MARK}"
 
 
 SECRET_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    # Of a query or a fragment only what is a short word or a number stays, whatever its name.
+    # In a query or a fragment only short words and numbers stay, whatever their names.
     (
         re.compile(r"(?<=[?&#])([\w.~%-]+=)(?!hidden\b)([^&#\s\"'<>)\]}]+)"),
         _unless_harmless,
@@ -97,7 +97,7 @@ SECRET_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         rf"\1{HIDDEN_MARK}",
     ),
     (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN_MARK}"),
-    # What is no English word: base64 has a capital, a digit or a sign within.
+    # Not for English words: base64 has a capital, a digit or a sign inside.
     (
         re.compile(r"\b((?i:basic|digest|negotiate)\s+)(?=[\w+/=-]+[A-Z\d+/=])[\w.~+/=-]{8,}"),
         rf"\1{HIDDEN_MARK}",
@@ -110,7 +110,7 @@ SECRET_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         ),
         rf"\1{HIDDEN_MARK}",
     ),
-    # A connection string has several pairs, which one mark stands for.
+    # A connection string has several pairs; one mark replaces them all.
     (
         re.compile(
             r"\b(conn(?:ection)?[_-]?str(?:ing)?[\"']?\s*[:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*'|\S+)",
@@ -127,14 +127,15 @@ SECRET_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         rf"\1\2{HIDDEN_MARK}",
     ),
     (re.compile(rf"(--?{_KEY_EXPRESSION}\s+)(?!-)\S+", re.IGNORECASE), rf"\1{HIDDEN_MARK}"),
-    # What GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS give out, and JSON web tokens.
+    # Tokens of GitHub, GitLab, Hugging Face, OpenAI and Slack.
     (re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|xox[abps])[_-][\w-]{16,}"), HIDDEN_MARK),
-    # NVIDIA, Google, npm, Replicate, SendGrid, PyPI.
+    # Tokens of NVIDIA, Google, npm, Replicate, SendGrid and PyPI.
     (re.compile(r"\b(?:nvapi-|AIza|npm_|r8_|SG\.|pypi-|ya29\.)[\w.-]{16,}"), HIDDEN_MARK),
-    # Any other that says who has given it out, and then is random: `dop_v1_...`.
+    # Tokens of others, with the issuer's prefix and a random text: `dop_v1_...`.
     (re.compile(r"\b[A-Za-z]{2,12}(?:[_-][A-Za-z0-9]{1,10}){0,3}[_-]([A-Za-z0-9]{24,})\b"), _unless_a_name),
-    # A hash, which tells a version, has small letters alone.
+    # Not for hashes, which name versions and have small letters only.
     (re.compile(r"(?<![\w/.+-])(?=[a-z0-9+]*[A-Z])([A-Za-z0-9+]{24,}={0,2})(?![\w/.])"), _unless_a_name),
+    # Keys of AWS, then JSON web tokens.
     (re.compile(r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b"), HIDDEN_MARK),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN_MARK),
     (
@@ -155,7 +156,7 @@ def is_secret(key: str) -> bool:
 
 
 def without_secrets(tree: object) -> Any:
-    """The same plain data with `hidden` in the place of secrets; numbers, flags and nothing stay."""
+    """Return plain data with `hidden` in place of secrets; only strings and values of secret keys change."""
     if isinstance(tree, Mapping):
         return {
             key: _hidden(value) if is_secret(str(key)) else without_secrets(value)
@@ -167,7 +168,7 @@ def without_secrets(tree: object) -> Any:
 
 
 def said_without_secrets(text: str) -> str:
-    """The same text, such as an error's, with `hidden` in the place of secrets."""
+    """Return a text, such as an error message, with `hidden` in place of secrets."""
     for value in _of_environment():
         text = text.replace(value, HIDDEN_MARK)
     for form, instead in SECRET_FORMS:
@@ -176,14 +177,14 @@ def said_without_secrets(text: str) -> str:
 
 
 def yaml_without_secrets(text: str) -> str:
-    """The same document of YAML; to the letter where nothing has to be hidden."""
+    """Return a YAML document with `hidden` in place of secrets; unchanged if it has none."""
     tree = yaml.safe_load(text)
     tree_shown = without_secrets(tree)
     return text if tree_shown == tree else yaml.safe_dump(tree_shown, sort_keys=False, allow_unicode=True)
 
 
 def _hidden(tree: object) -> Any:
-    """`tree` under a secret key: its shape stays, so that its readers find what they expect."""
+    """Return the value of a secret key with all its values hidden; its structure stays for readers."""
     if isinstance(tree, Mapping):
         return {key: _hidden(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -192,7 +193,7 @@ def _hidden(tree: object) -> Any:
 
 
 def _of_environment() -> list[str]:
-    """The longest first: one may be a part of another."""
+    """Return the values of environment variables to hide, the longest first: one may be a part of another."""
     values = {
         value
         for name, value in os.environ.items()
@@ -202,7 +203,7 @@ def _of_environment() -> list[str]:
 
 
 def _may_be_shown(name: str, value: str) -> bool:
-    """Return True if the value of a variable of the environment may be shown."""
+    """Return True if the value of an environment variable may be shown."""
     if name in _SHELL_DIRECTORIES:
         return True
     if is_secret(name) or _VARIABLE_PATTERN.fullmatch(name):

@@ -1,7 +1,7 @@
-"""The shapes of a run's records: a reader gets these, or nothing.
+"""The shapes of a run's records: readers get records of these shapes only.
 
-Each function takes plain data and gives data that a run could have written: a fact that is missing and may
-be is left out or empty, and so is a fact of another type. None stands for a line without meaning.
+Each function takes plain data and returns data that a run could have written. Facts of a wrong type are left
+out or made empty; None stands for a line without meaning.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from rlinf_async.observe.plain_data import finite
 
 Record = dict[str, Any]
-OF_PIECE = 6
-"""Numbers that a span has of each piece of a batch."""
+NUMBERS_PER_PIECE = 6
+"""The length of the list of numbers that a span has for each piece of a batch."""
 
 
 def status(content: Record) -> Record:
@@ -56,7 +56,7 @@ def facts(content: Record) -> Record:
 
 
 def span(record: Record) -> Record | None:
-    """A line of a trace: what has begun and ended, and what is known of it."""
+    """Return a line of a trace: a span and its facts; None if it has no kind or no times."""
     if not (
         isinstance(record.get("kind"), str) and finite(record.get("began")) and finite(record.get("ended"))
     ):
@@ -72,7 +72,7 @@ def span(record: Record) -> Record | None:
 
 
 def fault(record: Record) -> Record:
-    """A line of the record of faults, whose kind and time are known."""
+    """Return a line of the record of faults; the caller has checked its kind and time."""
     facts = _keep_valid(
         record, {"seconds": finite, **dict.fromkeys(("error", "action", "lost", "trace"), _is_text)}
     )
@@ -80,12 +80,12 @@ def fault(record: Record) -> Record:
 
 
 def _keep_valid(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:
-    """Without what a check does not pass; what has none stays."""
+    """Return `content` without facts that fail their check; facts without a check stay."""
     return {name: fact for name, fact in content.items() if name not in checks or checks[name](fact)}
 
 
 def _process(content: Any) -> Record | None:
-    """Return the facts of a process about itself; None for one that has not answered."""
+    """Return the facts that a process reports; None for one that has not answered."""
     if not isinstance(content, dict):
         return None
     spans = content.get("open") if isinstance(content.get("open"), list) else []
@@ -127,4 +127,6 @@ def _are_whole(value: Any) -> bool:
 
 
 def _are_pieces(value: Any) -> bool:
-    return isinstance(value, list) and all(_are_whole(each) and len(each) == OF_PIECE for each in value)
+    return isinstance(value, list) and all(
+        _are_whole(each) and len(each) == NUMBERS_PER_PIECE for each in value
+    )

@@ -1,6 +1,6 @@
-"""A record of what was done when, written by each process for itself, and the words for it.
+"""Spans: the record of a process's activities and their times, written by each process for itself.
 
-`Process` names the processes of a run, and `SPAN_KINDS` is the one table of what they do.
+`Process` names the processes of a run; `SPAN_KINDS` is the one table of their activities.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rlinf_async.observe.files import make_directory, names_in, open_regular, re
 from rlinf_async.observe.plain_data import finite, records_of
 
 FIELD_OF_START = 19
-"""In `/proc/N/stat`, behind the name: ticks of the clock since the machine has started."""
+"""The index of the start time in `/proc/N/stat`, after the name; in clock ticks since boot."""
 
 
 class Process(StrEnum):
-    """The kinds of processes, in the order in which data passes them."""
+    """The kinds of processes, in the order of the way of data."""
 
     DRIVER = "driver"
     ENV = "env worker"
@@ -36,35 +36,35 @@ class Process(StrEnum):
     LEARNER = "learner rank"
 
     def numbered(self, rank: int) -> str:
-        """`env worker 0`."""
+        """Return the name with its rank: `env worker 0`."""
         return f"{self} {rank}"
 
 
 def kind_and_rank(name: str) -> tuple[str, int | None]:
-    """`("env worker", 0)` of `env worker 0`; the driver has no rank."""
+    """Return `("env worker", 0)` for `env worker 0`; the rank of the driver is None."""
     kind, _, rank = name.rpartition(" ")
     return (kind, int(rank)) if kind and rank.isdecimal() else (name, None)
 
 
 def identity(pid: int) -> dict[str, Any] | None:
-    """`started` and `command` of a process of this machine, as plain data; None if there is none.
+    """Return `started` and `command` of a process of this machine, as plain data; None if it does not exist.
 
-    Numbers are given again, and a file can name any: a run records of each of its processes when it has
-    started and what it runs. A process may give itself another title, so that the command is the program
-    that runs.
+    Process numbers are reused, and a damaged file may name any of them. So a run records start time and
+    program of each of its processes. `command` is the executable, as a process may change its own title.
     """
     with suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text()
-        # The name stands in brackets, and may hold some.
+        # The name is in brackets, and may contain brackets.
         started = int(stat.rpartition(")")[2].split()[FIELD_OF_START])
         return {"started": started, "command": os.readlink(f"/proc/{pid}/exe")}
     return None
 
 
 class Role(Enum):
-    """The role of a process in the time of a span, in order of weight.
+    """The role that the time of a span has, in order of priority.
 
-    Where spans overlap, the seconds belong to the weightier role: a fetch during training is no wait.
+    Where spans overlap, the time counts for the role with the higher priority: a fetch during training is no
+    wait.
     """
 
     WORK = auto()
@@ -79,10 +79,11 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of span, and the way it is shown.
+    """One kind of span, and its presentation.
 
-    `parts` are the parts of a run that record it. A kind without a role consists of others, or overlaps with
-    them. `track` is its row in a trace, where it has no shard whose row it belongs to.
+    `words` describe the activity. `parts` are the parts of a run that record it. A kind without a role
+    contains others, or overlaps with them. `track` is its row in a trace, if it does not belong to the row of
+    a shard.
     """
 
     name: str
@@ -121,11 +122,11 @@ SPAN_KINDS = {
         Kind("save", "saving a checkpoint", DRIVER, Role.SAVING, "steps"),
     )
 }
-"""All kinds by name. Those of one part and one role are counted together, under the words of the first."""
+"""All kinds by name. Kinds of the same part and role are counted together, under the words of the first."""
 
 
 def kind_words(kind: str) -> str:
-    """Return the words for a span of this kind; its name where the table does not have it."""
+    """Return the words for a kind of span; its name if `SPAN_KINDS` does not have it."""
     return SPAN_KINDS[kind].words if kind in SPAN_KINDS else kind
 
 
@@ -134,15 +135,17 @@ Span = dict[str, Any]
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""The bytes of one file. When it is full a second one is begun, and the one before that is removed."""
+"""The bytes of one file. A full file is renamed to `.before.jsonl`, replacing an earlier one, and a new
+one begun."""
 
 
 class SpanLog:
-    """Knows what this process does, and appends a JSON line to a file of its own for every span that ended.
+    """Keeps the open spans of this process, and appends a JSON line to its file for every ended span.
 
-    `directory` None writes nothing. What has ended is not kept in memory: a line is one write at the end
-    of the file, which threads share and a dying process cannot tear. Times are of the monotonic clock,
-    which all processes of a machine share; the first line says how far it is from that of the run.
+    With `directory` None no file is written. Ended spans are not kept in memory. A line is appended in one
+    write, so that threads can share the file, and a dying process leaves no half line. Times are of the
+    monotonic clock, which all processes of a machine share; the first line has its offset from the clock of
+    the run.
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class SpanLog:
         limit: int = MAX_FILE_BYTES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`offset` is what has to be added to this clock to get that of the run."""
+        """`offset`, in seconds, is added to this process's clock to get the clock of the run."""
         self.now = now
         self.ended = 0
         self._open_spans: dict[int, tuple[str, float, dict[str, Any]]] = {}
@@ -165,7 +168,7 @@ class SpanLog:
             return
         make_directory(Path(directory))
         name = process.replace(" ", "-") or "process"
-        # With its number: a process that takes the place of another begins a file of its own.
+        # With the process number: a restarted process begins a file of its own.
         self._path = Path(directory) / f"{name}-{os.getpid()}.jsonl"
         self._header = _line({"process": process or name, "pid": os.getpid(), "offset": offset})
         self._open(self._path)
@@ -173,18 +176,17 @@ class SpanLog:
     def open_spans(self) -> list[dict[str, Any]]:
         """Return the open spans, the oldest first: `kind`, `seconds` since it began, and facts."""
         now = self.now()
-        # A copy, as other threads begin and end spans while this one sorts; `dict.copy` is one step of the
-        # interpreter.
+        # A copy, as other threads begin and end spans meanwhile; `dict.copy` is atomic in the interpreter.
         spans = sorted(self._open_spans.copy().values(), key=lambda span: span[1])
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
 
     def span(self, kind: str, **facts: object) -> AbstractContextManager[Span]:
-        """Record the time inside the block; the block may add facts to what it is given."""
+        """A block whose time is recorded; it gets the span, and may add facts to it."""
         return _Block(self, kind, facts)
 
     def _enter(self, kind: str, facts: Span) -> float:
         began = self.now()
-        # The block holds `facts` until it leaves, so that its `id` is not given again.
+        # The block holds `facts` until it leaves, so that its `id` is not reused.
         self._open_spans[id(facts)] = (kind, began, facts)
         return began
 
@@ -202,18 +204,18 @@ class SpanLog:
             with self._lock:
                 self._append(self._path, line)
         except OSError as error:
-            # A full disk is no reason to end a run that only wanted to say where its time goes.
+            # A full disk must not end a run because of its trace.
             self._path = None
             warnings.warn(f"no more spans are recorded in this process: {error.strerror}", stacklevel=2)
 
     def _append(self, path: Path, line: bytes) -> None:
         if self._size + len(line) > self._limit:
-            # Under the lock: another thread would write to a descriptor that is closed, or another file's by
-            # then.
+            # The caller holds the lock: else another thread could write to the closed descriptor, which may
+            # be another file's by then.
             os.close(self._file)
             path.replace(path.with_suffix(".before.jsonl"))
             self._open(path)
-        # One write per line, in append mode: a reader never sees half of one, unless the disk is full.
+        # One write per line, in append mode: a reader sees no half line, unless the disk is full.
         self._size += os.write(self._file, line)
 
     def _open(self, path: Path) -> None:
@@ -222,11 +224,11 @@ class SpanLog:
 
 
 UNRECORDED = SpanLog(None)
-"""For loops whose time is not recorded."""
+"""A log without a file, for loops whose spans are not recorded."""
 
 
 class _Block(AbstractContextManager[Span]):
-    """The time of one span; an exception that ends it is named, and goes on."""
+    """The block of one span; an exception that ends it is noted in the span, and passes."""
 
     def __init__(self, log: SpanLog, kind: str, facts: Span) -> None:
         self._log = log
@@ -244,9 +246,9 @@ class _Block(AbstractContextManager[Span]):
 
 
 def read_spans(directory: Path) -> list[Span]:
-    """The spans of all processes on the clock of the run, in order of their ends; each names its `process`.
+    """Return the spans of all processes, by the clock of the run, sorted by end; each has its `process`.
 
-    Lines that were cut off, or that somebody else has written, are left out.
+    Damaged lines are left out.
     """
     spans: list[Span] = []
     for path in names_in(directory, ".jsonl"):
@@ -262,7 +264,7 @@ def read_spans(directory: Path) -> list[Span]:
 
 
 def read_processes(directory: Path) -> dict[str, int]:
-    """The processes that have left spans, by name, with the numbers that their machines knew them by."""
+    """Return the process numbers of all processes with spans, by name."""
     pids = {}
     for path in names_in(directory, ".jsonl"):
         header = next(_records(path), {})
@@ -284,11 +286,11 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:
-    """Return the seconds by which another clock is ahead of ours, from calls that asked it for its time.
+    """Return the seconds by which another clock is ahead of this process's clock.
 
     Args:
-        round_trips: `(sent, remote, received)` per call, in seconds. The shortest counts: its error is at
-            most half of its duration.
+        round_trips: `(sent, remote, received)` per call that asked for the other clock's time, in seconds.
+            The shortest call counts: its error is at most half of its duration.
     """
     sent_at, remote, received_at = min(round_trips, key=lambda round_trip: round_trip[2] - round_trip[0])
     return remote - (sent_at + received_at) / 2

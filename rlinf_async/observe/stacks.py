@@ -1,12 +1,13 @@
 """The stacks of a running process, for a reader on the same machine.
 
-A thread of the process itself answers, under the interpreter's lock. A signal handler could answer without it
-(`faulthandler` does), but it would walk frames that other threads are changing meanwhile: on Python 3.11 that
-ended busy processes by SIGSEGV after some hundred questions, and a look at a run must not end it. The price:
-code that holds the lock for ever is silent here, and only a debugger from outside (`py-spy dump`) sees it.
+A thread of the process itself answers, and holds the interpreter's lock meanwhile. A signal handler could
+answer without the lock (`faulthandler` does), but it would walk frames that other threads are changing: on
+Python 3.11 this ended busy processes by SIGSEGV after some hundred requests, and looking at a run must not
+end it. The price: a process whose code never releases the lock does not answer here; only a debugger from
+outside (`py-spy dump`) can show its stacks.
 
-A process asks and answers through two files in the run directory, so that their modes say who may ask:
-`NAME-PID.ask`, a named pipe, and `NAME-PID.txt`, to which an answer is appended.
+Requests and answers go through two files in the run directory, whose modes decide who may ask:
+`NAME-PID.ask`, a named pipe, and `NAME-PID.txt`, to which answers are appended.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from pathlib import Path
 from rlinf_async.observe.files import append, make_directory, opened
 from rlinf_async.observe.run_dir import RunDir
 
-MOST_BYTES = 16 << 20
-"""Bytes of an answer that are shown at most."""
-ANSWER_S = 3.0
-"""Seconds to wait for stacks: a process writes them at once, if it can."""
+MAX_ANSWER_BYTES = 16 << 20
+"""The most bytes of an answer that are shown."""
+ANSWER_TIMEOUT_S = 3.0
+"""Seconds to wait for an answer; a process that can answer does so at once."""
 
 
 def answer_for_stacks(run_dir: Path, process: str) -> None:
-    """Until this process ends, let `stacks_of` ask it for the stacks of its threads under the name `process`.
+    """Answer requests of `stacks_of` until this process ends, under the name `process`.
 
-    A file system without named pipes leaves the process without this; everything else goes on.
+    On a file system without named pipes this does nothing.
     """
     directory = RunDir(run_dir).stacks
     make_directory(directory)
@@ -41,14 +42,14 @@ def answer_for_stacks(run_dir: Path, process: str) -> None:
     with contextlib.suppress(OSError):
         request.unlink(missing_ok=True)
         os.mkfifo(request, 0o600)
-        # For reading *and* writing: opening waits for nobody, and reading never meets an end.
+        # For reading *and* writing: opening does not wait for a writer, and reading never meets the end.
         pipe = os.open(request, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        # A daemon: it waits for ever, and may not keep the process from ending.
+        # A daemon, as it waits for ever and must not keep the process from ending.
         threading.Thread(target=_answer, args=(pipe, request.with_suffix(".txt")), daemon=True).start()
 
 
 def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
-    """The name of every process of the run on this machine, and the stacks of its threads right now."""
+    """Yield the name of every process of the run on this machine, and the present stacks of its threads."""
     directory = RunDir(run_dir).stacks
     if directory.is_symlink():
         return
@@ -57,15 +58,15 @@ def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
         before = _size(answer)
         if not _ask(request):
             continue
-        # The name as `answer_for_stacks` makes it, backwards.
+        # Turn the file name of `answer_for_stacks` back into the process name.
         yield request.stem.rpartition("-")[0].replace("-", " "), _new_text(answer, before)
 
 
 def _ask(request: Path) -> bool:
-    """Write a question into a pipe of the own account; return True if a process may read it.
+    """Write a request into a pipe of the own account; return True if a process can read it.
 
-    No process reads where the asked one has ended, or lives on another machine. A link, or a file that is no
-    pipe, is not written into: the owner of the directory may have meant another file by it.
+    If the process has ended, or runs on another machine, the pipe has no reader. A link, or a file that is
+    not a pipe, is not written to: the owner of the directory may have planted it to harm another file.
     """
     try:
         pipe = os.open(request, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -85,7 +86,7 @@ def _ask(request: Path) -> bool:
 
 def _answer(pipe: int, path: Path) -> None:
     while os.read(pipe, 1):
-        # The directory may have gone, or the disk may be full: then nobody is answered.
+        # If the directory has gone, or the disk is full, there is no answer.
         with contextlib.suppress(OSError):
             append(path, _stacks().encode())
 
@@ -100,11 +101,11 @@ def _stacks() -> str:
 
 
 def _new_text(path: Path, before: int) -> str:
-    give_up, size = time.monotonic() + ANSWER_S, before
+    give_up, size = time.monotonic() + ANSWER_TIMEOUT_S, before
     while time.monotonic() < give_up:
         time.sleep(0.05)
         last, size = size, _size(path)
-        # Nothing marks the end of an answer: one that does not grow any more is whole.
+        # Answers have no end mark: one that no longer grows counts as whole.
         if size > before and size == last:
             break
     if size == before:
@@ -114,7 +115,7 @@ def _new_text(path: Path, before: int) -> str:
         )
     try:
         with opened(path) as file:
-            text = os.pread(file, min(size - before, MOST_BYTES), before)
+            text = os.pread(file, min(size - before, MAX_ANSWER_BYTES), before)
     except OSError as error:
         return f"its answer cannot be read ({error.strerror})"
     return text.decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""A run from outside, while it goes on or after it has stopped: the output of `rlinf-async status`."""
+"""The state of a run, read from its directory while it goes on or after its end: `rlinf-async status`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from rlinf_async.observe.spans import kind_words
 
 
 def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
-    """A line for each process: its name, and what goes on in it, with counts and ages; the oldest first.
+    """Return name and activity of each process, in words, with numbers and durations of its open spans.
 
     Args:
-        processes: by name, what `RunProcess.doing` of the host says; None for one that does not answer.
+        processes: by name, the result of `RunProcess.doing`; None for a process that does not answer.
     """
     return [(name, _activity_line(activity)) for name, activity in processes.items()]
 
 
 def progress_of(processes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, int]:
-    """Return the count of ended spans of each process that answers: the run moves when a count has
-    changed.
-    """
+    """Return the number of ended spans of each process that answers; the run moves when one has changed."""
     return {name: int(activity["ended"]) for name, activity in processes.items() if activity is not None}
 
 
@@ -52,7 +50,10 @@ def _by_kind(spans: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, 
 
 
 def _innermost(spans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without the training that a micro-batch or an optimizer step is part of, and what runs ahead of it."""
+    """Return the spans without those that contain, or run beside, the more detailed ones.
+
+    Training contains micro-batches and optimizer steps; the fetch for the next batch runs beside it.
+    """
     kinds = {span["kind"] for span in spans}
     trains = kinds & {"accept", "finish"}
     outer = {"fetch"} if trains else set()
@@ -78,25 +79,25 @@ ENDING_WORDS = {
     "interrupted": "was interrupted",
     "terminated": "was asked to end, and has ended",
 }
-"""The end of a run that has not trained its last step, in words, by `ended` of its summary."""
+"""The words for the end of a run before its last step, by `ended` of its summary."""
 STALE_S = 20.0
-"""Seconds of silence after which a driver, which writes every few seconds, does not write any more."""
+"""A driver writes its status every few seconds; after this many seconds without one it counts as silent."""
 SILENT_STEPS = 3
-"""Durations of a step without a word that count as silence, in a run that reports only after each step."""
+"""A run that writes its status only after each step counts as silent after this many step durations."""
 
 
 def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     """Return the state of a run as plain data; times in seconds.
 
     Returns:
-        `state`: `moving`, `still` (nothing has ended for a second), `silent` (the driver says nothing any
-        more) or `ended`; `step` and `total`; `pace` of the last steps, as far as they were reported:
-        `env_steps_per_second`, `step_s`, `left_s`, `success`, `return`. While it goes on also `seen_s`, the
-        age of what is said, `still_s`, `driver`, the driver's process, and `processes`: each with what it
-        is `doing`, in words, and `open`, its spans; `holds`, what each process holds, as
-        `observe.resources` has it, and `foretold`, sentences on what of it will run out. At its end
-        `summary`, as in summary.json. Where something has failed, `faults`: how many, in words, and the
-        `last`, as in failures.jsonl, and its age.
+        `state`: `moving`, `still` (no span has ended for a second), `silent` (the driver writes no status any
+        more) or `ended`; `step` and `total`; `pace` of the last reported steps: `env_steps_per_second`,
+        `step_s`, `left_s`, `success`, `return`. For a run that goes on also: `seen_s`, the age of the status;
+        `still_s`; `driver`, the driver's process number; `processes`, each with its activity in words
+        (`doing`) and its spans (`open`); `holds`, the resources of each process (`observe.resources`); and
+        `foretold`, sentences about resources that will run out. For an ended run: `summary`, as in
+        summary.json. After
+        faults: `faults`, with their number in words, the `last` one as in failures.jsonl, and its age.
 
     Raises:
         ValueError: there is no such run, or it has written nothing yet.
@@ -119,9 +120,9 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     if not {"time", "step", "total"} <= record.keys():
         problems = " ".join(f"; {problem.rstrip('.')}" for problem in records.problems)
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
-    # A clock that has gone back since makes it no younger than now.
+    # max: the clock may have been set back since.
     age, pace = max(0.0, now - record["time"]), _pace(records, record["total"] - record["step"])
-    # Without processes that are asked, it is said when a step ends, and a step may take minutes.
+    # A run without worker processes writes its status when a step ends, and a step may take minutes.
     patience = STALE_S if record["processes"] else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
     return {
         "state": "silent" if age > patience else "moving" if record.get("still_s", 0.0) < 1 else "still",
@@ -153,7 +154,7 @@ def status_of(run: Path, *, now: float | None = None) -> list[str]:
     """Return the state of a run, line by line.
 
     Raises:
-        ValueError: there is no such run, or it has not said anything yet.
+        ValueError: there is no such run, or it has written nothing yet.
     """
     return lines_of(status_facts(run, now=now))
 
@@ -183,11 +184,9 @@ def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(records: RunDir, remaining: int) -> dict[str, float]:
-    """Return the pace of the steps that were reported last; the first, which fills the pipeline, counts if
-    alone.
-    """
+    """Return the pace of the last reported steps; the first step counts only until there is a second."""
     lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
-    # As `pace.Pace` does, so that a look from outside and the run's own lines say the same.
+    # As in `pace.Pace`, so that `status` and the run's own lines agree.
     recent = (lines[1:] or lines)[-WINDOW_STEPS:]
     if not recent:
         return {}
@@ -226,12 +225,12 @@ def _reason(records: RunDir) -> str:
     return "it is no run directory of rlinf-async, or its workers are being built"
 
 
-EVERY_S = 2.0
-"""Seconds between two looks; a driver writes every few seconds."""
+WATCH_INTERVAL_S = 2.0
+"""Seconds between two reads of the status; a driver writes it every few seconds."""
 
 
 def watch(
-    run: Path, *, every_s: float = EVERY_S, wait: Callable[[float], object] = time.sleep
+    run: Path, *, every_s: float = WATCH_INTERVAL_S, wait: Callable[[float], object] = time.sleep
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of `status_facts` every `every_s` seconds; the last time when the run has ended.
 
@@ -247,9 +246,9 @@ def watch(
 
 
 def show_watched(looks: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Show what `watch` says: in place in a terminal, elsewhere a line with the time of day for each look.
+    """Show the facts that `watch` yields: in place in a terminal, else one line each, with the time of day.
 
-    An interrupt, by which a reader leaves, ends it without an error.
+    An interrupt, with which a user leaves, ends this without an error.
     """
     try:
         if not console.is_terminal:

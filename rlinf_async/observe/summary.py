@@ -1,4 +1,5 @@
-"""The sum of a whole run, for its last words and for `summary.json`, and the part that bounds it."""
+"""The summary of a run, for the display and for `summary.json`, and the part of the run that bounds its
+speed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from rlinf_async.observe.failures import FaultCounts
 from rlinf_async.observe.meters import Spread, StepReport
 
 SATURATED_SHARE = 0.7
-"""A part that is busy for a larger share of the time leaves little for the others to wait for."""
+"""A part that is busy for at least this share of the time bounds the run."""
 
 BOUND_PHRASES = {
     "env": ("Environments bound", "the busiest shard works"),
@@ -32,8 +33,8 @@ PART_NAMES = {
 class Diagnosis:
     """The busiest part of a run or of a step, and the share of the time that it is busy, 0 to 1.
 
-    Every environment contributes equally to a batch, so of the shards the busiest counts, not their mean.
-    The share is also the overlap efficiency: the time of the busiest part over the time that it took.
+    Every environment contributes equally to a batch, so the busiest shard counts, not the mean of the shards.
+    The share is also the overlap efficiency: the busy time of the busiest part over the whole time.
     """
 
     part: str
@@ -41,7 +42,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, busiest: Mapping[str, float]) -> Diagnosis:
-        """`busiest`: the shares of the busiest processes, by the names of `BOUND_PHRASES`."""
+        """`busiest`: the busy share of each part's busiest process, by the keys of `BOUND_PHRASES`."""
         part = max(busiest, key=lambda name: busiest[name])
         return cls(part, busiest[part])
 
@@ -58,7 +59,7 @@ class Diagnosis:
 
 
 SUCCESS_WINDOW_STEPS = 4
-"""Steps over which success is averaged at the start and at the end: one step has few episodes."""
+"""The number of first and of last steps over which success is averaged: one step has few episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class RunSummary:
     env_steps: int
     busy: dict[str, float]
     bound: Diagnosis | None
-    """The bound of the run, over the steps after the first, which waits for everything."""
+    """The busiest part, over the steps after the first, in which the pipeline fills."""
     staleness: Spread
     batch_size: Spread
     success: tuple[float, float] | None
@@ -83,7 +84,7 @@ class RunSummary:
     def of(
         cls, reports: Iterable[StepReport], ledger: Ledger, faults: FaultCounts | None = None
     ) -> RunSummary:
-        """Sum up steps that are all there; a run adds them one by one to a `Tally`."""
+        """Sum up the reports of a whole run; a run that goes on adds them one by one to a `Tally`."""
         tally = Tally()
         for report in reports:
             tally.add(report)
@@ -95,7 +96,7 @@ class RunSummary:
         return self.env_steps / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the summary as plain data."""
         ledger = self.ledger
         return {
             "steps": self.steps,
@@ -120,7 +121,7 @@ class RunSummary:
 
 
 class Tally:
-    """Sums over the steps of a run, of one size however many there are."""
+    """Sums over the steps of a run; its size does not grow with their number."""
 
     def __init__(self) -> None:
         self._steps = self._env_steps = 0
@@ -134,7 +135,7 @@ class Tally:
         self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
 
     def add(self, report: StepReport) -> None:
-        """Take in a step that has ended; the steps of a run in their order."""
+        """Add an ended step; steps must be added in order."""
         self._steps += 1
         self._env_steps += report.env_steps
         self._seconds += report.seconds
@@ -154,10 +155,10 @@ class Tally:
                 self._first_success.append(report.success)
 
     def summary(self, ledger: Ledger, faults: FaultCounts | None = None) -> RunSummary:
-        """Return the sum of the steps so far; `faults` are of the run, its earlier attempts included."""
+        """Return the summary of the steps so far; `faults` are of the whole run, with earlier attempts."""
         seconds, window = self._seconds, len(self._first_success)
         ends = (self._first_success, self._last_success)
-        # Both windows hold equally many steps: each success goes into both, up to the same number.
+        # Both windows have the same number of steps: each success goes into both, up to the same length.
         first, last = (sum(values) / max(1, window) for values in ends)
         return RunSummary(
             steps=self._steps,

@@ -112,7 +112,7 @@ def test_a_run_that_begins_anew_puts_the_older_faults_aside(tmp_path):
     notices = []
     RunDir(tmp_path).set_aside(say=notices.append)
     place = tmp_path / "earlier" / "1"
-    assert notices == [f"what an earlier run has left in {tmp_path} is in {place} now"]
+    assert notices == [f"the files of an earlier run in {tmp_path} are in {place} now"]
     assert len(read_failures(place)) == 1
     assert read_failures(tmp_path) == []
     record(tmp_path)
