@@ -110,6 +110,7 @@ COMMANDS = (
     Smallest(r"dead_work\.demo.*", "dead_work.demo benchmarks/dead_work/results/demo.json"),
     Smallest(r"dead_work\.shards.*", "dead_work.shards --success 0.5", nightly=True),
     Smallest(r"dead_work\.runs.*", "dead_work.runs --report"),
+    Smallest(r"dead_work\.balance", "dead_work.balance"),
     _stored("nodes", "--report"),
 )
 MEASURES = (
