@@ -34,13 +34,14 @@ BY_NAME = "imports what it is told"
 LISTENS = "uses a network"
 RUNS_TEXT = "runs text as code"
 WRITES = "writes files"
+CHANGES = "makes, moves or deletes"
 ALLOWED = {
     "wire/connection.py": {UNPICKLES, LISTENS},
     "wire/strangers.py": {LISTENS},
     "wire/payloads.py": {UNPICKLES},
     "wire/memory.py": {UNPICKLES},
-    "ray_runtime/cluster/environment.py": {LISTENS, WRITES},
-    "ray_runtime/checkpoints/saved_buffer.py": {WRITES},
+    "ray_runtime/cluster/environment.py": {LISTENS, WRITES, CHANGES},
+    "ray_runtime/checkpoints/saved_buffer.py": {WRITES, CHANGES},
     "ray_runtime/processes/forking.py": {STARTS},
     "lab/demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
     "lab/demo/simulators/metaworld_task.py": {UNPICKLES},
@@ -48,15 +49,20 @@ ALLOWED = {
     "lab/process.py": {STARTS, WRITES},
     "lab/emulated/service.py": {WRITES},
     "lab/sweep/plan.py": {WRITES},
+    "lab/sweep/cell.py": {CHANGES},
+    "lab/bench/cell.py": {CHANGES},
+    "lab/demo/warm_start.py": {CHANGES},
+    "lab/demo/simulators/libero.py": {CHANGES},
+    "ray_runtime/checkpoints/checkpoint_folder.py": {CHANGES},
     "observe/check.py": {STARTS},
-    "observe/forking.py": {STARTS},
+    "observe/forking.py": {STARTS, CHANGES},
     "observe/attempt.py": {WRITES},
-    "observe/spans.py": {WRITES},
-    "observe/files.py": {WRITES},
-    "observe/run_dir.py": {WRITES},
-    "observe/stacks.py": {WRITES},
+    "observe/spans.py": {WRITES, CHANGES},
+    "observe/files.py": {WRITES, CHANGES},
+    "observe/run_dir.py": {WRITES, CHANGES},
+    "observe/stacks.py": {WRITES, CHANGES},
     "hosts/local/whole_process.py": {LISTENS, WRITES},
-    "supervise.py": {STARTS},
+    "supervise.py": {STARTS, CHANGES},
     "hosts/rlinf/borrowed.py": {BY_NAME},
     "hosts/rlinf/worker_process.py": {BY_NAME},
     "cli/first_signals.py": {WRITES},
@@ -74,6 +80,12 @@ ALLOWED = {
     "loops/foreign.py": {UNPICKLES},
 }
 """All places in the package that do something of the kind; docs/security.md says why each of them does."""
+
+NAME_METHODS = (
+    *(".mkdir", ".touch", ".symlink_to", ".hardlink_to", ".rename", ".unlink", ".rmdir", ".chmod"),
+    *(".rmtree", ".makedirs", ".mkdtemp", ".TemporaryDirectory"),
+)
+"""What changes the names in a folder, or their modes, by a method of a path or a function of a module."""
 
 MODULES = {
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"), UNPICKLES),
@@ -93,6 +105,9 @@ CALLS = {
     **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"), WRITES),
     **dict.fromkeys(("os.write", "os.truncate", "os.mkfifo", "os.mknod", "os.link"), WRITES),
     **dict.fromkeys(("save_file", "safetensors.torch.save_file"), WRITES),
+    **dict.fromkeys(("os.rename", "os.renames", "os.replace", "os.remove", "os.removedirs"), CHANGES),
+    **dict.fromkeys(("os.symlink", "os.fchmod", "os.utime", "shutil.move", "shutil.chown"), CHANGES),
+    **dict.fromkeys(("mkdtemp", "TemporaryDirectory", "rmtree", "makedirs"), CHANGES),
     **dict.fromkeys(("import_module", "importlib.import_module", "module_from_spec"), BY_NAME),
 }
 
@@ -117,6 +132,8 @@ def _of_call(node: ast.Call) -> Iterator[str]:
         yield CALLS[called]
     if writes(called, node, given):
         yield WRITES
+    if called.endswith(NAME_METHODS) or (called.endswith(".replace") and len(node.args) == 1 and not given):
+        yield CHANGES  # a text has two arguments to be replaced
     if called.endswith("torch.load") and given.get("weights_only") != "True":
         yield UNPICKLES
     if called.endswith(".exec_module"):
@@ -186,6 +203,18 @@ def test_nothing_unpickles_listens_or_runs_text_but_where_the_page_says_why():
         ("yaml.safe_dump(tree, file)", WRITES),
         ("shutil.copy2(here, there)", WRITES),
         ("save_file(tensors, path)", WRITES),
+        ("path.parent.mkdir(parents=True)", CHANGES),
+        ("os.makedirs(path, exist_ok=True)", CHANGES),
+        ("path.touch()", CHANGES),
+        ("link.symlink_to(target)", CHANGES),
+        ("half.replace(path)", CHANGES),
+        ("os.replace(half, path)", CHANGES),
+        ("(folder / name).rename(other)", CHANGES),
+        ("file.unlink(missing_ok=True)", CHANGES),
+        ("shutil.rmtree(folder)", CHANGES),
+        ("path.chmod(0o777)", CHANGES),
+        ("tempfile.mkdtemp(prefix='a')", CHANGES),
+        ("with TemporaryDirectory() as folder: pass", CHANGES),
         ("from urllib.request import urlopen", LISTENS),
         ("await asyncio.start_server(f, port=1)", LISTENS),
         ("eval(text)", RUNS_TEXT),
@@ -207,10 +236,13 @@ def test_what_is_looked_for_is_found(source, kind):
         "torch.save(state, content)",
         "write_whole(path, content)",
         "webbrowser.open('a-page-with-w')",
+        "text.replace('a', 'b')",
+        "replace(piece, payload=None)",
+        "make_directory(path)",
     ],
 )
 def test_what_writes_no_file_by_itself_is_not_named(source):
-    assert WRITES not in set(uses(source))
+    assert not {WRITES, CHANGES} & set(uses(source))
 
 
 def test_the_page_names_every_place_and_every_file_of_a_run_directory(tmp_path):

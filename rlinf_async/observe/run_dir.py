@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.observe import shapes
-from rlinf_async.observe.files import append, read_regular, write_whole
+from rlinf_async.observe.files import append, make_directory, read_regular, write_whole
 from rlinf_async.observe.plain_data import (
     MAX_JSON_BYTES,
     MAX_YAML_BYTES,
@@ -95,7 +95,7 @@ class RunDir:
         number = 1
         while (place := self.path / EARLIER_FOLDER / str(number)).exists():
             number += 1
-        place.mkdir(parents=True)
+        make_directory(place, private=False)
         paths_to_move = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
         if not goes_on:
             paths_to_move += [self.metrics, self.failures, self.tensorboard]
@@ -107,7 +107,7 @@ class RunDir:
             # lexists: a dangling link is moved, too, as nothing may be written through it.
             if os.path.lexists(path):
                 target = place / path.parent.resolve().relative_to(own_place) / path.name
-                target.parent.mkdir(parents=True, exist_ok=True)
+                make_directory(target.parent, private=False)
                 path.rename(target)
         say(f"the files of an earlier run in {self.path} are in {place} now")
 

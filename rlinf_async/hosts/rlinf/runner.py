@@ -29,6 +29,7 @@ from rlinf_async.hosts.rlinf.settings import scored_by_workers
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
+from rlinf_async.observe.files import make_directory
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.run import AsyncRun
@@ -118,7 +119,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def save(self, step: int, folder: Path) -> None:
         """Write RLinf's own checkpoint of the actor."""
         actor = folder / "actor"
-        actor.mkdir()
+        make_directory(actor, private=False)
         self._run.saver.save_learners(str(actor.absolute()), step)
 
     def saved(self, step: int, folder: Path) -> None:

@@ -19,6 +19,7 @@ from rlinf_async.lab.bench.sides import DEAD_WORK_MODES, SIDES_BY_HOST
 from rlinf_async.lab.cells import run_in_turn
 from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.table import screen
+from rlinf_async.observe.files import make_directory
 
 DEAD_WORK_NAMES = tuple(mode.name for mode in DEAD_WORK_MODES)
 """Modes that are run where episodes end early, unless some are named."""
@@ -105,7 +106,7 @@ def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
         "python": platform.python_version(),
         "rows": results.rows(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent, private=False)
     write_json(path, content)
 
 

@@ -13,7 +13,7 @@ from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import Range
-from rlinf_async.observe.files import append, read_named
+from rlinf_async.observe.files import append, make_directory, read_named
 from rlinf_async.observe.plain_data import read_json
 
 Result = dict[str, Any]
@@ -55,7 +55,7 @@ class Results:
     def add(self, cell: BenchCell, result: Result) -> None:
         self.runs.append((cell, result))
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent, private=False)
             line = json.dumps({"cell": asdict(cell), "result": result}) + "\n"
             append(self.path, line.encode(), private=False)
 

@@ -24,7 +24,7 @@ from rlinf_async.lab.demo.simulators.metaworld_task import (
     instruction,
 )
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
-from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.plain_data import read_json_file
 
 HIDDEN_UNITS = 256
@@ -237,7 +237,7 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
             best = search(settings, epochs, trial)
     finally:
         trial.close()
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(out_dir, private=False)
     draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
     policy = io.BytesIO()
     torch.save(best.state, policy)

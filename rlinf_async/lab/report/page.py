@@ -13,7 +13,7 @@ from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, 
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import Subject, subjects
 from rlinf_async.lab.report.sections import config_text, sections, step_table, verdicts, versions
-from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.files import make_directory, write_whole
 
 REQUIRED_PACKAGES = ("jinja2",)
 NO_BOUND_SENTENCE = "Nothing has been reported yet that says what bounds this run."
@@ -37,7 +37,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     try:
         if out.is_dir():
             raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(out.parent, private=False)
         write_whole(out, html.encode(errors="replace"), private=False)
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}") from error

@@ -16,6 +16,7 @@ from rlinf_async.lab.outputs import write_json
 from rlinf_async.lab.process import last_words, run_command
 from rlinf_async.lab.sweep.settings import Setting
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL, Averages, read_own, read_stock
+from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
 from rlinf_async.observe.run_dir import RunDir
 
@@ -119,7 +120,7 @@ class SweepCell:
         `tick` is called about once a second meanwhile.
         """
         shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(parents=True)
+        make_directory(self.directory, private=False)
         began = time.monotonic()
         status = run_command(self.command, self.log, tick=tick)
         error = self._error(status)

@@ -23,7 +23,7 @@ from rlinf_async.hosts.host import Workload, host_of
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
-from rlinf_async.observe.files import open_regular, read_regular
+from rlinf_async.observe.files import make_directory, open_regular, read_regular
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
 
 IDENTITY_FILE = "sweep.json"
@@ -94,7 +94,7 @@ class SweepDirectory:
             ValueError: another process does so.
         """
         self.check()
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path, private=False)
         with os.fdopen(self._open_record(), "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

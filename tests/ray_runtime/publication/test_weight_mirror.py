@@ -339,6 +339,24 @@ async def test_a_mirror_does_not_go_back_for_who_asks_for_an_older_version(trave
     OpenedWeights(await mirror.hold(places[1])).close()
 
 
+async def test_a_fetch_that_fails_leaves_the_version_before_to_who_asks_for_it(travelled, monkeypatch):
+    run, mirror = Run(), WeightMirror()
+    await run.offer(0)
+    first = (await run.coordinator.next_weights(0, 0, "", mirror.address))[1][-1]
+    with OpenedWeights(await mirror.hold(first)) as tensors:
+        before = {name: bits(each) for name, each in tensors.items()}
+    run.train(0.5)
+    await run.offer(1)
+    second = (await run.coordinator.next_weights(1, 0, "", mirror.address))[1][-1]
+    monkeypatch.setattr(weight_mirror, "unpack_part", lambda *_: False)
+    with pytest.raises(PeerError, match="came damaged"):
+        await mirror.hold(second)
+    held = await mirror.hold(first)
+    assert held.version == 0
+    with OpenedWeights(held) as tensors:
+        assert {name: bits(each) for name, each in tensors.items()} == before
+
+
 async def test_a_learner_that_has_died_is_an_error_that_comes_at_once(travelled):
     run = Run()
     await run.offer(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
-from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.files import make_directory, write_whole
 
 ASSETS_VARIABLE = "RLINF_ASYNC_LIBERO_ASSETS"
 """Names the folder of meshes, textures and scenes, which LIBERO's packages on PyPI leave out."""
@@ -70,7 +70,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _write_config(config_dir: Path, root: Path) -> None:
-    config_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(config_dir, private=False)
     places = {
         "benchmark_root": root,
         "bddl_files": root / "bddl_files",
