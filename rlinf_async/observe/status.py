@@ -96,8 +96,8 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         `still_s`; `driver`, the driver's process number; `processes`, each with its activity in words
         (`doing`) and its spans (`open`); `holds`, the resources of each process (`observe.resources`); and
         `foretold`, sentences about resources that will run out. For an ended run: `summary`, as in
-        summary.json. After
-        faults: `faults`, with their number in words, the `last` one as in failures.jsonl, and its age.
+        summary.json. If faults are recorded: `faults`, with their number in words, the `last` one as in
+        failures.jsonl, and its age.
 
     Raises:
         ValueError: there is no such run, or it has written nothing yet.

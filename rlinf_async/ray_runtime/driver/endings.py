@@ -115,7 +115,7 @@ CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(
 SILENT_EXIT_WORDS = "connection error code"
 """Words in Ray's message about a process that has ended without an exit status or an error."""
 KILLED_SENTENCE = (
-    "has died without a word, as a process does that is killed, by somebody or for want of memory"
+    "has died without an error message, as a process that is killed, for example for want of memory"
 )
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
 NODE_LOST_WORDS = "its node has died"

@@ -55,7 +55,7 @@ def alive(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (died(SILENT), ("has died without a word", "dmesg")),
+        (died(SILENT), ("has died without an error message", "dmesg")),
         (died("Task was killed due to the node running low on memory."), ("for want of memory",)),
         (
             died("The actor died because its node has died. Node Id: 3a93. " + SILENT),
@@ -225,7 +225,7 @@ def test_where_the_coordinator_has_died_the_ledger_is_as_it_was_last(endings):
 
 def test_who_waited_for_the_dead_is_not_blamed(endings):
     in_order = endings.make(deaths=[ray.exceptions.ActorDiedError()])
-    with pytest.raises(RunFailed, match="a worker has died without a word"), in_order(lambda: []):
+    with pytest.raises(RunFailed, match="a worker has died without an error message"), in_order(lambda: []):
         raise PeerError("somebody else has failed")
 
 
