@@ -1,8 +1,8 @@
-"""The part that a training run never needs; nothing outside imports it.
+"""Tools beside training: a training run needs none of them, and no module outside of `lab` imports one.
 
 Its commands read run directories (`report`, `trace`), predict (`plan`, by the loops on the clock of
 `virtual`), and start runs to compare them (`bench`, `sweep`). `process` runs a
-command apart, `cells` one cell after the other, `table` shows what came out. `emulated` has
-environments and policies that only take their time, `demo` simulators, policies and a warm start to try
-things out with. All of it is found by entry points.
+command in a process group, `cells` one run after the other, `table` prints results. `emulated` has
+environments and policies that only take time, `demo` has simulators, policies and a warm start for first
+trials. Entry points register all of it.
 """

@@ -14,20 +14,20 @@ class Cell(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the cell, which no other cell has."""
+        """The unique name of the cell."""
 
     def run(self) -> Any:
-        """Run it to its end; what comes of it is for each experiment to say."""
+        """Make the run to its end; each experiment defines the returned value."""
 
 
 AnyCell = TypeVar("AnyCell", bound=Cell)
 
 
 def run_in_turn(cells: Sequence[AnyCell], run: Callable[[AnyCell, str], str], console: Console) -> None:
-    """Run all cells, and say of each what came out and after how many seconds.
+    """Run all cells, and print the result and the seconds of each.
 
     Args:
-        run: takes a cell and its title, and returns in a few words what came out.
+        run: makes the run of a cell, given the cell and its title, and returns its result in a few words.
     """
     for number, cell in enumerate(cells, start=1):
         title = f"[{number}/{len(cells)}] {cell.name}"

@@ -1,4 +1,4 @@
-"""Lengths of episodes: the decisions of an environment until its episode ends, in work that is emulated."""
+"""Lengths of emulated episodes, in decisions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLengths:
-    """Episodes that succeed end early, evenly spread between two lengths; all others last to the horizon.
+    """Successful episodes end early, evenly spread between two lengths; all others last to the horizon.
 
-    A length is that of its environment and rollout, whoever plays it, so that a batch has the same lengths in
-    every schedule.
+    A length depends on environment and rollout, not on the shard that plays it, so that a batch has the same
+    lengths in every schedule.
     """
 
     shortest: float = 1.0
-    """Decisions of a success at least; a part of a decision is a whole one."""
+    """Fewest decisions of a success; fractions are rounded up."""
     longest: float = 1.0
-    """Decisions of a success at most."""
+    """Most decisions of a success."""
     success: float = 1.0
     """The share of episodes that succeed in the first rollout."""
     gain: float = 0.0
@@ -42,9 +42,10 @@ class EpisodeLengths:
             raise ValueError(f"seen={self.seen!r} must be whole numbers of at least 1")
 
     def draw(self, env: int, rollout: int, *, horizon: int, seed: int) -> int:
-        """Return the decisions, at most `horizon`, of environment number `env` in a rollout, from 0 on.
+        """Return the decisions of environment number `env` in a rollout, both from 0 on.
 
-        Of measured lengths one above `horizon` is of an episode that is cut there and has not ended.
+        A result above `horizon`, which only measured lengths give, is an episode that is cut there without an
+        end.
         """
         rng = np.random.default_rng((seed, env, 2, rollout))
         if self.seen:

@@ -1,4 +1,4 @@
-"""Files that a command writes where its user says, not through a link that lies there."""
+"""Write files to paths that the user gives; a symbolic link there is refused."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlinf_async.observe.files import write_whole
 
 
 def write_output(path: Path, content: bytes | str) -> None:
-    """Give the file `path` this content, whole or not at all.
+    """Write `content` to the file `path` atomically.
 
     Raises:
-        ValueError: it cannot be written, or a link or no file has its name.
+        ValueError: the file cannot be written, or the path is a link or no regular file.
     """
     try:
         write_whole(path, content.encode() if isinstance(content, str) else content, private=False)

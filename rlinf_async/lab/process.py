@@ -1,6 +1,4 @@
-"""Runs a command in a process group, which never outlives the process that started it, and keeps its
-output.
-"""
+"""Run a command in a process group that never outlives this process, with its output in a file."""
 
 from __future__ import annotations
 
@@ -16,14 +14,15 @@ from pathlib import Path
 from rlinf_async.observe.files import COMMON_MODE, opened
 
 ORDERLY_TIMEOUT_S = 15.0
-"""Seconds that an interrupted run may take to end in order; it promises ten seconds."""
+"""Seconds that an interrupted run may take to end in order; a run promises ten."""
 TERMINATE_S = 5.0
 TICK_S = 1.0
 OVERDUE_STATUS = 124
-"""The exit status of a command that ran into its deadline, as of `timeout`."""
+"""The exit status of a command that ran into its deadline, as with coreutils' `timeout`."""
 
 OWN_CLUSTER = {"RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
-"""A Ray cluster of the run's own, and no threads that compete with those that keep the time."""
+"""Variables for a Ray cluster of the run's own, and for single-threaded OpenMP, so that timing threads get
+cores."""
 
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 ERROR_PATTERN = re.compile(r"(?:\([^)]*\)\s*)?(?:error:|(?:\w+\.)*\w*(?:Error|Exception)\b)")
@@ -44,13 +43,13 @@ def run_command(
     """Run `command` to its end with its output in `log`; return its exit status, or `OVERDUE_STATUS` after
     `deadline_s`.
 
-    The deadline, and a signal that interrupts the wait (an interrupt, a hang-up, a request to terminate), end
-    the command and its children first. To be called in the main thread, which is where signals arrive.
+    The deadline, and a signal during the wait (SIGINT, SIGHUP, SIGTERM), end the command and its children
+    first. Call it in the main thread, where signals arrive.
 
     Args:
-        directory: where the command runs.
-        tick: called about once a second while it does.
-        environment: variables that it gets in addition to those of this process.
+        directory: the working directory of the command.
+        tick: called about once a second while the command runs.
+        environment: variables of the command in addition to those of this process.
     """
     with opened(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, COMMON_MODE) as output, _signals_as_exits():
         process = subprocess.Popen(
@@ -85,14 +84,14 @@ def _wait(process: subprocess.Popen[bytes], deadline_s: float | None, tick: Call
 
 
 def tail(log: Path, size: int = 2000) -> str:
-    """The last `size` bytes of a log."""
+    """Return the last `size` bytes of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - size))
         return file.read().decode(errors="replace")
 
 
 def last_words(log: Path) -> str:
-    """The last line of a log that tells of an error, or else its last line."""
+    """Return the last line of a log that reports an error, or else its last line."""
     text = COLOUR_CODES.sub("", tail(log, ERROR_BYTES))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if ERROR_PATTERN.match(line)]
@@ -100,7 +99,7 @@ def last_words(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the command to end, then its group, then kill; a second interrupt kills at once."""
+    """Interrupt the command, terminate its group, then kill it; a second interrupt kills at once."""
     try:
         process.send_signal(signal.SIGINT)
         if not _ended(process, ORDERLY_TIMEOUT_S):
@@ -124,7 +123,9 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 @contextmanager
 def _signals_as_exits() -> Iterator[None]:
-    """Let the signals that would end this process at once raise `SystemExit`; ignored ones stay ignored."""
+    """Within the block, turn signals that would end this process at once into `SystemExit`; ignored signals
+    stay ignored.
+    """
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)

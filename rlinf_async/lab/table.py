@@ -1,4 +1,4 @@
-"""Tables of what came out, on a terminal and in Markdown."""
+"""Tables of results, on a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 
 MAX_UNBROKEN_WORD = 40
-"""Characters of a word in the first column for which the other columns give way."""
+"""Up to this length, words in the first column are not broken, and other columns become narrower instead."""
 MIN_RUNS_OF_INTERVAL = 3
-"""Fewest runs with an interval: that of two is twelve times as wide as their spread, and says nothing."""
+"""Fewest runs for an interval: that of two runs is twelve times as wide as their spread, and useless."""
 STUDENT_QUANTILES = (
     12.706,
     4.303,
@@ -30,7 +30,7 @@ STUDENT_QUANTILES = (
     2.160,
     2.145,
 )
-"""Quantiles of Student's t at 97.5 %, of one degree of freedom and more; of more than these, the last."""
+"""Quantiles of Student's t at 97.5 %, from one degree of freedom on; beyond the table, the last counts."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Range:
     low: float
     high: float
     half: float | None = None
-    """Half of the 95 % confidence interval of the mean, by Student's t; None of fewer than
+    """Half of the 95 % confidence interval of the mean, by Student's t; None for fewer than
     `MIN_RUNS_OF_INTERVAL` runs."""
     runs: int = 1
     """The number of runs with a known value."""
@@ -53,14 +53,14 @@ class Range:
         values: Iterable[float | None],
         middle: Callable[[Sequence[float]], float] = statistics.median,
     ) -> Range | None:
-        """The range of the values that are known; None if none is."""
+        """Return the range of the known values; None if no value is known."""
         numbers = [value for value in values if value is not None]
         if not numbers:
             return None
         return cls(middle(numbers), min(numbers), max(numbers), _half(numbers), len(numbers))
 
     def words(self, unit: str = "") -> str:
-        """`3.00 s [2.00, 4.00]`; without the ends where they are one."""
+        """Return a text such as `3.00 s [2.00, 4.00]`; without the bounds if they are equal."""
         ends = f" [{self.low:.2f}, {self.high:.2f}]" if self.low != self.high else ""
         return f"{self.middle:.2f}{unit}{ends}"
 
@@ -73,10 +73,10 @@ def _half(values: Sequence[float]) -> float | None:
 
 
 def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0) -> Table:
-    """A narrow table: numbers to the right, and `space` between the columns."""
+    """Return a narrow table with right-aligned numbers and `space` between the columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, space, 0, 0))
     rows = list(rows)
-    # What a row is called is there to be pasted, and is not broken within a word: other columns give way.
+    # The name of a row may be pasted into a command, so its words stay whole: other columns get narrower.
     longest = max((len(word) for row in rows for word in row[0].split()), default=0)
     for index, header in enumerate(head):
         least = None if index else min(longest, MAX_UNBROKEN_WORD)
@@ -87,6 +87,6 @@ def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> str:
-    """A table in Markdown, with all columns but the first to the right where they are `numbers`."""
+    """Return a table in Markdown; with `numbers`, all columns but the first are right-aligned."""
     rule = ["---", *["---:" if numbers else "---"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))

@@ -1,4 +1,4 @@
-"""The command `rlinf-async trace`: what a run's processes have recorded, as one file for Perfetto.
+"""The command `rlinf-async trace`: write the spans of a run's processes as one file for Perfetto.
 
 The format is Chrome's JSON: a slice for each span, arrows from causes to effects, and counters.
 """
@@ -20,14 +20,14 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SPAN_KINDS, Process, Span, kind_and_rank, read_processes, read_spans
 
 RUN_FACTS = ("title", "began", "versions", "python", "cores", "levels", "max_staleness", "steps", "plan")
-"""Facts of the run in a trace; words and paths that could be private are hidden, as in a report."""
+"""Facts of the run in a trace; possibly private words and paths are hidden, as in a report."""
 
 
 def write_trace(run: Path, out: Path) -> int:
-    """Write the trace of `run` into `out`, compressed if it ends with `.gz`; the number of its spans.
+    """Write the trace of `run` to `out`, compressed if its name ends with `.gz`; return the number of spans.
 
     Raises:
-        ValueError: there is no such run, it has recorded nothing, or `out` cannot be written.
+        ValueError: there is no such run, it has no spans, or `out` cannot be written.
     """
     if not run.is_dir():
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml and trace/")
@@ -59,7 +59,7 @@ Event = dict[str, Any]
 
 HIDDEN_FACTS = {"began", "ended", "process", "pieces"}
 TEXT_FACTS = {"kind", "error", "mode", "verdict", "knob", "because"}
-"""Facts that are words. Any other text is left out: it could name a path of the machine."""
+"""Facts with texts as values. All other texts are left out, as they could be paths of the machine."""
 
 LABEL_FACTS = {
     **dict.fromkeys(("forward", "queued"), ("size", "")),
@@ -67,15 +67,15 @@ LABEL_FACTS = {
     **dict.fromkeys(("copy", "send", "load"), ("version", "v")),
     **dict.fromkeys(("learn", "evaluate", "save"), ("step", "")),
 }
-"""The fact that tells slices of one kind apart, and what is put before it: `forward 16`, `rollout b3`."""
+"""The fact that distinguishes slices of one kind, and its prefix, as in `forward 16` and `rollout b3`."""
 COUNTERS_NAME = "counters"
 
 
 def trace_events(spans: Sequence[Span], *, pids: Mapping[str, int] | None = None) -> list[Event]:
-    """Every span as a slice, with arrows between them, and counters; the time begins at the first span.
+    """Return every span as a slice, arrows between slices, and counters; time begins at the first span.
 
     Args:
-        pids: the numbers that the machine knows the processes by, which become labels.
+        pids: the processes' pids on their machine, which become labels.
     """
     placed = lanes_of(spans)
     if not placed:
@@ -108,7 +108,7 @@ def _meta(name: str, lane: Lane, arguments: Event) -> Event:
 
 
 def _counters(counters: Sequence[Counter], start: float, *, pid: int) -> Iterator[Event]:
-    """A process of their own, above the others."""
+    """Yield the counters as a separate process above the others."""
     if not counters:
         return
     lane = Lane(pid, 0, COUNTERS_NAME, COUNTERS_NAME)
@@ -137,7 +137,7 @@ def _slice(span: Span, lane: Lane, start: float) -> Event:
 
 
 def name_of(span: Span) -> str:
-    """Its kind, with the fact that tells it apart, if it has one."""
+    """Return the kind of a span, with its distinguishing fact if it has one."""
     kind = str(span["kind"])
     fact, prefix = LABEL_FACTS.get(kind, ("", ""))
     value = span.get(fact)
@@ -151,7 +151,7 @@ def _tells(name: str, value: object) -> bool:
 
 
 def _arrow(flow: Flow, number: int, lanes: dict[int, Lane], start: float) -> Iterator[Event]:
-    """From the first span to the last. An arrow touches the slice in which its moment lies."""
+    """Yield an arrow from the first span to the last; an arrow touches the slice around its moment."""
     last = len(flow.spans) - 1
     for index, span in enumerate(flow.spans):
         phase = "s" if index == 0 else "f" if index == last else "t"
@@ -193,9 +193,9 @@ def track_of(span: Span) -> tuple[int, str]:
 
 
 def lanes_of(spans: Sequence[Span]) -> list[tuple[Span, Lane]]:
-    """Every span with its lane, in order of their beginnings.
+    """Return every span with its lane, in order of their beginnings.
 
-    Within a lane spans nest or follow each other; those that would overlap are put into another one.
+    Within a lane spans nest or follow each other; overlapping spans are put into further lanes.
     """
     tracks: dict[tuple[str, tuple[int, str]], list[Span]] = defaultdict(list)
     for span in spans:
@@ -214,13 +214,13 @@ def lanes_of(spans: Sequence[Span]) -> list[tuple[Span, Lane]]:
 
 @dataclass
 class _Row:
-    """Spans that nest or follow each other, and the ends of those that are open at the last beginning."""
+    """Spans that nest or follow each other, and the ends of the spans still open at the last beginning."""
 
     spans: list[Span] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
 
     def takes(self, span: Span) -> bool:
-        """Put `span` into the row, unless it would overlap."""
+        """Put `span` into the row, unless it overlaps; return True if it was put there."""
         while self.ends and self.ends[-1] <= span["began"]:
             self.ends.pop()
         if self.ends and span["ended"] > self.ends[-1]:
@@ -247,17 +247,17 @@ def _process_order(name: str) -> tuple[int, str, int]:
 
 @dataclass(frozen=True)
 class Flow:
-    """A way through spans, in order of time; `name` says what went that way."""
+    """The way of one thing through spans, in order of time; `name` is the name of the thing."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 def flows_of(spans: Sequence[Span]) -> list[Flow]:
-    """From observations to actions, from trajectories to optimizer steps, from learner to inference.
+    """Return the flows from observations to actions, from trajectories to optimizer steps, and of weights.
 
-    Requests are known by shard and number, trajectories by place, batch and epoch, weights by version. What
-    lacks its other half, as after a crash, has no arrow.
+    Requests are identified by shard and number, trajectories by place, batch and epoch, weights by version. A
+    span without a counterpart, as after a crash, has no arrow.
     """
     kinds: dict[str, list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: float(span["began"])):
@@ -266,7 +266,7 @@ def flows_of(spans: Sequence[Span]) -> list[Flow]:
 
 
 def answered(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[Span, Span]]:
-    """Every request, and the forward pass that has answered it."""
+    """Yield every request with the forward pass that has answered it."""
     asks = {_request(span): span for span in kinds["ask"] if "number" in span}
     for forward in kinds["forward"]:
         for request in zip(forward.get("shards", ()), forward.get("numbers", ()), strict=False):
@@ -279,7 +279,7 @@ def _request(span: Span) -> tuple[Any, Any]:
 
 
 def _puts(kinds: Mapping[str, Sequence[Span]]) -> dict[tuple[Any, Any, Any], Span]:
-    """The hand-overs of rollouts, by place, batch and epoch."""
+    """Return the `put` spans of rollouts, by place, batch and epoch."""
     return {(put["place"], put.get("batch"), put.get("epoch")): put for put in kinds["put"] if "place" in put}
 
 
@@ -314,12 +314,12 @@ def _weights(kinds: dict[str, list[Span]]) -> Iterator[Flow]:
 
 
 Moment = tuple[float, Mapping[str, float]]
-"""A time, and the values from then on."""
+"""A time, and the values from that time on."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A number, or several that belong together, from moment to moment, in order of time."""
+    """A number, or several related ones, at moments in order of time."""
 
     name: str
     moments: Sequence[Moment]
@@ -328,9 +328,8 @@ class Counter:
 def counters_of(spans: Sequence[Span]) -> list[Counter]:
     """Return the counters that follow from the spans: rollouts in flight, queues, staleness and versions.
 
-    A request queues from its asking until a forward pass that answers it begins; a trajectory from its
-    hand-over until a learner rank accepts it. A span that lacks its other half, as after a crash, does not
-    count.
+    A request queues from its begin until the begin of the forward pass that answers it; a trajectory from its
+    hand-over until a learner rank accepts it. A span without a counterpart, as after a crash, does not count.
     """
     kinds: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
@@ -364,7 +363,7 @@ def _queued_trajectories(kinds: Mapping[str, Sequence[Span]]) -> Iterator[tuple[
 
 
 def _running(stays: Iterable[tuple[float, float, int]]) -> list[Moment]:
-    """Return the number of stays at each moment at which it changes, from `(from, until, how many)`."""
+    """Return the number of stays at each moment of a change; stays are `(from, until, how many)`."""
     changes: dict[float, int] = defaultdict(int)
     for began, end, count in stays:
         changes[began] += count
@@ -391,7 +390,7 @@ def _staleness(accepts: Iterable[Span]) -> list[Moment]:
 
 
 def _versions(kinds: Mapping[str, Sequence[Span]]) -> list[Moment]:
-    """The newest version that is trained, and the newest by which an inference rank acts."""
+    """Return the newest trained version, and the newest version in an inference rank, over time."""
     events: list[tuple[float, str, int]] = []
     for kind, name, fact, later in (("finish", "trained", "batch", 1), ("load", "acting", "version", 0)):
         numbered = (span for span in kinds[kind] if isinstance(span.get(fact), int))

@@ -18,14 +18,14 @@ from rlinf_async.observe.spans import read_spans
 
 DEADLINE_S = 600.0
 TAIL_STEPS = 2
-"""Global steps that a run goes on after those that are measured: in its last ones no new rollout begins."""
+"""Global steps after the measured ones: no new rollout begins in the last steps of a run."""
 RUN_VARIABLE = "RLINF_ASYNC_BENCH_RUN"
-"""The environment variable by which all processes of a run are known."""
+"""The environment variable that marks all processes of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCell:
-    """One run: a scenario, a mode of a host, and which repetition."""
+    """One run: a scenario, a mode of a host, and the number of the repetition."""
 
     scenario: str
     mode: str
@@ -39,7 +39,7 @@ class BenchCell:
         return f"{self.scenario} {self.mode} #{self.repetition + 1}"
 
     def run(self) -> dict[str, Any]:
-        """The measurement as plain data, or `{"error": ...}` with the end of what the run printed."""
+        """Run, and return the measurement as plain data, or `{"error": ...}` with the end of the output."""
         directory = Path(tempfile.mkdtemp(prefix="rlinf-async-bench-"))
         try:
             return self.measured_in(directory).as_dict()
@@ -49,14 +49,14 @@ class BenchCell:
             shutil.rmtree(directory, ignore_errors=True)
 
     def measured_in(self, directory: Path) -> Measurement:
-        """Run with `directory`, which is empty, for its output; the run directory is `run` in it.
+        """Run with the empty folder `directory` for its output; the run directory is `run` in it.
 
         Raises:
-            ValueError: the run failed, with the end of what it printed, or was no steady state.
+            ValueError: the run failed (the message has the end of its output), or was not steady.
         """
         scenario, mode = SCENARIOS_BY_NAME[self.scenario], SIDES_BY_HOST[self.host].modes[self.mode]
         log = directory / "output"
-        # Ray's own processes inherit what marks a run's.
+        # Ray's own processes inherit the mark.
         with CpuMeter(f"{RUN_VARIABLE}={directory.name}") as meter:
             status = run_command(
                 self._command(directory),

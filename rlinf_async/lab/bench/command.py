@@ -22,9 +22,9 @@ from rlinf_async.lab.table import screen
 from rlinf_async.observe.files import make_directory
 
 DEAD_WORK_NAMES = tuple(mode.name for mode in DEAD_WORK_MODES)
-"""Modes that are run where episodes end early, unless some are named."""
+"""Default modes of scenarios with episodes that end early."""
 WARM_UP, STEPS, REPETITIONS = 3, 4, 3
-"""Global steps before the ones that are measured, those that are, and runs of every mode."""
+"""Unmeasured global steps at the beginning, measured global steps, and runs of every mode."""
 
 
 def plan(
@@ -35,11 +35,11 @@ def plan(
     host: str = "rlinf",
     steps: int = STEPS,
 ) -> list[BenchCell]:
-    """The cells to run, interleaved: every mode that a scenario has before any is repeated.
+    """Return the cells to run, interleaved: every mode of a scenario runs before any is repeated.
 
     Raises:
         ValueError: an unknown host, scenario or mode, one that cannot run here, no repetition, or no step.
-        ModuleNotFoundError: what the host's runs need is not installed.
+        ModuleNotFoundError: a package that the host's runs need is not installed.
     """
     _check_names("host", [host], SIDES_BY_HOST)
     side = SIDES_BY_HOST[host]
@@ -69,7 +69,7 @@ def plan(
 
 
 def unavailable(scenario: str, host: str = "rlinf") -> str | None:
-    """Why a scenario cannot run on this machine under `host`, or None."""
+    """Return the reason why a scenario cannot run on this machine under `host`, or None."""
     return SIDES_BY_HOST[host].unavailable(SCENARIOS_BY_NAME[scenario])
 
 
@@ -84,7 +84,7 @@ def open_results(cells: Sequence[BenchCell], *, json_path: Path | None) -> tuple
 
 
 def run(results: Results, missing: Sequence[BenchCell], *, json_path: Path | None, console: Console) -> None:
-    """Run the cells in turn; with a `json_path`, every result is written when it is there."""
+    """Run the cells in turn; with a `json_path`, the file is written after every result."""
 
     def run_one(cell: BenchCell, _: str) -> str:
         result = cell.run()
@@ -98,7 +98,7 @@ def run(results: Results, missing: Sequence[BenchCell], *, json_path: Path | Non
 
 
 def write(path: Path, results: Results, *, host: str = "rlinf") -> None:
-    """The rows, all of them of `host`, and what produced them."""
+    """Write the rows of `host`, and the machine and versions that have produced them."""
     content = {
         "command": "rlinf-async bench",
         "host": host,
@@ -131,7 +131,7 @@ TABLE_COLUMNS = (
     "lag",
     "% idle\nenv/inf./\nlearner",
 )
-"""The table of a scenario fits into 80 columns; `others` is the host's word for what it is compared with."""
+"""The table of a scenario fits into 80 columns; `others` is the host's word for the modes without levels."""
 WITH_RANGES = {
     "fresh_steps_per_s": ".0f",
     "ratio_stock_sync": ".2f",
@@ -141,7 +141,7 @@ WITH_RANGES = {
 
 
 def show(results: Results, console: Console) -> None:
-    """A table per host and scenario: medians, and below them the range of the repetitions."""
+    """Print a table per host and scenario: medians, and below them the range of the repetitions."""
     rows = results.rows()
     for host, name in dict.fromkeys((row["host"], row["scenario"]) for row in rows):
         modes = [row for row in rows if (row["host"], row["scenario"]) == (host, name)]
@@ -156,7 +156,7 @@ def show(results: Results, console: Console) -> None:
 
 
 def figure(row: Row, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
-    """Return the median; in `form`, with the least and the most where there are several repetitions."""
+    """Return the median; with several repetitions in `form`, with the least and the most."""
     if row[key] is None:
         return "-"
     if row["repetitions"] == 1:

@@ -1,4 +1,4 @@
-"""CPU time of a run, of all its processes, while it goes on."""
+"""CPU time of all processes of a run, measured while the run goes on."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Usage:
 
 
 class CpuMeter(AbstractContextManager["CpuMeter"]):
-    """Looks four times a second at the processes that have `mark` in their environment.
+    """Samples the processes with `mark` in their environment four times a second.
 
-    A process inherits the environment of the one that started it, so these are all processes of a run,
-    those of Ray among them. What a process used after the last look at it is not seen.
+    A process inherits the environment of its parent, so these are all processes of a run, including Ray's.
+    CPU time that a process uses after its last sample is not counted.
     """
 
     def __init__(self, mark: str, *, proc: Path = PROC_FOLDER) -> None:
-        """`mark` is `NAME=value`, as it stands in an environment."""
+        """`mark` is `NAME=value`, as in the environment of a process."""
         self._mark = mark.encode()
         self._proc = proc
         self._is_marked: dict[tuple[str, str], bool] = {}
@@ -55,7 +55,7 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
             self._thread.join()
 
     def look(self, now: float) -> None:
-        """Add what all processes have used until `now`, in seconds of the monotonic clock."""
+        """Add the CPU time of all processes up to `now`, in seconds of the monotonic clock."""
         for path in self._proc.iterdir():
             if path.name.isdigit():
                 self._look_at(path)
@@ -64,7 +64,7 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
         self._looks.append((now, sum(self._used.values()), machine / _ticks()))
 
     def between(self, start: float, stop: float) -> Usage | None:
-        """Return the usage from `start` to `stop`; None where no look lies before and after."""
+        """Return the usage from `start` to `stop`; None without samples before and after."""
         if len(self._looks) < 2 or self._looks[0][0] > start or self._looks[-1][0] < stop:
             return None
         times, run, machine = np.array(self._looks).T
@@ -80,11 +80,11 @@ class CpuMeter(AbstractContextManager["CpuMeter"]):
         try:
             # The name of a process, in brackets, may hold anything.
             fields = (path / "stat").read_text().rpartition(")")[2].split()
-            process = (path.name, fields[19])  # when it started: numbers of processes are given again
+            process = (path.name, fields[19])  # with the start time, as pids are reused
             if process not in self._is_marked:
                 self._is_marked[process] = self._mark in (path / "environ").read_bytes().split(b"\0")
         except OSError:
-            return  # it has ended, or is not ours to look at
+            return  # the process has ended, or belongs to another account
         if self._is_marked[process]:
             self._used[process] = (int(fields[11]) + int(fields[12])) / _ticks()
 

@@ -1,4 +1,4 @@
-"""From the record of what was served when, to numbers; the same arithmetic for every mode."""
+"""Compute a measurement from the spans of a run, with the same arithmetic for every mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from rlinf_async.lab.bench.cpu import CpuMeter
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.bench.sides import Mode
-from rlinf_async.lab.emulated.service import MOST
+from rlinf_async.lab.emulated.service import SAMPLE_NUMBER_BASE
 
 Record = Mapping[str, Any]
 """A span of `observe.spans`: `kind`, `began`, `ended`, and facts."""
@@ -25,15 +25,15 @@ class Environment:
     """The work of one environment within the window; the part of a decision that lies in it counts."""
 
     decisions: float = 0.0
-    """Where episodes end early, a rollout counts as many as one that does not."""
+    """Decisions; a rollout whose episodes end early counts as a whole rollout."""
     played: float = 0.0
     """Decisions of its episodes."""
     stepped: float = 0.0
-    """The same, and those after the ends."""
+    """Decisions of its episodes, and those after their ends."""
     live_s: float = 0.0
     """Seconds of resets and of the decisions of its episodes, without waiting."""
     busy_s: float = 0.0
-    """The same with the decisions after the ends."""
+    """The same, with the decisions after the ends of episodes."""
     seconds: list[float] = field(default_factory=list)
     """The seconds of each decision that ended within the window."""
 
@@ -48,9 +48,9 @@ class Window:
     fresh: int
     """Samples that were trained on for the first time."""
     staleness_max: int
-    """Global steps that the weights were trained between an action and the training on it, at most."""
+    """Largest number of global steps that the weights were trained between an action and its training."""
     records: Sequence[Record]
-    """All that was served, at any time of the run."""
+    """The records of the whole run."""
 
     @property
     def seconds(self) -> float:
@@ -64,14 +64,14 @@ class Window:
                 yield record, (end - began) / (record["ended"] - record["began"])
 
     def busy_s(self, *kinds: str) -> float:
-        """Seconds of the window in which something of these kinds was served, one at a time."""
+        """Return the summed seconds of the records of these kinds within the window; they never overlap."""
         return float(
             sum(share * (record["ended"] - record["began"]) for record, share in self.within(*kinds))
         )
 
     def environments(self, *, decisions: int) -> dict[int, Environment]:
-        """Emulated environments by their numbers, with so many `decisions` in a whole rollout; none where
-        simulators are real.
+        """Return the emulated environments by number, for `decisions` in a whole rollout; none if simulators
+        are real.
         """
         environments: dict[int, Environment] = defaultdict(Environment)
         for record, share in self.within("step", "reset"):
@@ -95,13 +95,13 @@ class Window:
 def window(
     records: Sequence[Record], *, calls: int, warm_up: int, steps: int, rollout: int | None = None
 ) -> Window:
-    """Global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+    """Return the window of global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
     Args:
-        records: in order of their ends.
+        records: the records, in order of their ends.
         calls: micro-batches of a step.
-        rollout: samples of a whole rollout, where single ones of it may be left out: each step then trains
-            the next rollout of every environment, in as many micro-batches as it takes.
+        rollout: samples of a whole rollout if single samples may be left out; each step then trains the next
+            rollout of every environment, in any number of micro-batches. None if every sample is trained.
 
     Raises:
         ValueError: the run trained fewer steps.
@@ -135,12 +135,12 @@ def _step_ends(training: Sequence[Record], calls: int | None) -> list[int]:
     """
     if calls is not None:
         return list(range(calls, len(training) + 1, calls))
-    numbers = [record["samples"][0] // MOST % MOST for record in training]
+    numbers = [record["samples"][0] // SAMPLE_NUMBER_BASE % SAMPLE_NUMBER_BASE for record in training]
     return [index for index, (one, other) in enumerate(pairwise(numbers), start=1) if one != other]
 
 
 def spread(environments: Iterable[Environment]) -> float:
-    """The spread of one environment's decisions in units of their mean, on average."""
+    """Return the mean coefficient of variation of an environment's decision times."""
     return float(np.mean([np.std(one.seconds) / np.mean(one.seconds) for one in environments]))
 
 
@@ -150,7 +150,7 @@ def _samples(training: Iterable[Record]) -> set[int]:
 
 def _rollouts_of(samples: Iterable[int]) -> set[int]:
     """Return the numbers of the environments and their rollouts that samples are of."""
-    return {sample // MOST for sample in samples}
+    return {sample // SAMPLE_NUMBER_BASE for sample in samples}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,32 +162,33 @@ class Measurement:
     trained_per_s: float
     """Samples per second that were trained on for the first time."""
     collected_per_s: float | None
-    """Samples per second that were collected; None where simulators are real."""
+    """Samples per second that were collected; None if simulators are real."""
     fresh_steps_per_s: float
     """Environment steps per second: of the samples that were collected or trained, whichever are fewer."""
     retrained: float
     """The share of trained samples that an earlier step had been trained on already."""
     overlap_efficiency: float | None
-    """Throughput over the most that `bounds_s` allow. None where times are not emulated, and where an
-    environment does not play its own task in every batch: the bound is about those that do. Over few steps it
-    can be a little more than 1: other environments may be as much as the bound on staleness ahead of the
-    slowest when the steps end, and less when they begin."""
+    """Throughput over the largest that `bounds_s` allow. None if times are not emulated, or if environments
+    do not play their own tasks in every batch, as the bound assumes. Over few steps it can be a little above
+    1: when the steps end, other environments may be ahead of the slowest by the bound on staleness, and when
+    they begin, by less."""
     own_efficiency: float | None
-    """The same over the most that this mode's own work allows: every pass of its learner, its own shares."""
+    """Throughput over the largest that `own_bounds_s` allow."""
     bounds_s: dict[str, float]
-    """Seconds that a step takes at least: of the environments, of inference, and of the learner."""
+    """Least seconds of a step, for the environments, inference, and the learner; see `bounds_of`."""
     own_bounds_s: dict[str, float]
+    """The same with the mode's own work; see `own_bounds_of`."""
     idle: dict[str, float]
-    """Shares of the time, of the parts whose times were recorded."""
+    """Idle shares of the time, for the parts with recorded times."""
     staleness_max: int
-    """Global steps that the weights were trained between an action and the training on it, at most."""
+    """Largest number of global steps that the weights were trained between an action and its training."""
     batch_size: float
     chunk_cv: float | None
     """The measured spread of decisions of one environment, in units of their mean."""
     cpu_ms: float | None
     """CPU milliseconds per fresh environment step, of all processes of the run; None where not known."""
     others: float | None
-    """Cores that something else than the run kept busy meanwhile."""
+    """Cores kept busy by other processes than the run's, on average."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -202,14 +203,14 @@ def measure(
     steps: int,
     cpu: CpuMeter | None = None,
 ) -> Measurement:
-    """Look at global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
+    """Measure global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
-    Samples that had been collected before are no throughput of these steps, nor are those that are
-    collected and not trained: what is counted is the smaller of the two.
+    The throughput of these steps counts neither samples that were collected earlier, nor samples that were
+    collected and not trained: it is the smaller of both rates.
 
     Args:
-        records: of `observe.spans`, in order of their ends.
-        mode: whether every environment contributes equally.
+        records: spans of `observe.spans`, in order of their ends.
+        mode: the run's mode; its balance decides which bounds apply.
 
     Raises:
         ValueError: the run trained fewer steps, or was busy for longer than they took.
@@ -251,12 +252,12 @@ def measure(
 
 
 def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
-    """Seconds that a step takes at least if one part had to wait for nothing; {} if nothing is known.
+    """Return the least seconds of a step for each part, if that part never waited; {} if nothing is known.
 
-    The same for every mode, and of what comes before the ends of episodes alone: batches hold as much of
-    every environment, so that the slowest counts, with the shortest possible answer to each of its decisions;
-    inference answers all environments at once, and simulators have its device for as long as they need it;
-    the learner trains on every sample, once per epoch, and does nothing else.
+    The bounds are the same for every mode, and count only work before the ends of episodes. A batch holds
+    equal amounts of every environment, so that the slowest counts, with the shortest possible answer to each
+    of its decisions. Inference answers all environments at once, and simulators have its device as long as
+    they need it. The learner trains on every sample once per epoch, and does nothing else.
     """
     env, policy = scenario.env, scenario.policy
     if env is None or policy is None:
@@ -276,10 +277,10 @@ def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> di
 def own_bounds_of(
     window: Window, environments: Mapping[int, Environment], scenario: Scenario, mode: Mode
 ) -> dict[str, float]:
-    """The same with the work that a mode makes itself: every pass of its learner, and its own shares.
+    """Return the same bounds with the mode's own work: every pass of its learner, and its own shares.
 
-    Where fast environments may contribute more than slow ones, what counts is what all can do together;
-    where they take on each other's tasks, what a batch takes all of them together.
+    If fast environments may contribute more than slow ones, the joint rate of all environments counts; if
+    they take on each other's tasks, the joint time of all environments for a batch.
     """
     bounds = bounds_of(environments, scenario)
     if not bounds:
@@ -301,8 +302,8 @@ def own_bounds_of(
 def _rollouts(
     environments: Mapping[int, Environment], scenario: Scenario, *, own: bool = False
 ) -> list[float]:
-    """Seconds that each environment needs for its decisions of a step, and what it has to be reset for; with
-    `own` those that it was stepped for after the ends of its episodes, too.
+    """Return the seconds of each environment for its decisions and resets of a step; with `own`, its
+    decisions after the ends of episodes count, too.
     """
     env, policy = scenario.env, scenario.policy
     assert env is not None
@@ -333,9 +334,9 @@ def _check(steady: Window, environments: Mapping[int, Environment], scenario: Sc
 
 
 def _idle(steady: Window, environments: Mapping[int, Environment], scenario: Scenario) -> dict[str, float]:
-    """Shares of the window, 0 to 1; env: mean over the environments.
+    """Return the idle shares of the window, 0 to 1; that of `env` is the mean over the environments.
 
-    Of a real policy only inference is known: the backward passes of its training are not recorded.
+    For a real policy only inference is known: the backward passes of its training are not recorded.
     """
     busy = {"inference": steady.busy_s("act", "anchor")}
     if scenario.env:

@@ -1,4 +1,4 @@
-"""All cells of a bench: which are to be run, what came out, and the rows that compare them."""
+"""The cells of a bench: missing cells, results, and the rows that compare them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ FIGURE_KEYS = (
     "cpu_ms",
     "others",
 )
-"""Figures of a measurement of which a row has the median and the range."""
+"""Figures of a measurement; a row has the median and the range of each."""
 
 
 @dataclass
 class Results:
-    """Results as they come; with a `path`, every one is written at once and kept for the next start.
+    """The results of a bench; with a `path`, each is written at once and read at the next start.
 
     Raises:
-        ValueError: the file at `path` holds something else.
+        ValueError: the file at `path` holds no results of a bench.
     """
 
     path: Path | None = None
@@ -60,11 +60,12 @@ class Results:
             append(self.path, line.encode(), private=False)
 
     def missing(self, cells: Sequence[BenchCell]) -> list[BenchCell]:
-        """Return the `cells` that have no result yet; one that failed is tried again.
+        """Return the `cells` without a result; failed cells are tried again.
 
         Raises:
-            ValueError: there are results over other steps than those of `cells`, or under another host,
-                which are not comparable.
+            ValueError: existing results have other numbers of steps than `cells`, or another host, and so are
+            not
+                comparable.
         """
         hosts = {cell.host for cell in (*cells, *(cell for cell, _ in self.runs))}
         if len(hosts) > 1:
@@ -82,11 +83,11 @@ class Results:
         return [cell for cell in cells if cell not in done_cells]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per host, scenario and mode: medians and ranges over repetitions, ratios within each.
+        """Return a row per host, scenario and mode: medians and ranges over repetitions, ratios within each.
 
-        `stock` in the name of a ratio are all modes of a host that are not levels of this package.
+        `stock` in the name of a ratio means all modes of a host that are not levels of this package.
         """
-        # A mode that is gone by now has its row, behind the others.
+        # Results of removed modes have their rows after the others.
         sides = dict.fromkeys(_line(cell) for cell, _ in self.runs)
         lines = [
             (host, scenario, mode)
@@ -121,7 +122,7 @@ class Results:
         return row
 
     def _good(self, host: str, scenario: str, mode: str) -> dict[int, Result]:
-        """Results by repetition, without failures; the last one counts."""
+        """Return the results by repetition, without failures; the last result of a repetition counts."""
         return {
             cell.repetition: result
             for cell, result in self.runs
@@ -131,7 +132,7 @@ class Results:
     def _ratios(
         self, host: str, scenario: str, good: Mapping[int, Result], others: Sequence[str]
     ) -> Range | None:
-        """Fresh throughput over the best of `others` in the same repetition, of each that has one."""
+        """Return the range of fresh throughput over that of the best of `others` in the same repetition."""
         runs_of_others = [self._good(host, scenario, name) for name in others]
         ratios = []
         for repetition, result in good.items():
@@ -142,10 +143,10 @@ class Results:
 
 
 def _read(path: Path) -> list[tuple[BenchCell, Result]]:
-    """The runs in a file of results that the user has named.
+    """Read the runs of a file of results that the user has named.
 
     Raises:
-        ValueError: it cannot be read, or a line of it is none of a bench.
+        ValueError: the file cannot be read, or one of its lines is no result of a bench.
     """
     try:
         lines = read_named(path, limit=MAX_RESULTS_BYTES).decode(errors="replace").splitlines()

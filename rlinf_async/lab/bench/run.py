@@ -8,7 +8,7 @@ import sys
 
 
 def main(wiring: str, config: str, *overrides: str) -> None:
-    """Compose a config and run it, wired as RLinf's script for embodied agents, or its for `async-ppo`."""
+    """Compose a config and run it, wired as RLinf's script for embodied agents or as its async PPO script."""
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     os.environ.setdefault("RLINF_LOG_LEVEL", "WARNING")
     logging.disable(logging.INFO)

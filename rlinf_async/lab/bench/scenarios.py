@@ -1,4 +1,4 @@
-"""The tasks and machines that schedules are compared on."""
+"""The tasks and machines of the bench."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlinf_async.lab.emulated.service import EnvService
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyService:
-    """Seconds that the work of an emulated policy takes, see `emulated.policy`."""
+    """Seconds of the work of an emulated policy; see `emulated.policy`."""
 
     act_fixed_s: float
     act_sample_s: float
@@ -26,10 +26,10 @@ class PolicyService:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A task and a machine: service times, or a config whose simulators and policy are real.
+    """A task and a machine: service times, or a config with real simulators and a real policy.
 
-    A step collects `envs * decisions` samples, of `chunk` environment steps each. Where an environment's
-    decision needs the policy's device (`EnvService.device_s`), one of them has the device at a time.
+    A step collects `envs * decisions` samples, of `chunk` environment steps each. If decisions of
+    environments need the policy's device (`EnvService.device_s`), one environment has the device at a time.
     """
 
     name: str
@@ -47,19 +47,19 @@ class Scenario:
     micro_batch_size: int = 128
     simulator: str = "metaworld"
     model: str = "smol_vla"
-    """The policy of a config whose simulators and policy are real."""
+    """The policy of a config with real simulators and a real policy."""
     extra: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    """Modes that cannot run it."""
+    """Modes that cannot run this scenario."""
 
     @property
     def ends_early(self) -> bool:
-        """True if episodes end within a rollout, and nothing follows them."""
+        """True if episodes end within a rollout, and no episode follows within it."""
         return self.env is not None and self.env.lengths is not None
 
     @property
     def takes_tasks(self) -> bool:
-        """True if a free environment may take on the next task: not where episodes outlast a rollout."""
+        """True if a free environment may take on the next task; False if episodes outlast a rollout."""
         return self.env is None or not self.env.episode
 
     @property
@@ -73,9 +73,7 @@ class Scenario:
         return self.update_epoch * self.samples // self.micro_batch_size
 
     def overrides(self, *, log: str) -> list[str]:
-        """Return the overrides that make the config this scenario, whose processes log into `log` what
-        they served.
-        """
+        """Return the overrides that make the config this scenario; processes log their spans into `log`."""
         return [
             f"env.train.total_num_envs={self.envs}",
             f"env.train.max_episode_steps={self.decisions * self.chunk}",
@@ -87,7 +85,7 @@ class Scenario:
         ]
 
     def emulated(self, *, log: str, model: str) -> list[str]:
-        """The times of a scenario that has such, for a config whose policy has the section `model`."""
+        """Return the overrides with this scenario's emulated times; `model` is the policy's section."""
         env = self.env
         assert env is not None, f"{self.name} is not emulated"
         device = f"{log}/device" if env.device_s else "null"
@@ -101,7 +99,7 @@ class Scenario:
         ]
 
     def _logged(self, log: str) -> list[str]:
-        """The policy of the config, with a record of what it serves."""
+        """Return the overrides that wrap the config's policy into one that logs its work into `log`."""
         return [
             "actor.model.model_type=logged",
             f"+actor.model.logged={self.model}",
@@ -113,8 +111,8 @@ def _settings(path: str, service: Any) -> list[str]:
     return [f"{path}.{item.name}={getattr(service, item.name)}" for item in fields(service)]
 
 
-# Ten LIBERO steps, rendered for two cameras, take 0.6 to 1.3 s on a core, a reset 10 to 25 steps; a policy
-# that answers in some 30 ms takes a thirtieth of that. Scaled down by three, so that a bench ends.
+# Ten LIBERO steps, rendered for two cameras, take 0.6 to 1.3 s on a core, and a reset takes 10 to 25 steps; a
+# policy answers in some 30 ms, a thirtieth of that. All times are a third of these, to keep a bench short.
 LIBERO_ENV = EnvService(decision_s=0.3, cv=0.3, fastest=0.7, slowest=1.4, reset_s=0.525)
 SLOWEST_S = 8 * (1.4 * 0.3 + 0.0103) + 0.525
 """Seconds of a rollout of the slowest of those environments, alone with the policy."""
@@ -125,7 +123,7 @@ UNDIVIDED_MODES = ("stock-decoupled",)
 
 
 def _policy(train_s: float, *, samples: int = 512, weights_mb: float = 16.0) -> PolicyService:
-    """A policy that is trained on `samples`, those of all epochs of a step, in `train_s`."""
+    """Return a policy that is trained in `train_s` on `samples`, the samples of all epochs of a step."""
     return PolicyService(
         act_fixed_s=0.01, act_sample_s=0.0003, train_sample_s=train_s / samples, weights_mb=weights_mb
     )
@@ -251,7 +249,7 @@ REAL_SCENARIOS = (
         optimizer_steps=4,
         micro_batch_size=50,
         model="mlp_policy",
-        # A process for each simulator, which holds one environment: nothing divides into two stages.
+        # Every simulator has a process and one environment, so that workers cannot divide into two stages.
         env_workers=4,
         extra=("rollout.pipeline_stage_num=1",),
         without=("stock-sync-2", *UNDIVIDED_MODES),

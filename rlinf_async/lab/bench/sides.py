@@ -1,4 +1,4 @@
-"""The modes that are compared, and what a bench has to know of each host."""
+"""The compared modes, and each host's part in a bench."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlinf_async.lab.demo.simulators.vulkan import check_vulkan
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A schedule: how a run is wired, and the overrides that choose it."""
+    """A schedule: the wiring of a run, and the overrides that choose it."""
 
     name: str
     kind: Literal["sync", "stock", "plugin"]
@@ -28,20 +28,21 @@ class Mode:
     wiring: str = "plugin"
 
     env_workers: int = 0
-    """The number that this mode needs; by default as many as the scenario has."""
+    """The number of env workers that this mode needs; 0 for the scenario's number."""
     balance: Literal["exact", "tasks", "free"] = "exact"
     """The contribution of environments to a batch: equal, each with its own task (exact); equal, a free
     one with the next task where it can take it on (tasks); or more from the faster ones (free)."""
 
     def balance_in(self, scenario: Scenario) -> Literal["exact", "tasks", "free"]:
-        """Return the balance that a run of `scenario` has."""
+        """Return the balance of a run of `scenario`."""
         return "exact" if self.balance == "tasks" and not scenario.takes_tasks else self.balance
 
     def overrides_for(self, scenario: Scenario) -> list[str]:
         """Return the overrides with which a config of RLinf for `scenario` runs in this mode."""
         workers = self.env_workers or scenario.env_workers
         placement = [f"cluster.component_placement.env.placement='0:0-{workers - 1}'"] if workers > 1 else []
-        # RLinf's asynchronous PPO trains on what its store holds: a batch is one trajectory of each worker.
+        # RLinf's asynchronous PPO trains on the content of its store: one trajectory of each worker is a
+        # batch.
         store_size = (
             [f"+algorithm.rollout_store_size_per_rank={workers}"] if self.wiring == "async-ppo" else []
         )
@@ -55,7 +56,8 @@ DEAD_WORK_MODES = (
     Mode(name="lean", kind="plugin", overrides=("async.mode=lean",)),
     Mode(name="levels", kind="plugin", overrides=("async.mode=full", "async.skip=false"), balance="tasks"),
 )
-"""No dead work and no levels, and all levels with it: others than `full` where episodes end early."""
+"""Further modes of scenarios with episodes that end early: no dead work and no levels; all levels with dead
+work."""
 LEVEL_MODES = (
     Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
     Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
@@ -73,7 +75,7 @@ LEVEL_MODES = (
         overrides=("async.mode=full", "async.advanced.balance=exact"),
     ),
 )
-"""The levels of this package, which every host has; those named `full-` change what is learnt or how."""
+"""The levels of this package, which every host has; modes named `full-` also change learning."""
 BENCH_MODES = {
     mode.name: mode
     for mode in (
@@ -113,7 +115,7 @@ BENCH_MODES = {
 
 
 def standard(modes: Iterable[str]) -> tuple[str, ...]:
-    """Return the modes that are run unless some are named."""
+    """Return the default modes of a bench among `modes`."""
     extra = {mode.name for mode in DEAD_WORK_MODES}
     return tuple(name for name in modes if not name.startswith("full-") and name not in extra)
 
@@ -122,35 +124,35 @@ STANDARD_MODES = standard(BENCH_MODES)
 
 
 class Side(Protocol):
-    """One host's part in a bench: which schedules there are, and how a config of the host says them."""
+    """One host's part in a bench: its schedules, and their overrides in the host's config."""
 
     modes: Mapping[str, Mode]
     standard: tuple[str, ...]
-    """Modes that are run unless some are named."""
+    """The default modes."""
     others: str
     """One word for all modes that are not this package's levels."""
 
     def check(self) -> None:
-        """See whether the host is here.
+        """Check that the host is installed.
 
         Raises:
-            ValueError: it is not, with the remedy.
+            ValueError: the host is missing; the message has the remedy.
         """
 
     def unavailable(self, scenario: Scenario) -> str | None:
-        """Why a scenario cannot run on this machine under this host, or None."""
+        """Return the reason why a scenario cannot run on this machine under this host, or None."""
 
     def config(self, scenario: Scenario) -> str:
-        """The name of the config that a scenario is made of."""
+        """Return the name of the config that a scenario is made from."""
 
     def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
-        """Return the overrides that make that config the scenario in a mode; processes log into `log` what
-        they served.
+        """Return the overrides that turn that config into the scenario in a mode; processes log their spans
+        into `log`.
         """
 
     def run(self, *, directory: Path, steps: int, seed: int | None = None) -> list[str]:
-        """Return the overrides for a run of `steps` global steps, which writes into `directory`; without a
-        `seed` it has that of its config.
+        """Return the overrides for a run of `steps` global steps that writes into `directory`; without a
+        `seed`, the config's seed stays.
         """
 
 
@@ -191,15 +193,15 @@ class UnderRLinf(Side):
 
 BENCH_CONFIG = "bench/verl_emulated"
 ACTOR_SECTION = "actor_rollout_ref.actor"
-STAGES = "env.stages=2"
+STAGES_OVERRIDE = "env.stages=2"
 RESETS_AHEAD = "env.train.resets_ahead=true"
-"""Environments reset beside the update, as in veRL's experiment with VLAs."""
+"""Environments reset during the update, as in veRL's experiment with VLAs."""
 VERL_MODES = {
     mode.name: mode
     for mode in (
         Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD)),
-        # As that experiment stepped its environments: two halves, one acts while one is answered.
-        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES)),
+        # That experiment stepped its environments in two halves: one acts while the other is answered.
+        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES_OVERRIDE)),
         Mode(
             name="one-step-off",
             kind="stock",
@@ -212,9 +214,9 @@ VERL_MODES = {
 
 
 class UnderVerl(Side):
-    """Schedules of veRL's modes, as this package's loops make them, next to its levels.
+    """veRL's schedules, made by this package's loops, next to the levels.
 
-    veRL itself cannot run an environment, so nothing here is a run of veRL's own loops.
+    veRL itself cannot run an environment, so none of these is a run of veRL's own loops.
     """
 
     modes: Mapping[str, Mode] = VERL_MODES

@@ -1,4 +1,4 @@
-"""RLinf's own asynchronous PPO on machines without CUDA, so that it can be compared with anywhere."""
+"""RLinf's own asynchronous PPO on machines without CUDA, so that every machine can make the comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlinf_async.hosts.rlinf.train import launch
 
 
 def train_stock_async_ppo(cfg: DictConfig) -> None:
-    """Run `cfg` as RLinf's script for its own asynchronous PPO does, to compare with it."""
+    """Run `cfg` as RLinf's script for its own asynchronous PPO does."""
     launch(
         cfg,
         AsyncPPOEmbodiedRunner,
@@ -30,7 +30,7 @@ def train_stock_async_ppo(cfg: DictConfig) -> None:
 
 
 class AnywhereAsyncPPOActor(AsyncPPOEmbodiedFSDPActor):
-    """RLinf's worker; only the device names that it spells out are read as this process's device."""
+    """RLinf's worker; device names in its code are read as this process's device."""
 
     def run_training(self) -> dict[str, Any]:
         with _cuda_means(self.device):
@@ -39,7 +39,7 @@ class AnywhereAsyncPPOActor(AsyncPPOEmbodiedFSDPActor):
 
 @contextmanager
 def _cuda_means(device: object) -> Iterator[None]:
-    """While the block runs, `cuda:<rank>` and `Tensor.cuda()` are `device`; nothing changes where CUDA is."""
+    """Within the block, let `cuda:<rank>` and `Tensor.cuda()` mean `device`; with CUDA, change nothing."""
     if torch.cuda.is_available():
         yield
         return

@@ -13,7 +13,7 @@ from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
 
 class MetaWorldEnvs(StateEnvs):
-    """Simulators of one task, whose states are normalised by `obs_stats`; one action per decision."""
+    """Simulators of one task; states are normalised by `obs_stats`, and a decision is one action."""
 
     state_dim = STATE_DIM
     action_dim = ACTION_DIM
@@ -49,10 +49,10 @@ def metaworld(
     seed: int = 0,
     processes: int = 0,
 ) -> EnvFactory:
-    """Shards of `task`; an environment has the same goals in whatever shard it is.
+    """Return a factory of shards of `task`; an environment has the same goals in every shard.
 
-    With `processes` above 0 each shard simulates in as many child processes; otherwise in its thread,
-    which then shares Python's interpreter lock with all other loops.
+    With `processes` above 0 each shard simulates in that many child processes; otherwise in its thread, which
+    then shares Python's interpreter lock with all other loops.
     """
     stats = None if obs_stats is None else ObservationStats.load(obs_stats)
 

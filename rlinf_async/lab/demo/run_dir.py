@@ -8,14 +8,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 RUN_DIR_KEYS = ("runner.logger.log_path", "vla.run_dir")
-"""The keys of the hosts for it."""
+"""The hosts' config keys for the run directory."""
 
 
 def run_dir(cfg: Any) -> Path:
-    """The run directory that `cfg` names, absolute.
+    """Return the absolute path of the run directory that `cfg` names.
 
     Raises:
-        ValueError: it names none.
+        ValueError: `cfg` names no run directory.
     """
     for key in RUN_DIR_KEYS:
         if folder := OmegaConf.select(cfg, key):

@@ -1,4 +1,4 @@
-"""A starting policy cloned from Meta-World's scripted expert, good enough for sparse rewards to be met."""
+"""A starting policy cloned from Meta-World's scripted expert, strong enough to earn some sparse rewards."""
 
 import hashlib
 import io
@@ -29,27 +29,27 @@ from rlinf_async.observe.plain_data import read_json_file
 
 HIDDEN_UNITS = 256
 MAX_BISECTIONS = 6
-"""Times that the step between a policy that is too weak and one that is too strong is halved."""
+"""Largest number of bisections between a policy that is too weak and one that is too strong."""
 
 PARALLEL_EPISODES = 16
-"""Test episodes that are played at the same time."""
+"""Number of test episodes played at the same time."""
 
-STARTS = Path(__file__).parent / "starts"
-"""The starts of the demos, by the key of their settings. The repository holds them, and no wheel."""
+STARTS_FOLDER = Path(__file__).parent / "starts"
+"""Folder of the demos' starts, by the key of their settings. It is in the repository, and in no wheel."""
 
 State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The demonstrations to clone, and the success at which cloning stops.
+    """Settings of the demonstrations, of cloning, and of the success at which cloning stops.
 
-    Cloning stops at the first epoch whose sampled policy solves at least `lowest_success` of `episodes`
-    test episodes; if that epoch overshoots `highest_success`, a mixture with the epoch before it is
-    searched. `max_epochs` bounds the time whatever happens.
+    Cloning stops at the first epoch with a success of at least `lowest_success` over `episodes` test episodes
+    with sampled actions. If that epoch exceeds `highest_success`, a mixture with the previous epoch is
+    searched. `max_epochs` bounds the time in any case.
 
-    `model` is the section of a `tiny_pi0` to clone into, which plays episodes in its chunks; without one
-    an `mlp_policy` is cloned, whose noise is `log_std`.
+    `model` is the section of a `tiny_pi0` to clone into, which plays episodes in its chunks; without it an
+    `mlp_policy` with the noise `log_std` is cloned.
     """
 
     task_name: str = "button-press-topdown-v3"
@@ -86,13 +86,13 @@ class WarmStart:
 
     @property
     def key(self) -> str:
-        """A name that two equal settings share and no others."""
+        """A name that is the same for equal settings, and different for different ones."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class WarmStartResult:
-    """The files of the start, and its success.
+    """The files of a start, and its success.
 
     policy_path holds a state dict for `runner.ckpt_path`; obs_stats_path the ObservationStats it was cloned
     under. `success` is the share of test episodes that the sampled policy
@@ -106,17 +106,17 @@ class WarmStartResult:
 
 
 class Clone(Protocol):
-    """A policy that learns from demonstrations, on states that are normalised."""
+    """A policy that learns from demonstrations, on normalised states."""
 
     @property
     def chunk(self) -> int:
-        """Actions of a decision."""
+        """Number of actions of a decision."""
 
     def loss(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """The loss of states [batch, 39] and the actions [batch, chunk, 4] that followed them."""
+        """Return the loss for states [batch, 39] and the expert's next actions [batch, chunk, 4]."""
 
     def sample(self, states: torch.Tensor) -> torch.Tensor:
-        """Sampled actions [batch, chunk, 4]."""
+        """Return sampled actions [batch, chunk, 4] for states [batch, 39]."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
@@ -126,7 +126,7 @@ class Clone(Protocol):
 
 
 class ClonedPolicy(nn.Module):
-    """A Gaussian policy whose parameters bear the names of RLinf's `mlp_policy`, value head included."""
+    """A Gaussian policy with the parameter names of RLinf's `mlp_policy`, value head included."""
 
     chunk = 1
 
@@ -139,10 +139,10 @@ class ClonedPolicy(nn.Module):
         self.value_head = nn.ModuleDict({"mlp": nn.Sequential(*_three_layers(STATE_DIM), value)})
         nn.init.orthogonal_(self.actor_mean.weight, gain=0.01)
         nn.init.zeros_(self.actor_mean.bias)
-        nn.init.zeros_(value.weight)  # no opinion before the first return is seen
+        nn.init.zeros_(value.weight)  # values are 0 before the first training
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Mean actions [batch, 4] for normalised states [batch, 39]."""
+        """Return mean actions [batch, 4] for normalised states [batch, 39]."""
         return self.actor_mean(self.backbone(states))
 
     def loss(self, states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ class ClonedPolicy(nn.Module):
 
 
 class SuccessBand(Protocol):
-    """The share of episodes that the policy which is searched for solves."""
+    """Bounds of the wanted success: a share of solved test episodes."""
 
     @property
     def lowest_success(self) -> float: ...
@@ -180,10 +180,10 @@ class CloningSettings(SuccessBand, Protocol):
 
 
 class PolicyTrial(Protocol):
-    """Says how good parameters are."""
+    """Measures the success of parameters."""
 
     def success(self, state: State, *, enough: float) -> float:
-        """The share of solved test episodes; may stop early once `enough` is out of reach."""
+        """Return the share of solved test episodes; may stop early once `enough` is out of reach."""
 
 
 class Candidate(NamedTuple):
@@ -194,10 +194,10 @@ class Candidate(NamedTuple):
 
 
 def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
-    """Clone the expert into `out_dir`, or find there what an equal call made before, or in the repository.
+    """Clone the expert into `out_dir`, or return an existing start, from there or from the repository.
 
     Raises:
-        ValueError: what is found there cannot be read.
+        ValueError: the existing start cannot be read.
     """
     folder = place(settings, out_dir)
     if not folder.exists():
@@ -213,8 +213,8 @@ def warm_start(settings: WarmStart, out_dir: Path) -> WarmStartResult:
 
 
 def place(settings: WarmStart, out_dir: Path) -> Path:
-    """The folder of a start, whether it is there or not."""
-    shipped = STARTS / settings.key
+    """Return the folder of a start; it may not exist."""
+    shipped = STARTS_FOLDER / settings.key
     return shipped if shipped.exists() else out_dir / settings.key
 
 
@@ -238,7 +238,7 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
     finally:
         trial.close()
     make_directory(out_dir, private=False)
-    draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when whole: no half start is found
+    draft = Path(mkdtemp(prefix=".draft-", dir=out_dir))  # renamed when complete: no half start is found
     policy = io.BytesIO()
     torch.save(best.state, policy)
     write_whole(draft / "policy.pt", policy.getbuffer(), private=False)
@@ -249,7 +249,7 @@ def _make(settings: WarmStart, out_dir: Path, folder: Path) -> None:
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Give `draft` its name, unless another run that made the same start has been faster."""
+    """Rename `draft` to `folder`, unless another run has made the same start meanwhile."""
     try:
         draft.rename(folder)
     except OSError:
@@ -259,7 +259,7 @@ def _put(draft: Path, folder: Path) -> None:
 
 
 class Trial:
-    """Plays sampled test episodes, always of the same goals."""
+    """Plays test episodes with sampled actions and always the same goals."""
 
     def __init__(self, settings: WarmStart, stats: ObservationStats) -> None:
         self._policy = clone_of(settings)
@@ -274,7 +274,7 @@ class Trial:
 
     @torch.no_grad()
     def success(self, state: State, *, enough: float) -> float:
-        """The share of solved episodes; stops early once `enough` is out of reach."""
+        """Return the share of solved episodes; stop early once `enough` is out of reach."""
         self._policy.load_state_dict(state)
         self._simulators.rewind()
         solved_count = 0
@@ -298,7 +298,7 @@ class Trial:
 
 
 def clone_of(settings: WarmStart) -> Clone:
-    """A policy that has learned nothing yet."""
+    """Return an untrained policy to clone into."""
     if settings.model is None:
         return ClonedPolicy(settings.log_std)
     from rlinf_async.lab.demo.policies.tiny_pi0 import ClonedPi0  # openpi takes seconds to import
@@ -314,9 +314,9 @@ def cloning_epochs(
     *,
     action_repeat: int = 1,
 ) -> Iterator[State]:
-    """The parameters of `policy`, by default a ClonedPolicy, after each epoch of behaviour cloning.
+    """Yield the parameters of `policy`, by default a ClonedPolicy, after each epoch of behaviour cloning.
 
-    A chunk is cloned from what the expert did `action_repeat` steps apart.
+    The actions of a chunk are the expert's, `action_repeat` steps apart.
     """
     policy = policy or ClonedPolicy(settings.log_std)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -333,7 +333,7 @@ def cloning_epochs(
 
 
 def search(settings: SuccessBand, epochs: Iterator[State], trial: PolicyTrial) -> Candidate:
-    """The first epoch that solves enough, or a mixture with its predecessor if it solves too much."""
+    """Return the first epoch with enough success; if that is too much, a mixture with the previous epoch."""
     weak = best = Candidate(next(epochs), 0.0)
     for state in epochs:
         attempt = Candidate(state, trial.success(state, enough=settings.lowest_success))

@@ -1,4 +1,4 @@
-"""A config's `warm_start` block: the starting policy is made before the run and filled in."""
+"""A config's `warm_start` block: make the starting policy before the run, and set its paths in the config."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlinf_async.lab.demo.run_dir import run_dir
 from rlinf_async.lab.demo.warm_start import WarmStart, place, warm_start
 
 POLICY_KEY = "runner.ckpt_path"
-"""The key that names the state dict to start from, if the block has no `policy_key`."""
+"""The key for the path of the starting state dict, if the block has no `policy_key`."""
 
 
 def fill_in(cfg: DictConfig) -> None:
     """Clone the starting policy that `cfg.warm_start` describes, unless a checkpoint is given.
 
-    Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the statistics of
-    observations under which the clone was made. Clones are kept next to the run directory and found again by
-    their settings; a clone of this repository holds those of the demos.
+    Sets the key that the block's `policy_key` names, and in `env.train` and `env.eval` the observation
+    statistics of the clone. Cloned policies are stored next to the run directory, by their settings; a
+    checkout of this repository holds those of the demos.
     """
     if cfg.get("warm_start") is None:
         return

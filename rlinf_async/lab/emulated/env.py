@@ -1,4 +1,4 @@
-"""Emulated environments behind the interface that hosts expect of environments."""
+"""Emulated environments behind the hosts' interface of environments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STATE_SIZE = 8
 class EmulatedEnv(gymnasium.Env):
     """`num_envs` environments that sleep, and show a picture and their own number.
 
-    `states` [num_envs, 8] begins with the number of the environment, of its rollout and of the decision:
-    the learner can tell which samples are new. Rewards are zero; an episode that ends before the horizon has
+    `states` [num_envs, 8] begins with the numbers of the environment, of its rollout and of the decision, so
+    that the learner can recognise new samples. Rewards are zero; an episode that ends before the horizon has
     succeeded.
     """
 
@@ -72,16 +72,16 @@ class EmulatedEnv(gymnasium.Env):
             facts["seconds"] = self._batch.reset()
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
-        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        """Let the next reset begin rollout number `rollout` of the environments of shard `seed_offset`."""
         first = seed_offset * self.num_envs
         self._batch.take_on(first)
         self._states[:, 0] = torch.arange(first, first + self.num_envs)
         self._states[:, 1] = rollout - 1
-        self._started = True  # the reset counts on
+        self._started = True  # the reset increments the number of the rollout
 
     def update_reset_state_ids(self) -> None:
-        """Note the end of a rollout; environments that reset themselves go on and are counted from the
-        start. With `resets_ahead` the others begin to reset now, beside whatever follows.
+        """Note the end of a rollout; environments that reset themselves go on, and count decisions from 0
+        again. With `resets_ahead` the others begin to reset now, in parallel to the work that follows.
         """
         if self.auto_reset:
             self._next_rollout()
@@ -127,7 +127,7 @@ class EmulatedEnv(gymnasium.Env):
             self._ends = torch.tensor(list(draws))
 
     def _shares(self) -> list[float]:
-        """Return the share of its episode that the next decision of each environment is; 0 after its end."""
+        """Return one over the length of each environment's episode; 0 after the end of the episode."""
         plays = self._states[:, 2] < self._ends
         return torch.where(plays, 1.0 / self._ends, 0.0).tolist()
 

@@ -1,4 +1,4 @@
-"""Any policy of RLinf or of this package, with a record of what it served when."""
+"""Any policy of RLinf or of this package, with a log of its passes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rlinf_async.observe.spans import SpanLog
 
 
 class LoggedPolicy(nn.Module, BasePolicy):
-    """Passes every call on to `inner`; a sample is known by the action that was drawn for it.
+    """Passes every call on to `inner`; samples are identified by their drawn actions.
 
-    `micro_batches` counts those that the weights have been trained on, and travels with them.
+    `micro_batches` counts the micro-batches that the weights have been trained on, and is published with
+    them.
     """
 
     def __init__(self, inner: Any, log: SpanLog) -> None:
@@ -35,7 +36,7 @@ class LoggedPolicy(nn.Module, BasePolicy):
         return actions, result
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """RLinf's dispatcher."""
+        """Dispatch a call as RLinf's policies do."""
         return BasePolicy.forward(self, *args, **kwargs)
 
     def default_forward(self, forward_inputs: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, Any]:
@@ -50,6 +51,6 @@ class LoggedPolicy(nn.Module, BasePolicy):
 
 
 def build_logged(cfg: Any, torch_dtype: torch.dtype | None) -> LoggedPolicy:
-    """Build the model whose `model_type` is `cfg.logged`, as RLinf does; `cfg.precision` is its precision."""
+    """Build the model of the type `cfg.logged` as RLinf does, with the precision `cfg.precision`."""
     inner = get_model(OmegaConf.merge(cfg, {"model_type": cfg.logged}))
     return LoggedPolicy(inner, SpanLog(cfg.get("service_log")))

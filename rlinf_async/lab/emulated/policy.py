@@ -1,4 +1,4 @@
-"""A policy that takes the time of a large one: it sleeps, and a few weights do the rest."""
+"""A policy that takes the time of a large one: it sleeps, and computes with a few weights."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import nn
 from rlinf_async.core.tensors import Tensors
 from rlinf_async.lab.demo.policies.gaussian_policy import ActionDistribution, GaussianPolicy
 from rlinf_async.lab.emulated.env import STATE_SIZE
-from rlinf_async.lab.emulated.service import MOST, holding
+from rlinf_async.lab.emulated.service import SAMPLE_NUMBER_BASE, holding
 from rlinf_async.observe.spans import SpanLog
 
 HIDDEN_UNITS = 16
 
 
 class EmulatedPolicy(GaussianPolicy):
-    """Acts in `act_fixed_s + act_sample_s * B` seconds, and is scored or trained in time that follows B.
+    """Acts on B environments in `act_fixed_s + act_sample_s * B` seconds; it takes time to score and train.
 
     A training pass takes `train_sample_s` a sample, forward and backward; a pass without gradients takes
-    `score_share` of that. `ballast` gives the weights the size that their publication is to have.
-    `micro_batches` counts those that the weights have been trained on, and travels with them, so that a
-    sample tells how old it is whatever the host calls its versions. It acts on a device that simulators
-    may use too, the file `service_device`; it is trained on another.
+    `score_share` of that. `ballast` gives the weights their size for publication. `micro_batches` counts the
+    micro-batches that the weights have been trained on, and is published with them, so that the age of a
+    sample does not depend on a host's numbering of versions. The policy acts on a device that simulators may
+    share, the file `service_device`; it is trained on another device.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -38,7 +38,7 @@ class EmulatedPolicy(GaussianPolicy):
         self.mean = nn.Linear(HIDDEN_UNITS, self._chunks * self._action_dim)
         self.log_std = nn.Parameter(torch.zeros(self._action_dim))
         self.value = nn.Linear(HIDDEN_UNITS, 1)
-        # Not trained, so that a step of the optimizer costs what is stated and nothing else.
+        # A buffer, not a parameter, so that an optimizer step takes no further time.
         self.register_buffer("ballast", torch.zeros(int(cfg.service.weights_mb * 1e6) // 4))
         self.micro_batches: torch.Tensor
         self.register_buffer("micro_batches", torch.zeros(1, dtype=torch.int64))
@@ -69,16 +69,16 @@ class EmulatedPolicy(GaussianPolicy):
 
 
 def pass_of(*, acts: bool) -> str:
-    """The kind of a pass without gradients: of the learner's, or of a policy that acts and scores for it."""
+    """Return the span kind of a pass without gradients: the learner's, or that of a policy that acts."""
     return "anchor" if acts else "score"
 
 
 def _samples(forward_inputs: Tensors) -> dict[str, Any]:
-    """Return the samples of a micro-batch, a number for each, and the `micro_batches` of the oldest."""
+    """Return the numbers of a micro-batch's samples, and the `micro_batches` of the oldest sample."""
     env, rollout, decision = forward_inputs["states"][:, :3].long().unbind(dim=1)
     return {
         "size": len(env),
-        "samples": ((env * MOST + rollout) * MOST + decision).tolist(),
+        "samples": ((env * SAMPLE_NUMBER_BASE + rollout) * SAMPLE_NUMBER_BASE + decision).tolist(),
         "oldest": int(forward_inputs["made_by"].min()),
     }
 

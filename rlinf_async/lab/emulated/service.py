@@ -1,4 +1,4 @@
-"""Environments that take time and do nothing else: what waits for what, without a simulator."""
+"""Environments that only take time, to measure waits without a simulator."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import numpy as np
 from rlinf_async.lab.lengths import EpisodeLengths
 from rlinf_async.observe.files import opened
 
-MOST = 10_000
-"""More than a run has rollouts, and a rollout decisions: with it a sample's number holds both."""
+SAMPLE_NUMBER_BASE = 10_000
+"""Base of the number of a sample, which holds environment, rollout and decision; larger than the numbers of
+rollouts and of decisions."""
 TASK_COUNT = 10
-"""Environments are dealt out to this number of tasks, the slowest of which is `slowest` times the mean."""
+"""Number of tasks; environments are dealt out to them in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,8 @@ class EnvService:
     spread from 4/7 to 10/7 of it. With `episode`, episodes end after that many decisions on average and are
     reset on the spot; without, they last for a whole rollout. With `success`, that share of the episodes of
     the first rollout, and `success_gain` more of each later one, ends after `shortest` to `longest`
-    decisions; nothing follows within the rollout. `vectorised_s` is what a simulator that steps all its
-    environments at once takes for a decision, however many they are; it resets them in `reset_s`.
+    decisions, and no episode follows within the rollout. A simulator that steps all its environments at once
+    takes `vectorised_s` for a decision, whatever their number, and resets them in `reset_s`.
     """
 
     decision_s: float = 0.0
@@ -54,7 +55,7 @@ class EnvService:
 
     @property
     def lengths(self) -> EpisodeLengths | None:
-        """Return the lengths of episodes; None where they do not end within a rollout."""
+        """Return the lengths of episodes; None if they do not end within a rollout."""
         if not self.success:
             return None
         return EpisodeLengths(
@@ -67,7 +68,7 @@ class EnvService:
 
 
 def slower(service: EnvService, envs: range, first: int) -> list[float]:
-    """Return the factors by which `envs` are slower with the tasks of the environments from `first` on."""
+    """Return the slow-down factor of each of `envs` with the tasks of the environments from `first` on."""
     factors = [service.factor(first + index) for index in range(len(envs))]
     return [factor / service.factor(env) for factor, env in zip(factors, envs, strict=True)]
 
@@ -85,7 +86,7 @@ class Decision:
 
 
 def decisions(service: EnvService, env: int, *, seed: int) -> Iterator[Decision]:
-    """The decisions of environment number `env`, for ever: the same in every mode and every shard."""
+    """Yield the decisions of environment number `env` without end; equal in every mode and every shard."""
     rng = np.random.default_rng((seed, env))
     sigma = math.sqrt(math.log1p(service.cv**2))
     mean = service.decision_s * service.factor(env)
@@ -99,7 +100,7 @@ def decisions(service: EnvService, env: int, *, seed: int) -> Iterator[Decision]
 
 
 def resets(service: EnvService, env: int, *, seed: int) -> Iterator[float]:
-    """Seconds of the resets between rollouts of environment number `env`, for ever."""
+    """Yield the seconds of the resets between rollouts of environment number `env`, without end."""
     rng = np.random.default_rng((seed, env, 1))
     while True:
         yield service.reset_s * float(rng.uniform(4 / 7, 10 / 7))
@@ -120,10 +121,10 @@ def holding(device: str | None) -> Iterator[None]:
 
 
 class EmulatedBatch:
-    """`size` environments that step together: a call sleeps as long as the slowest of them needs.
+    """`size` environments that step together: a call sleeps for the time of the slowest.
 
-    They stand for simulators in processes of their own, with a core each, unless they are vectorised. Of
-    the device they take turns, with each other and with other holders of the file `device`.
+    They emulate simulators in separate processes with a core each, unless they are vectorised. They take
+    turns on the device, with each other and with other holders of the file `device`.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class EmulatedBatch:
     ) -> None:
         self.service = service
         self.first = first
-        """The number of the first environment whose tasks these have: their own, or that of others."""
+        """The number of the first environment of the current tasks: the own first one, or another's."""
         self._envs = envs = range(first, first + size)
         self._slower = [1.0] * size
         self._device = device
@@ -139,7 +140,7 @@ class EmulatedBatch:
         self._resets = [resets(service, env, seed=seed) for env in envs]
 
     def take_on(self, first: int) -> None:
-        """From now on have the tasks of the environments from number `first` on; chance stays their own."""
+        """Take on the tasks of the environments from number `first` on; random draws stay the own ones."""
         self.first, self._slower = first, slower(self.service, self._envs, first)
 
     def reset(self) -> list[float]:

@@ -1,1 +1,1 @@
-"""Say what a run would be like, before it runs."""
+"""Predict the speed of runs from the records of one run."""

@@ -1,4 +1,4 @@
-"""The command `rlinf-async plan`: calibrate, replay, compare, and tell the result."""
+"""The command `rlinf-async plan`: calibrate, replay, compare, and show the result."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import PART_NAMES
 
 MIN_GAIN = 1.01
-"""Least gain, as a factor, for which a setting is called faster."""
+"""A setting is called faster from this gain on, as a factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The run as it is, and others."""
+    """The predictions of the run as it is, and of other settings."""
 
     now: Prediction
     others: tuple[Prediction, ...]
-    """Those that the user asked for, then the presets that differ from the run."""
+    """The user's settings, then the presets that differ from the run."""
 
     @property
     def fastest(self) -> Prediction:
-        """The fastest of them; the run as it is where no other gains `MIN_GAIN`."""
+        """The fastest prediction; that of the run as it is, if no other gains `MIN_GAIN`."""
         best = max(self.others, key=_rate, default=self.now)
         return best if _rate(best) > MIN_GAIN * _rate(self.now) else self.now
 
 
 def compare(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> Comparison:
-    """Plan the run as it is, in `tries` (overrides each), and in every preset.
+    """Plan the run as it is, with each of `tries` (lists of overrides), and in every preset.
 
     Raises:
         ValueError: one of `tries` cannot be planned.
@@ -54,7 +54,7 @@ def compare(job: Job, times: Times, *, tries: Iterable[Sequence[str]] = ()) -> C
 
 
 def _presets(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
-    """Yield the modes that are not the run's own; one that does not go with its settings is left out."""
+    """Yield the modes other than the run's own, without those that its settings exclude."""
     for mode in MODE_LEVELS:
         overrides = (f"async.mode={mode}",)
         try:
@@ -77,7 +77,7 @@ TABLE_HEAD = ("setting", "env\nsteps/s", "range", "over\nnow", "step\ns", "limit
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return the overrides of the fastest, and what limits it."""
+    """Return a sentence with the overrides of the fastest setting and its bottleneck."""
     now, fastest = comparison.now, comparison.fastest
     limit = now.limit.sentence("it")
     if fastest is now:
@@ -88,7 +88,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def unknowns(job: Job, times: Times) -> Iterator[str]:
-    """Yield the facts that the plan does not know, and what would tell."""
+    """Yield sentences on the facts that the plan lacks, and on the records that would supply them."""
     plan = job.settings.plan
     if job.stepping == "in turn":
         yield (
@@ -138,7 +138,7 @@ HELD_OUT = (
     "Settings planned from the trace of another one, and run afterwards, were off by 5 % on average and 9 % "
     "at most where work was emulated, by 20 % where simulators and policy shared two cores (docs/plan.md)."
 )
-"""How good plans were; the first two of `benchmarks/schedules/held_out.json`."""
+"""The accuracy of earlier plans; the first two numbers are from `benchmarks/schedules/held_out.json`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +148,16 @@ class Plan:
     job: Job
     times: Times
     replayed: Replay
-    """The run that it begins with."""
+    """The replay of the run that the plan begins with."""
     comparison: Comparison
 
     @property
     def unknown(self) -> list[str]:
-        """Sentences on what the plan does not know, and on what would tell."""
+        """The sentences of `unknowns`."""
         return list(unknowns(self.job, self.times))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the plan as plain data."""
         replayed = self.replayed
         return {
             "replay": {
@@ -174,7 +174,7 @@ class Plan:
 
 
 def plan_run(path: Path, *, tries: Sequence[str] = ()) -> Plan:
-    """From a run directory.
+    """Make a plan from the run directory `path`.
 
     Raises:
         ValueError: there is no run to calibrate from, or one of `tries` cannot be planned.
@@ -185,7 +185,7 @@ def plan_run(path: Path, *, tries: Sequence[str] = ()) -> Plan:
 
 
 def show(plan: Plan, console: Console) -> None:
-    """All of it for a reader."""
+    """Print the plan."""
     replayed = plan.replayed
     console.print(
         f"The run took {replayed.measured_step_s:.2f} s a step; the plan of it "
@@ -205,10 +205,9 @@ def show(plan: Plan, console: Console) -> None:
 
 
 def write(plan: Plan, folder: Path, *, say: Callable[[str], None]) -> None:
-    """Write the plan as JSON, and a run directory of the fastest settings, which report, trace and status
-    open.
+    """Write the plan as JSON, and a run directory of the fastest settings for `report`, `trace` and `status`.
 
-    That of an earlier plan is moved aside, as that of an earlier run is.
+    The run directory of an earlier plan is moved aside, as that of an earlier run is.
     """
     make_directory(folder)
     write_json(folder / "plan.json", plan.as_dict())

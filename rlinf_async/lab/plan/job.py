@@ -1,4 +1,4 @@
-"""The job of a run, from its directory: sizes and levels, whichever framework runs it, and others of them."""
+"""The job of a run, from its directory: sizes and levels under any framework, and changes of them."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("algorithm.adv_type", "algorithm.adv_estimator", "settings.algorithm"),
     "decision_steps": ("actor.model.num_action_chunks", "vla.model.num_action_chunks"),
 }
-"""The keys of the frameworks' configs for each fact; the first that is there counts."""
+"""The frameworks' config keys for each fact; the first existing key counts."""
 NORMALISED_ADVANTAGES = ("gae", "ppo")
-"""Advantages that are normalised over the whole batch, by the names that configs give them."""
+"""Names in configs of advantages that are normalised over the whole batch."""
 
 Stepping = Literal["apart", "in turn", "at once"]
-"""The way in which the environments of a shard step: each in its process, all in one process, or as one
-on an accelerator."""
+"""How the environments of a shard step: each in its process, all in one process, or as one batch on an
+accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, and the facts that are known of it besides its settings."""
+    """A run's settings, and further facts about it."""
 
     settings: RunSettings
     decision_steps: int
     """Environment steps in one decision."""
     stepping: Stepping
     skips_ended: bool
-    """True if `async.skip.ended` leaves something out, where it is on."""
+    """True if `async.skip.ended`, when on, leaves work out."""
     skips_masked: bool
-    """True if `async.skip.masked` does; it is known of a run that had it on."""
+    """True if `async.skip.masked`, when on, leaves work out; known only for a run that had it on."""
 
 
 def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
-    """From the `run.json` and `config.yaml` of a run directory.
+    """Read the job from the `run.json` and `config.yaml` of a run directory.
 
     Raises:
-        ValueError: they do not say enough.
+        ValueError: the files lack a needed fact.
     """
     if not isinstance(facts.get("plan"), dict):
         raise ValueError(
@@ -91,7 +91,7 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
 
 
 def _global_batch(config: Mapping[str, Any], plan: ShardPlan, horizon: int) -> int:
-    """Samples of an optimizer step; some count the groups of rollouts that they come from."""
+    """Return the samples of an optimizer step; some frameworks count groups of rollouts instead."""
     groups = _read(config, "mini_batch_size")
     if groups:
         return int(groups) * plan.group_size * horizon
@@ -103,7 +103,7 @@ def _global_batch(config: Mapping[str, Any], plan: ShardPlan, horizon: int) -> i
 
 
 def fair_batch(plan: ShardPlan) -> int:
-    """An inference rank's share of the environments, and at least a shard."""
+    """Return an inference rank's share of the environments, and at least the size of a shard."""
     return max(plan.envs_per_shard, math.ceil(plan.total_envs / plan.inference_ranks))
 
 
@@ -112,7 +112,7 @@ def _stepping(train: object) -> Stepping:
         return "apart"
     if hold_one_environment(train):
         return "apart"
-    # Those that nobody has looked at are not split either, as they may be one batch.
+    # Simulators that nobody has examined are not split either, as they may be one batch.
     stepping: dict[Splitting, Stepping] = {
         "vectorised": "at once",
         "unknown": "at once",
@@ -123,10 +123,10 @@ def _stepping(train: object) -> Stepping:
 
 
 def check(settings: RunSettings) -> None:
-    """Check that micro-batches and optimizer steps come out even.
+    """Check that micro-batches and optimizer steps divide evenly.
 
     Raises:
-        ValueError: they do not divide.
+        ValueError: they do not.
     """
     micro = settings.micro_batch_size * settings.plan.learner_ranks
     if settings.global_batch_size % micro or settings.samples_per_batch % settings.global_batch_size:
@@ -148,11 +148,11 @@ def _read(config: Mapping[str, Any], name: str) -> Any:
 
 
 PLAN_PREFIX = "plan."
-"""The prefix of fields of `ShardPlan`: placement, which each framework's config says in its own words."""
+"""The prefix of overrides of `ShardPlan`'s fields: placement, for which each framework has its own keys."""
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:
-    """The run with `overrides`: `async.*` keys, and `plan.*` for workers, ranks and environments.
+    """Return the job with `overrides`: `async.*` keys, and `plan.*` for workers, ranks and environments.
 
     Raises:
         ValueError: another key, or settings that do not fit together.
@@ -205,7 +205,7 @@ def _with_sizes(job: Job, asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> 
     micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
     grown = plan.trajectories_per_batch / settings.plan.trajectories_per_batch
     global_batch = round(settings.global_batch_size * grown)
-    # More ranks have less each: a micro-batch may have to shrink.
+    # With more ranks each has fewer samples, so a micro-batch may have to shrink.
     fitting = math.gcd(settings.micro_batch_size, max(1, global_batch // plan.learner_ranks))
     result = replace(
         settings,
@@ -222,7 +222,7 @@ def _with_sizes(job: Job, asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> 
 
 
 def _automatic(job: Job, one: ShardPlan) -> int:
-    """As `shards: auto` does."""
+    """Return the number of shards that `shards: auto` chooses."""
     if job.stepping == "at once":
         return 1
     separate = min(one.envs_per_shard // one.group_size, MOST_SHARDS)

@@ -16,12 +16,13 @@ from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.summary import Diagnosis
 
 WARM_UP, STEPS, TAIL = 6, 4, 2
-"""Batches before those that are measured, those that are, and more: a run at its end begins nothing new."""
+"""Unmeasured batches at the beginning, measured batches, and unmeasured ones at the end, where a run begins
+no new rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One setting over several draws of all service times."""
+    """The prediction for one setting, over several draws of all service times."""
 
     name: str
     overrides: tuple[str, ...]
@@ -33,10 +34,10 @@ class Prediction:
     limit: Diagnosis
     """The bound of the run."""
     staleness: float
-    """Policy versions that the oldest trained sample is old."""
+    """Age of the oldest trained sample, in policy versions."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the prediction as plain data."""
         rate = self.steps_per_s
         return {
             "name": self.name,
@@ -58,7 +59,7 @@ def foresee(
     draws: int = 2,
     run_dir: Path | None = None,
 ) -> Prediction:
-    """Plan runs of `settings`, with `draws` seeds; the first of them is written to `run_dir`."""
+    """Plan runs of `settings` with `draws` seeds; the first run is written to `run_dir`."""
     settings = replace(settings, batches=WARM_UP + STEPS + TAIL)
     rates: list[float] = []
     seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""A plan that begins with a run: its service times, and how well they tell what it did."""
+"""The service times of a run, and a replay of the run with them, to check the plan."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.spans import Span
 
 MAX_REPLAY_ERROR = 0.05
-"""Most relative error of the replay of a run at which its plan is not said to be doubtful."""
+"""A plan is called doubtful above this relative error of its replay."""
 PAUSE_KINDS = ("evaluate", "save")
 LEAST_STEPS = 3
-"""Steps that a run needs: the first one is not counted."""
+"""Fewest steps of a usable run; its first step is not counted."""
 
 
 MOST_STEPS = 40
-"""Steps of a longer run that are planned: it is steady by then."""
+"""Most steps of a run that are planned; by then a run is steady."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A run, and the same run planned."""
+    """A measured run, and the plan of the same run."""
 
     job: Job
     times: Times
     measured_step_s: float
-    """Seconds per global step after the first, without evaluating and saving."""
+    """Measured seconds per global step after the first, without evaluation and checkpoints."""
     spread: float
     """Standard deviation of single steps over their mean."""
     planned_step_s: float
 
     @property
     def error(self) -> float:
-        """By how much the planned step is longer, as a share of the measured one."""
+        """Planned minus measured step seconds, as a share of the measured ones."""
         return self.planned_step_s / self.measured_step_s - 1.0
 
     @property
     def close(self) -> bool:
-        """True if predictions of other settings can be believed."""
+        """True if predictions of other settings can be trusted."""
         return abs(self.error) <= MAX_REPLAY_ERROR
 
     @property
     def warning(self) -> str | None:
-        """The doubt, and what to do about it; None if there is none."""
+        """A sentence on a doubtful replay, with the remedy; None for a good replay."""
         if self.close:
             return None
         return (
@@ -64,14 +64,14 @@ def replay(path: Path) -> Replay:
     """Calibrate from the run directory `path`, and plan the same run.
 
     Raises:
-        ValueError: this is no run directory, or it holds too little.
+        ValueError: `path` is no run directory, or holds too little.
     """
     files = RunFiles.read(path)
     try:
         return _replayed(path, files)
     except ValueError:
         raise
-    # Records of a run fit each other; those of a damaged or foreign one can miss anything.
+    # Records of one run fit each other; those of a damaged or foreign run can lack anything.
     except (LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"the records in {path} do not fit each other, and no plan can be made from them "
@@ -80,7 +80,7 @@ def replay(path: Path) -> Replay:
 
 
 def _check_of_one_run(settings: RunSettings, spans: Sequence[Span]) -> None:
-    """See whether sizes are those of the run of the trace: a file can name any, and planning them takes time.
+    """Check that the sizes fit the trace: a file can hold any sizes, and planning large ones takes long.
 
     Raises:
         ValueError: a batch has more in it than all of the trace, or no forward pass was as large as a shard.
@@ -91,7 +91,7 @@ def _check_of_one_run(settings: RunSettings, spans: Sequence[Span]) -> None:
     events = decisions + passes
     sizes = [span.get("size", 0) for span in spans if span["kind"] == "forward"]
     if not sizes:
-        return  # `times_of` says what is missing
+        return  # `times_of` reports the missing records
     largest = max(sizes)
     if events > len(spans) or plan.envs_per_shard > largest:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Bars and histograms: where time goes, how old trajectories were, what was refused, how batches were."""
+"""Bars and histograms of time shares, ages of trajectories, refusals and batch sizes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from rlinf_async.lab.report.timelines import (
 )
 
 MOST_ROWS = 12
-"""Most shards or ranks of one kind that are shown one by one."""
+"""Largest number of shards or ranks of one kind that are all shown."""
 ROW_PIXELS = 26
 """Pixels of a row."""
 MIN_LABELLED_SHARE = 0.07
-"""A part of a row that is a smaller share of it has no room for a number."""
+"""Parts below this share of a row have no room for a number."""
 SHARE_AXIS = Axis(low=0.0, high=1.0, ticks=[(at / 4, share(at / 4)) for at in range(5)])
 
 
@@ -149,7 +149,7 @@ def staleness(series: Sequence[tuple[Subject, Staleness]]) -> Figure:
 
 
 def _groups(labels: Sequence[str], names: Sequence[str]) -> Axis:
-    """A place for each name, and below those of one label, where there are several, the label."""
+    """Return an axis with a place for each name, and with several labels, each label below its names."""
     axis, count = categories(names), len(labels)
     if len(set(labels)) < 2:
         return axis.named("versions")
@@ -162,7 +162,7 @@ def _run_words(subject: Subject, points: Sequence[object]) -> str:
 
 
 def refusals(series: Sequence[tuple[Subject, Mapping[str, int]]], every: Sequence[Subject]) -> Figure:
-    """Trajectories that were refused, by reason."""
+    """Return the figure of refused trajectories, by reason."""
     reasons = sorted({reason for _, counts in series for reason in counts})
     x = round_axis([count for _, counts in series for count in counts.values()], number, low=0.0)
     bars, names = [], []
@@ -194,7 +194,7 @@ LogSeries = tuple[str, str, str, list[float]]
 
 
 def batch_sizes(subjects: Sequence[Subject]) -> Figure | None:
-    """Samples in a forward pass: a bar for each size, or for ranges of sizes where they are many."""
+    """Return the figure of samples per forward pass, with a bar for each size or, of many, for ranges."""
     series = [(s, _sizes(s)) for s in subjects]
     with_sizes = [(subject, sizes) for subject, sizes in series if sizes]
     if not with_sizes:
@@ -272,7 +272,7 @@ def _log_histogram(
 ) -> Figure | None:
     if not series:
         return None
-    # A value that lies on an edge belongs to the bin above, however its logarithm is rounded.
+    # A value on an edge belongs to the bin above, whatever the rounding of its logarithm.
     places = [np.log10(np.maximum(values, 1e-6)) * PER_DECADE + 1e-9 for *_, values in series]
     low, high = math.floor(min(map(np.min, places))), math.floor(max(map(np.max, places))) + 1
     bins = np.arange(low, high + 1)
@@ -305,7 +305,7 @@ def _log_histogram(
 
 
 def _outline(edges: Sequence[float], shares: Sequence[float]) -> list[tuple[float, float]]:
-    """The upper side of the bars of a histogram, from the ground to the ground."""
+    """Return the outline of a histogram's bars, which begins and ends at 0."""
     tops = [
         (at, part) for low, high, part in zip(edges, edges[1:], shares, strict=False) for at in (low, high)
     ]

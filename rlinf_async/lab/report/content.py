@@ -28,7 +28,7 @@ class Figure:
 
     title: str
     note: str = ""
-    """A sentence on what the figure shows."""
+    """A sentence about the figure."""
     drawing: str
     """The chart as HTML, as `drawing` makes it."""
     legend: Legend = ()
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading, a sentence that says what one sees, and what there is to see."""
+    """A section of the page: a heading, a sentence that explains it, figures and tables."""
 
     id: str
     nav: str
@@ -61,6 +61,6 @@ class Section:
 
     @property
     def columns(self) -> int:
-        """In how many columns its figures stand on a wide screen."""
+        """The number of columns of its figures on a wide screen."""
         narrow = sum(not figure.wide for figure in self.figures)
         return 1 if len(self.figures) == 1 else 3 if narrow == 3 else 2

@@ -1,6 +1,6 @@
-"""Marks and axes as HTML and SVG that need no script: text stays text, and takes its ink from the page.
+"""Marks and axes as HTML and SVG without scripts; text stays text, in the text colour of the page.
 
-Everything that is written is escaped here; colours and numbers are our own.
+All texts are escaped here; colours and numbers come from this package alone.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass, replace
 from html import escape
 
 TICK_COUNT = 5
-"""The number of ticks that is aimed at."""
+"""The intended number of ticks."""
 RELATIVE_SLACK = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """From `low` to `high`, which differ."""
+    """An axis from `low` to `high`, two different numbers."""
 
     low: float
     high: float
     ticks: Sequence[tuple[float, str]] = ()
-    """Values that have a line across the plot, and what is written there."""
+    """Values with a line across the plot, and their labels."""
     captions: Sequence[tuple[float, str]] = ()
-    """Texts outside of the ticks; places are shares of the axis, 0 to 1."""
+    """Further texts; their places are shares of the axis, 0 to 1."""
     log: bool = False
 
     def place(self, value: float) -> float:
-        """The share of the axis that is below `value`; what is outside lies at the end."""
+        """Return the share of the axis below `value`; a value beyond an end is placed at that end."""
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
         return (at - low) / (high - low)
 
     def named(self, name: str) -> Axis:
-        """The same, with its name in the middle."""
+        """Return this axis with `name` as a caption in the middle."""
         return replace(self, captions=[(0.5, name)])
 
 
@@ -47,12 +47,13 @@ def round_axis(
     high: float | None = None,
     tight: bool = False,
 ) -> Axis:
-    """An axis of round numbers around `values`, which are some.
+    """Return an axis with round numbers around the non-empty `values`.
 
     Args:
-        form: how a number is written.
-        low: where it begins, if not at the least of them; so does `high` with its end.
-        tight: whether it ends at the values instead of at round numbers.
+        form: formats a number.
+        low: begin of the axis; by default the least value.
+        high: end of the axis; by default the largest value.
+        tight: end the axis at the values instead of at round numbers.
     """
     some = list(values)
     first = min(some) if low is None else low
@@ -71,7 +72,7 @@ def round_axis(
 
 
 def log_axis(low: float, high: float, form: Callable[[float], str]) -> Axis:
-    """A logarithmic axis with decades, and steps between them where those are few; `0 < low < high`."""
+    """Return a logarithmic axis with decades, and with ticks between few decades; `0 < low < high`."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1,) if high / low > 30 else (1, 2, 5)
     places = [step * 10.0**decade for decade in decades for step in steps]
@@ -80,20 +81,20 @@ def log_axis(low: float, high: float, form: Callable[[float], str]) -> Axis:
 
 
 def categories(names: Sequence[str], *, most: int = 12) -> Axis:
-    """One unit for each name, from 0 on; of very many, some are written."""
+    """Return an axis with one unit for each name, from 0 on; of many names, about `most` are written."""
     every = -(-len(names) // most)
     ticks = [(at + 0.5, name) for at, name in enumerate(names) if at % every == 0]
     return Axis(low=0.0, high=float(max(1, len(names))), ticks=ticks)
 
 
 def _step(raw: float) -> float:
-    """The round number (1, 2 or 5 times a power of ten) that is next to `raw`."""
+    """Return the round number (1, 2 or 5 times a power of ten) that is next to `raw`."""
     power = 10.0 ** math.floor(math.log10(raw))
     return power * next(step for step in (1, 2, 5, 10) if step * power >= raw * (1 - RELATIVE_SLACK))
 
 
 DRAWING_UNITS = 1000
-"""Units of a drawing in each direction; it is stretched to its place, its lines and dots are not."""
+"""Units of a drawing in each direction; the page stretches the drawing, but not its lines and dots."""
 DASH_PATTERNS = {
     "solid": "",
     "dash": "7 4",
@@ -107,19 +108,19 @@ Point = tuple[float, float]
 
 
 def line(points: Sequence[Point], x: Axis, y: Axis, *, colour: str, dash: str = "solid") -> str:
-    """A line through points."""
+    """Return a line through points."""
     dashes = f' stroke-dasharray="{DASH_PATTERNS[dash]}"' if DASH_PATTERNS[dash] else ""
     return f'<path class="line" d="{_way(points, x, y)}" stroke="{colour}"{dashes}/>'
 
 
 def area(points: Sequence[Point], x: Axis, y: Axis, *, colour: str) -> str:
-    """The area between a line and the lowest place, faint."""
+    """Return the faint area between a line and the lower end of the plot."""
     first = _unit(x.place(points[0][0]))
     return f'<path d="{_way(points, x, y)}V{DRAWING_UNITS}H{first}Z" fill="{colour}" opacity=".16"/>'
 
 
 def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool = False) -> str:
-    """A dot, or a ring, and what is shown where the pointer rests on it."""
+    """Return a dot or a ring with a tooltip."""
     at = f"M{_unit(x.place(point[0]))} {_unit(1 - y.place(point[1]))}h0"
     kind = "ring" if ring else "dot"
     hole = f'<path class="hole" d="{at}"/>' if ring else ""
@@ -129,14 +130,14 @@ def dot(point: Point, x: Axis, y: Axis, *, colour: str, tooltip: str, ring: bool
 def column(
     start: float, right: float, low: float, high: float, x: Axis, y: Axis, *, fill: str, tooltip: str
 ) -> str:
-    """A bar that stands, between places of both axes."""
+    """Return a vertical bar between places of both axes."""
     x0, x1, y0, y1 = x.place(start), x.place(right), y.place(low), y.place(high)
     box = f'x="{_unit(x0)}" y="{_unit(1 - y1)}" width="{_unit(x1 - x0)}" height="{_unit(y1 - y0)}"'
     return f'<rect {box} fill="{fill}"><title>{escape(tooltip)}</title></rect>'
 
 
 def plot(marks: Iterable[str], x: Axis, y: Axis, *, height: int) -> str:
-    """Marks between two axes; `height` in pixels."""
+    """Return a plot of marks between two axes; `height` in pixels."""
     across = "".join(f"M0 {_unit(1 - y.place(value))}H{DRAWING_UNITS}" for value, _ in y.ticks)
     below = _labels("x", [(x.place(value), text) for value, text in x.ticks])
     beside = _labels("y", [(1 - y.place(value), text) for value, text in y.ticks], side="top")
@@ -163,7 +164,7 @@ def rows(names: Sequence[str], content: str, x: Axis, *, row: int, zooms: bool =
 
 
 def stacked(parts: Iterable[tuple[float, str, str, str, str]]) -> str:
-    """One row: parts side by side, each with its share of the width, fill, ink, text and what it says."""
+    """Return a row of parts side by side; each is (share of the width, fill, text colour, text, tooltip)."""
     return "".join(
         f'<i style="width:{100 * share:.6g}%;background:{fill};color:{ink}" title="{escape(tooltip)}">'
         f"{escape(text)}</i>"
@@ -187,5 +188,5 @@ def _way(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 
 def _unit(share: float) -> str:
-    """As units of the drawing, with a decimal where it counts."""
+    """Return a share in units of the drawing, with a decimal if it is not whole."""
     return f"{share * DRAWING_UNITS:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""Numbers, as a reader wants them."""
+"""Formats of numbers on the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_VALUE = "-"
 
 
 def number(value: float | None) -> str:
-    """Three digits that count, and no exponent below a million."""
+    """Format a number with three significant digits, and without an exponent below a million."""
     if value is None:
         return NO_VALUE
     if value == 0:
@@ -21,14 +21,14 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A percentage; with a decimal where it is small."""
+    """Format a share in per cent; small ones have a decimal."""
     if value is None:
         return NO_VALUE
     return f"{value:.1%}" if 0 < value < 0.0995 else f"{value:.0%}"
 
 
 def duration(value: float | None) -> str:
-    """`0.12 ms`, `35 ms`, `1.4 s`, `12 min`."""
+    """Format seconds, such as `0.12 ms`, `35 ms`, `1.4 s`, `12 min`."""
     if value is None:
         return NO_VALUE
     if value == 0:
@@ -39,7 +39,7 @@ def duration(value: float | None) -> str:
 
 
 def ends(pair: tuple[float, float] | None, *, percent: bool) -> str:
-    """`12% to 95%`."""
+    """Format two values, such as `12% to 95%`."""
     if pair is None:
         return NO_VALUE
     form = share if percent else number
@@ -51,7 +51,7 @@ def ratio(value: float | None, first: float | None) -> str:
 
 
 def moment(value: object) -> str:
-    """A time of the wall clock."""
+    """Format a time of the wall clock."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return NO_VALUE
     try:

@@ -1,4 +1,4 @@
-"""Lines over steps, data or time: the figure of every number that changes as a run goes on."""
+"""Figures of numbers that change during a run, as lines over steps, data or time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rlinf_async.lab.report.timelines import ALL_PARTS
 PLOT_HEIGHT = 240
 MOST_POINTS = 300
 MOST_DOTS = 60
-"""Most points of a figure's lines at which each is a dot that shows its numbers."""
+"""Largest number of points in a figure at which every point is a dot with its numbers as a tooltip."""
 MOST_ROWS = 12
-"""Rows of the table for each line, about."""
+"""Approximate number of table rows for each line."""
 
 Form = Callable[[float], str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Points in order of the axis along which they lie."""
+    """A line of a figure; its points are in order of the horizontal axis."""
 
     label: str
     colour: str
@@ -37,13 +37,15 @@ class Line:
 
     @classmethod
     def of_run(cls, subject: Subject, points: Sequence[Point], *, rings: bool = False) -> Line:
-        """In the colour of the run."""
+        """Return a line in the colour of the run."""
         colour, dash = palette.of_run(subject.index), palette.dash_of_run(subject.index)
         return cls(label=subject.label, colour=colour, dash=dash, points=points, rings=rings)
 
 
 def points(subject: Subject, name: str, along: str) -> list[Point]:
-    """`(sum of along so far, name)` of the steps that have both; `step` is its number."""
+    """Return `(sum of along so far, name)` of the steps with both metrics; `along="step"` is the step's
+    number.
+    """
     result, total = [], 0.0
     for report in subject.run.metrics:
         total = report["step"] if along == "step" else total + report.get(along, 0.0)
@@ -53,7 +55,7 @@ def points(subject: Subject, name: str, along: str) -> list[Point]:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """Means of neighbours, where points are many; each at the place of the last of them."""
+    """Return means of neighbouring points if there are many; each mean has the place of its last point."""
     size = -(-len(points) // MOST_POINTS)
     groups = [points[at : at + size] for at in range(0, len(points), size)] if size else []
     return [(group[-1][0], statistics.fmean(value for _, value in group)) for group in groups]
@@ -70,7 +72,9 @@ def line_figure(
     high: float | None = None,
     legend: Legend = (),
 ) -> Figure:
-    """`axis` names what the lines go along; what lies outside of `low` and `high` is drawn at the edge."""
+    """Return a figure of lines; `axis` names the horizontal axis, and values beyond `low` and `high` are
+    drawn at the edge.
+    """
     values = [value for each in lines for _, value in each.points]
     along = [at for each in lines for at, _ in each.points]
     x = round_axis(along, number, low=0.0 if min(along) >= 0 else None, tight=True).named(axis)
@@ -96,13 +100,13 @@ def _marks(each: Line, x: Axis, y: Axis, with_dots: bool, form: Form, axis: str)
 
 
 def _inside(values: Sequence[float], low: float | None, high: float | None) -> list[float]:
-    """Values without those beyond a limit, which would stretch the axis; the limits if that leaves none."""
+    """Return the values within the limits, as others would stretch the axis; the limits if none is within."""
     least, most = float("-inf") if low is None else low, float("inf") if high is None else high
     return [value for value in values if least <= value <= most] or [least if low is not None else most]
 
 
 def _table(lines: Sequence[Line], axis: str, form: Form) -> Table:
-    """Some points of each line, evenly chosen, and the last."""
+    """Return a table of evenly chosen points of each line, and the last."""
     rows = []
     for each in lines:
         thin = each.points[:: max(1, len(each.points) // MOST_ROWS)]
@@ -113,17 +117,17 @@ def _table(lines: Sequence[Line], axis: str, form: Form) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A number of every step, and how it is written."""
+    """A number of every step, and its format."""
 
     title: str
     names: tuple[str, ...]
-    """The names that frameworks have for it, each the end of a metric's; the first that a run has counts."""
+    """The frameworks' names for it, as ends of metrics' names; the first that a run has counts."""
     form: Form = number
     note: str = ""
     low: float | None = None
     high: float | None = None
     zero_is_none: bool = False
-    """True if a run that reports nothing but 0 has not measured it."""
+    """True if a run with only zeros has not measured the number."""
 
 
 SPEED_SERIES = (
@@ -256,7 +260,7 @@ def outcomes(subjects: Sequence[Subject]) -> list[Figure]:
 
 
 def of_runs(subjects: Sequence[Subject], every: Sequence[Subject]) -> Legend:
-    """Return the colour of each run that is shown; nothing where the page is about one."""
+    """Return the colours of the shown runs; an empty legend for a page about one run."""
     keys = [(subject.label, palette.of_run(subject.index)) for subject in subjects]
     return [("", keys)] if len(every) > 1 else []
 

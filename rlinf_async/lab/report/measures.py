@@ -1,4 +1,4 @@
-"""The numbers of a run that a reader asks for first, and that advice follows from."""
+"""The main numbers of a run, for the head of the page and for advice."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS, Diagnosis
 class Staleness:
     """Trajectories by `(staleness, in flight)`, in policy versions.
 
-    In flight is what was published while a rollout went on; the rest of its staleness passed between its
-    last action and its training.
+    "In flight" is the number of versions published during a rollout; the rest of its staleness arose between
+    its last action and its training.
     """
 
     trajectories: Mapping[tuple[int, int], int]
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Staleness:
-        """From the `accept` spans of all learner ranks."""
+        """Count the trajectories in the `accept` spans of all learner ranks."""
         counts: Counter[tuple[int, int]] = Counter()
         for span in spans:
             if span["kind"] == "accept":
@@ -60,9 +60,9 @@ class Staleness:
         return self._mean({at: at[0] - at[1] for at in self.trajectories})
 
     def histogram(self) -> list[tuple[int, float, float, float]]:
-        """`(staleness, fresh, in flight, in queue)`: shares of all trajectories, which sum to 1.
+        """Return `(staleness, fresh, in flight, in queue)`: shares of all trajectories, which sum to 1.
 
-        Those of one staleness are divided in the proportion in which they aged in flight and in queue.
+        The share of one staleness is divided in proportion to the versions in flight and in queue.
         """
         rows: dict[int, list[float]] = {}
         for (staleness, in_flight), count in self.trajectories.items():
@@ -81,14 +81,14 @@ class Staleness:
 
 
 def _pieces(facts: object) -> list[tuple[int, int, int]]:
-    """`(size, staleness, in flight)` of the pieces in a span; what is none is left out."""
+    """Return `(size, staleness, in flight)` of the pieces in a span; malformed entries are left out."""
     pieces = [each for each in facts if isinstance(each, list)] if isinstance(facts, list) else []
     whole = [each for each in pieces if len(each) == 6 and all(isinstance(number, int) for number in each)]
     return [(each[3], each[4], each[5]) for each in whole if each[3] > 0 and 0 <= each[5] <= each[4]]
 
 
 def refused(run: RunFiles) -> dict[str, int] | None:
-    """Trajectories that were refused, by reason; None if nothing is known."""
+    """Return the refused trajectories by reason; None if unknown."""
     ledger = run.summary.get("trajectories")
     if not isinstance(ledger, dict):
         processes = run.status.get("processes")
@@ -107,7 +107,7 @@ Line = Mapping[str, float]
 class Measures:
     """Measures of the steps after the first, which also fills the pipeline; weighted by time.
 
-    A measure that is unknown is None, and a share that was not recorded is left out.
+    An unknown measure is None, and a share without records is left out.
     """
 
     steps: int = 0
@@ -128,16 +128,16 @@ class Measures:
     returns: tuple[float, float] | None = None
     refused: Mapping[str, int] | None = None
     publication_s: float | None = None
-    """Seconds that publication takes of the learner in a step."""
+    """Seconds of the learner's time that publication takes in a step."""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The shares of the time of the mean shard or rank of each part, by what it does, in words."""
+    """The time shares of the mean shard or rank of each part, by the word for its activity."""
     forward_s: float | None = None
     ask_s: float | None = None
     queued_s: float | None = None
     full_batches: float | None = None
     """The share of forward passes that held `max_batch_size` samples."""
     beside_micro_batches: float | None = None
-    """The share of training that is no micro-batch and no optimizer step."""
+    """The share of training outside of micro-batches and optimizer steps."""
     driver: Mapping[str, float] = field(default_factory=dict)
     """The shares of the time that the driver spends on `evaluate` and `save`."""
 
@@ -147,7 +147,7 @@ class Measures:
 
     @property
     def efficiency(self) -> float | None:
-        """Overlap efficiency: the time of the busiest part over the time that it took."""
+        """Overlap efficiency: the busy time of the busiest part over the whole time."""
         return self.diagnosis.share if self.diagnosis is not None else None
 
     def share(self, part: str, word: str) -> float:
@@ -156,7 +156,7 @@ class Measures:
 
 
 def measure(run: RunFiles) -> Measures:
-    """The measures of a run, as far as its records go."""
+    """Return the measures of a run, as far as its records have them."""
     lines = [line for line in run.metrics if line.get("async/step_seconds", 0.0) > 0]
     regular = lines[1:] or lines
     window = measured(run.spans)
@@ -177,7 +177,7 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
     total = sum(seconds)
     publication = sum(line.get("async/publication_seconds", 0.0) for line in lines)
     busy = {part.name: mean_of(lines, f"async/busy/{part.name}") for part in ALL_PARTS}
-    # Runs that did not record the busiest process have one of each kind, or its mean.
+    # Without a record of the busiest process, the mean of its part stands for it.
     busiest = {name: mean_of(lines, f"async/busiest/{name}") for name in busy}
     bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
     shares = {name: share for name, share in bound.items() if share is not None}
@@ -210,7 +210,7 @@ def _of_spans(run: RunFiles, window: Interval) -> dict[str, Any]:
 
 
 def durations(spans: Iterable[Span], kind: str) -> list[float]:
-    """Seconds of all spans of a kind; of questions, those that training asks."""
+    """Return the seconds of all spans of a kind; of requests, only those of training."""
     return [
         span["ended"] - span["began"]
         for span in spans
@@ -253,14 +253,14 @@ def _values(lines: Iterable[Line], name: str) -> list[float]:
 
 
 def mean_of(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds") -> float | None:
-    """The mean of a metric over steps, weighted; None where no step has it."""
+    """Return the weighted mean of a metric over steps; None if no step has it."""
     weights = [(line[name], line.get(weight, 0.0)) for line in lines if name in line]
     total = sum(each for _, each in weights)
     return sum(value * each for value, each in weights) / total if total > 0 else None
 
 
 def _ends(lines: Sequence[Line], name: str) -> tuple[float, float] | None:
-    """Means of the first and of the last steps, as the summary of a run has them."""
+    """Return the means of the first and of the last steps, as in the summary of a run."""
     values = _values(lines, name)
     window = min(SUCCESS_WINDOW_STEPS, len(values))
     return (statistics.fmean(values[:window]), statistics.fmean(values[-window:])) if values else None

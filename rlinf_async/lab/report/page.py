@@ -1,4 +1,4 @@
-"""The page: one file of HTML that needs nothing else."""
+"""The page: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TEMPLATE_FOLDER = Path(__file__).parent / "template"
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write a page about one run, or about several side by side, and return where it is.
+    """Write a page about one run, or about several side by side, and return its path.
 
     Raises:
-        ValueError: a path that is no run directory, a place that cannot be written, or a package that is
-            not installed; the message says what to do.
+        ValueError: a path is no run directory, the page cannot be written, or a package is not installed; the
+            message has the remedy.
     """
     if not runs:
         raise ValueError("give at least one run directory")
@@ -45,7 +45,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 
 def render(runs: Sequence[RunFiles]) -> str:
-    """The page about runs from which everything private has been taken out."""
+    """Return the page about runs; private texts are removed first."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     views = subjects(runs)
@@ -73,7 +73,7 @@ def _title(labels: Sequence[str]) -> str:
 
 
 def _headline(subject: Subject) -> dict[str, Any]:
-    """Return the first words of the page about a run, and the last ones."""
+    """Return the texts about a run for the head and the end of the page."""
     measures = subject.measures
     diagnosis = measures.diagnosis
     return {
@@ -103,7 +103,7 @@ def _sentence(subject: Subject) -> str:
 
 
 def _fault_words(subject: Subject) -> str:
-    """The faults of a run, and what they cost; empty where there were none."""
+    """Return a sentence on the faults of a run and their cost; "" without faults."""
     counts = subject.run.fault_counts
     if not counts.kinds:
         return ""
@@ -112,7 +112,7 @@ def _fault_words(subject: Subject) -> str:
 
 
 def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
-    """Name, number, and what it is."""
+    """Return (name, number, explanation) of each tile."""
     measures = subject.measures
     total = subject.run.facts.get("steps")
     of = f" of {total}" if isinstance(total, int) else ""

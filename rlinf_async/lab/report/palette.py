@@ -1,4 +1,4 @@
-"""The colours of the bench's chart and some more: apart for the colour-blind, and on light and dark paper."""
+"""The colours of the page, distinct for colour-blind readers and on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_WORDS = {
 }
 DARK_TEXT, LIGHT_TEXT = "#1b1f24", "#ffffff"
 TEXT_COLOURS = {LIGHT_ORANGE: DARK_TEXT, GREY: DARK_TEXT, LIGHT_BLUE: DARK_TEXT}
-"""Colours of text that can be read on a colour on which white cannot."""
+"""Text colours on backgrounds where white text is hard to read."""
 
 RUN_COLOURS = (ORANGE, BLUE, LIGHT_ORANGE, GREY, VIOLET, LIGHT_BLUE)
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -45,5 +45,5 @@ def dash_of_run(index: int) -> str:
 
 
 def on(colour: str) -> str:
-    """The colour of text on `colour`."""
+    """Return the text colour on `colour`."""
     return TEXT_COLOURS.get(colour, LIGHT_TEXT)

@@ -1,4 +1,4 @@
-"""Shows what is on a list of allowed things: a secret that no author has thought of stays hidden."""
+"""Hide all texts of a run but those on a list of allowed ones: unforeseen secrets stay hidden, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlinf_async.lab.report.run_files import RunFiles
 
 HIDDEN_MARK = "hidden"
 RUN_PLACEHOLDER = "RUN"
-"""Stands for the run's own directory in its config."""
+"""The text in place of the run's own directory in its config."""
 
 KNOWN_KEYS = re.compile(
     r"(?:config|experiment|group|model|project|task|task_suite)_name|id|label|title|unnorm_key"
@@ -21,9 +21,9 @@ KNOWN_KEYS = re.compile(
     r"|penalty|placement|precision|proximal|publication|ranks|reward|rollout|scheduler|seed|setup|shards|size|steps"
     r"|strategy|suffix|tag|type|variant)"
 )
-"""Keys that tell which of several things is used, how much of it, or where it lies."""
+"""Keys with choices, amounts or paths as values."""
 MIN_SECRET_NUMBER = 10_000
-"""A smaller number is too short to be a secret."""
+"""Smaller numbers are too short to be secrets."""
 
 NAME_PATTERN = re.compile(r"[\w.+=,-]+")
 RELATIVE_PATH_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:/{NAME_PATTERN.pattern})*")
@@ -32,11 +32,12 @@ HOME_FOLDERS = ("home", "Users")
 
 
 def plain(tree: object, *, key: str = "", own: str = "") -> Any:
-    """The same plain data, `hidden` where it may not be shown, and `.../last` for an absolute path.
+    """Return plain data with `hidden` in place of private values, and `.../last` for absolute paths.
 
     Args:
-        key: The name of `tree`, and of what it lists. Long numbers and texts are shown under a known one.
-        own: The run's own directory.
+        key: the key of `tree`, also for the entries of a list. Long numbers and texts are shown only under a
+            known key.
+        own: the run's own directory.
     """
     if isinstance(tree, Mapping):
         pairs = ((str(name), value) for name, value in tree.items())
@@ -58,7 +59,7 @@ def plain(tree: object, *, key: str = "", own: str = "") -> Any:
 
 
 def run(files: RunFiles) -> RunFiles:
-    """Return the part of a run's files that a page may show: of its records, numbers and our own words."""
+    """Return the part of a run's files that a page may show: numbers, and texts of this package."""
     own = str(files.setting("runner.logger.log_path", "")).rstrip("/")
     return replace(
         files,
@@ -74,7 +75,7 @@ def _text(text: str, own: str) -> str:
     at_home = any(part in HOME_FOLDERS for part in parts)
     if SENTENCE_PATTERN.fullmatch(text) or (RELATIVE_PATH_PATTERN.fullmatch(text) and not at_home):
         return text
-    # A home directory is called by the name of its user.
+    # A home directory has the name of its user.
     if len(parts) < 2 or "://" in text or parts[-2] in HOME_FOLDERS or not NAME_PATTERN.fullmatch(parts[-1]):
         return HIDDEN_MARK
     return f".../{parts[-1]}"

@@ -1,4 +1,4 @@
-"""The section on what the processes of a run hold, and on what of it will run out."""
+"""The section on the resources that the processes of a run hold, and on those that will run out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from rlinf_async.observe.resources import as_held, in_words
 
 
 def resources(subjects: Sequence[Subject]) -> Section:
-    """A table for each run: what each process held at the last look. Ends that were foretold are remarks."""
+    """Return the section with a table for each run, of each process's resources at the last sample.
+
+    Predicted ends of resources are remarks.
+    """
     tables = [table for subject in subjects if (table := _table(subject, alone=len(subjects) == 1))]
     return Section(
         id="resources",

@@ -1,4 +1,4 @@
-"""The files that a run has left in its directory, as far as they can be read."""
+"""The readable files in the directory of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlinf_async.observe.status import ENDING_WORDS
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """The records of one run; what is not there is empty, and `missing` says so and what follows.
+    """The records of one run; missing records are empty, and `missing` has sentences about them.
 
-    A run that is still going, that has crashed, or whose files were cut off can be read like any other. If
-    it was started several times in one directory, the steps that were taken again count as they were last.
+    Running and crashed runs, and runs with truncated files, can be read, too. If a run was started several
+    times in one directory, the last record of a repeated step counts.
     """
 
     path: Path
@@ -36,16 +36,16 @@ class RunFiles:
     spans: list[Span]
     faults: list[dict[str, Any]] = field(default_factory=list)
     fault_counts: FaultCounts = field(default_factory=FaultCounts)
-    """What has failed, by kind; see `observe.failures`."""
+    """Numbers of failures by kind; see `observe.failures`."""
     missing: list[str]
-    """Sentences on what is not there, and on what follows."""
+    """Sentences on missing records, and on the consequences for the page."""
 
     @classmethod
     def read(cls, path: Path) -> RunFiles:
-        """Everything that can be read in the directory `path`.
+        """Read the records in the directory `path`.
 
         Raises:
-            ValueError: this is no run directory; the message says why.
+            ValueError: `path` is no run directory; the message has the reason.
         """
         _check(path)
         records = RunDir(path)
@@ -67,7 +67,7 @@ class RunFiles:
 
     @property
     def stock(self) -> bool:
-        """True if RLinf's own loop ran here, which leaves none of our records."""
+        """True if RLinf's own loop ran here, which writes none of our records."""
         records = (self.facts, self.metrics, self.summary, self.status, self.spans)
         return not any(records) and RunDir(self.path).tensorboard.is_dir()
 
@@ -77,7 +77,7 @@ class RunFiles:
         return self.facts.get("driver") is not False
 
     def setting(self, key: str, default: object = None) -> Any:
-        """The value of a dotted key of the config."""
+        """Return the value of a dotted key of the config."""
         value = lookup(self.config, key)
         return default if value is None else value
 
@@ -128,7 +128,7 @@ def _started_again(spans: Sequence[Span]) -> float | None:
 
 
 def _what_follows(run: RunFiles) -> list[str]:
-    """Return sentences about missing records, and what can therefore not be shown."""
+    """Return sentences about missing records, and about the parts of the page that lack for them."""
     if run.stock:
         return [
             "This is a run of RLinf's own script, with every level off: it has TensorBoard events and none "

@@ -1,4 +1,4 @@
-"""One run of a page, with everything that is computed from its records once."""
+"""One run of a page, with all values that are computed once from its records."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Subject:
     measures: Measures
     advice: Sequence[Advice]
     limit: str
-    """The sentence that the machine bounds the run, or nothing."""
+    """The sentence that the machine bounds the run, or ""."""
     timelines: Sequence[Timeline]
     steps: Sequence[Step]
     window: Interval | None
-    """The time that shares are of; None without a trace."""
+    """The time interval that shares refer to; None without a trace."""
 
     @classmethod
     def of(cls, run: RunFiles, *, index: int, label: str) -> Subject:
-        """`run` as `redact.run` gives it."""
+        """Compute the view of `run`, which `redact.run` has to have cleaned."""
         measures = measure(run)
         facts = Facts.of(run, measures)
         return cls(
@@ -47,7 +47,7 @@ class Subject:
 
 
 def subjects(runs: Sequence[RunFiles]) -> list[Subject]:
-    """In their order, with labels that differ."""
+    """Return the views of `runs` in their order, with unique labels."""
     counts: dict[str, int] = {}
     views = []
     for index, run in enumerate(runs):

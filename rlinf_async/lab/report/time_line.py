@@ -25,21 +25,21 @@ from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_word
 
 MOST_LANES = 24
 ROW, INSET = 20, 2
-"""Pixels of a row, and those above and below its bars."""
+"""Pixels of a row, and of the space above and below its bars."""
 LINE_UNITS = 10_000
-"""Units along a step."""
+"""Units of a drawing along a step."""
 LABELLED_BARS = 400
-"""The number of bars of a time line, the longest ones, that show a text under the pointer."""
+"""Number of the longest bars of a time line, which have tooltips."""
 MIN_VISIBLE_SHARE = 1 / 4000
-"""A bar that is a smaller part of the width is no pixel wide."""
+"""Bars below this share of the width are less than a pixel wide."""
 DRAWN_KINDS = [kind.name for role in reversed(Role) for kind in SPAN_KINDS.values() if kind.role is role]
-"""Kinds of spans in the order of drawing, the weightiest last: a later one covers those below it."""
+"""Kinds of spans in the order of drawing, the weightiest last: later bars cover earlier ones."""
 DRIVER_KINDS = [kind.name for kind in SPAN_KINDS.values() if kind.role is not None and "driver" in kind.parts]
 """Kinds of spans of the driver that stop the learner between two steps."""
 
 
 def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
-    """One step; the shortest bars are left out where there are more than `most_bars`."""
+    """Return the time line of one step; of more than `most_bars` bars, the shortest are left out."""
     lines = chosen_timelines(subject.timelines, step.window)
     rows = [name for name, _ in lines]
     bars = [
@@ -62,7 +62,7 @@ def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
 
 
 def chosen_timelines(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
-    """All timelines, or of the kinds that are many the busiest, the median and the idlest of this time."""
+    """Return all timelines, or of numerous kinds the busiest, the median and the idlest in this window."""
     groups = [of_part(timelines, part) for part in ALL_PARTS]
     result = []
     for group in groups:
@@ -74,7 +74,7 @@ def chosen_timelines(timelines: Sequence[Timeline], window: Interval) -> list[tu
 
 
 Bar = tuple[int, float, float, str, str]
-"""A bar: its row, seconds since the step began, seconds, kind of span, and what to say about it."""
+"""A bar: row, seconds since the begin of the step, length in seconds, kind of span, and tooltip."""
 
 
 def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
@@ -89,7 +89,7 @@ def _bars(row: int, spans: Sequence[Span], window: Interval) -> list[Bar]:
 
 
 def _marks(bars: Sequence[Bar], seconds: float, rows: int) -> str:
-    """The bars, longest first, as one path for each kind; the weightiest kind lies above the others."""
+    """Draw the bars as one path for each kind, with the weightiest kind on top; `bars` are longest first."""
     speaking, silent = bars[:LABELLED_BARS], bars[LABELLED_BARS:]
     paths = []
     for kind in DRAWN_KINDS:
@@ -123,7 +123,7 @@ def _facts(span: Span) -> str:
 
 
 def remark(subject: Subject, step: Step) -> str:
-    """Return the sentence about the timelines that are shown, where not all are."""
+    """Return a sentence about the choice of timelines; "" if all are shown."""
     timelines, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
     if len(timelines) == count:
         return ""
@@ -134,7 +134,7 @@ def remark(subject: Subject, step: Step) -> str:
 
 
 def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
-    """Return the meaning of the colours; with the driver's where it has kept the learner waiting."""
+    """Return the meaning of the colours, including the driver's if it has kept the learner waiting."""
     steps = {subject.index: step for subject, step in pairs}
     groups = list(charts.legend([subject for subject, _ in pairs], lambda s: steps[s.index].window))
     windows = [(subject, step.window) for subject, step in pairs]
@@ -144,7 +144,7 @@ def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
 
 
 def _driver(subject: Subject, window: Interval) -> list[Span]:
-    """Return the spans in which the driver has kept the learner waiting between two steps."""
+    """Return the driver's spans that have kept the learner waiting between two steps."""
     spans = [s for s in subject.run.spans if s["process"] == Process.DRIVER and s["kind"] in DRIVER_KINDS]
     return [span for span in spans if span["began"] < window[1] and span["ended"] > window[0]]
 

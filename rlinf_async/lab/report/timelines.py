@@ -10,11 +10,11 @@ from functools import cached_property
 from rlinf_async.observe.spans import SPAN_KINDS, Process, Role, Span, kind_and_rank, kind_words
 
 Interval = tuple[float, float]
-"""Two moments in seconds, from and to; without length when they are equal."""
+"""Begin and end in seconds; they may be equal."""
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same seconds as disjoint intervals in order, none of them empty, no two of them touching."""
+    """Return the union of intervals as ordered, disjoint, non-empty intervals that do not touch."""
     joined: list[Interval] = []
     for began, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if joined and began <= joined[-1][1]:
@@ -25,7 +25,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
-    """The seconds that are in both; `a` and `b` as `union` gives them."""
+    """Return the intersection of two results of `union`."""
     common: list[Interval] = []
     i = j = 0
     while i < len(a) and j < len(b):
@@ -40,7 +40,7 @@ def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]
 
 
 def difference(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
-    """The seconds of `a` that are not in `b`; both as `union` gives them."""
+    """Return the part of `a` outside of `b`; both are results of `union`."""
     rest: list[Interval] = []
     j = 0
     for began, end in a:
@@ -58,13 +58,15 @@ def difference(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Seconds, of disjoint intervals."""
+    """Return the summed seconds of disjoint intervals."""
     return sum(end - began for began, end in intervals)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """From the end of the step before to its own, with the evaluation or the checkpoint that followed."""
+    """A step from the end of the previous step to its own end, including an evaluation or checkpoint after
+    it.
+    """
 
     number: int
     began: float
@@ -80,7 +82,7 @@ class Step:
 
 
 def steps_of(spans: Sequence[Span]) -> list[Step]:
-    """The steps that have ended, in order; the first begins with its learning."""
+    """Return the ended steps in order; the first begins with its training."""
     began: dict[int, float] = {}
     ends: dict[int, float] = {}
     for span in spans:
@@ -98,9 +100,9 @@ def steps_of(spans: Sequence[Span]) -> list[Step]:
 
 
 def measured(spans: Sequence[Span]) -> Interval | None:
-    """The time that shares are of: all steps after the first, which also fills the pipeline.
+    """Return the interval that shares refer to: all steps after the first, which also fills the pipeline.
 
-    Without two steps, from the first span to the last; None without spans.
+    With fewer than two steps, it is the time from the first span to the last; None without spans.
     """
     steps = steps_of(spans)
     if len(steps) > 1:
@@ -112,7 +114,7 @@ def measured(spans: Sequence[Span]) -> Interval | None:
 
 
 def slowest(steps: Sequence[Step], count: int) -> list[Step]:
-    """The slowest steps after the first, in the order of the run."""
+    """Return the `count` slowest steps after the first, in the order of the run."""
     longest = sorted(steps[1:], key=lambda step: step.seconds, reverse=True)[:count]
     return sorted(longest, key=lambda step: step.number)
 
@@ -124,18 +126,18 @@ WORK_KINDS = {kind.name for kind in SPAN_KINDS.values() if kind.role in (Role.WO
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of shard or rank, and what its time is spent on."""
+    """One kind of shard or rank, and the words for its activities."""
 
     name: str
-    """The name of the part in the metrics, and in the table of kinds."""
+    """The name of the part in the metrics and in the table of span kinds."""
     member: str
     """The word for one shard or rank of the part."""
     rest: str = REST_WORD
-    """The word for the time of a shard or rank that no span covers."""
+    """The word for time without a span."""
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[str]]:
-        """Kinds of spans by the words that they are counted under, in order of their weight."""
+        """The kinds of spans for each word, in order of their weight."""
         kinds = [kind for kind in SPAN_KINDS.values() if self.name in kind.parts]
         roles = [[kind.name for kind in kinds if kind.role is role] for role in Role]
         return {kind_words(kinds[0]): kinds for kinds in roles if kinds}
@@ -150,12 +152,12 @@ INFERENCE_PART = Part("inference", Process.INFERENCE)
 LEARNER_PART = Part("learner", Process.LEARNER, "waiting for the driver or an evaluation")
 ALL_PARTS = (ENV_PART, INFERENCE_PART, LEARNER_PART)
 PART_OF_PROCESS: Mapping[str, int] = {Process.ENV: 0, Process.INFERENCE: 1, Process.LEARNER: 2}
-"""The index of the part that a process belongs to."""
+"""The index of each process's part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One shard or rank."""
+    """The spans of one shard or rank."""
 
     part: Part
     number: int
@@ -173,7 +175,7 @@ class Timeline:
         return {word: length(times) / (window[1] - window[0]) for word, times in self.times(window).items()}
 
     def times(self, window: Interval) -> dict[str, list[Interval]]:
-        """The window, divided among `part.words`."""
+        """Return the intervals of the window for each of `part.words`; together they cover it once."""
         spans, rest = self.within(window), union([window])
         times: dict[str, list[Interval]] = {}
         for word, kinds in self.part.uses.items():
@@ -183,13 +185,13 @@ class Timeline:
         return {**times, self.part.rest: rest}
 
     def busy(self, window: Interval) -> float:
-        """The share of the time in which it works."""
+        """Return the busy share of the window."""
         working = union((s["began"], s["ended"]) for s in self.within(window) if s["kind"] in WORK_KINDS)
         return length(intersection(union([window]), working)) / (window[1] - window[0])
 
 
 def timelines_of(spans: Sequence[Span]) -> list[Timeline]:
-    """Every shard that trains, every inference rank and every learner rank, in this order."""
+    """Return the timelines of every training shard, inference rank and learner rank, in this order."""
     spans_of: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for span in spans:
         place = _place(span)
@@ -202,10 +204,10 @@ def timelines_of(spans: Sequence[Span]) -> list[Timeline]:
 
 
 def _place(span: Span) -> tuple[int, int] | None:
-    """The index of the part, and the number of the shard or rank; None for what has no timeline."""
+    """Return the index of the part and the number of the shard or rank; None without a timeline."""
     process, number = kind_and_rank(span["process"])
     if process == Process.ENV:
-        # Evaluation has shards of its own, whose steps are not recorded.
+        # Evaluation has separate shards, and their steps are not recorded.
         number = span.get("shard") if span.get("mode", "train") == "train" else None
     return (
         (PART_OF_PROCESS[process], number) if process in PART_OF_PROCESS and isinstance(number, int) else None
@@ -217,7 +219,7 @@ def of_part(timelines: Sequence[Timeline], part: Part) -> list[Timeline]:
 
 
 def extremes(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str, Timeline]]:
-    """The busiest, the median and the idlest of timelines, each with that word."""
+    """Return the busiest, the median and the idlest timeline, each with its word."""
     order = sorted(timelines, key=lambda timeline: timeline.busy(window), reverse=True)
     return list(
         zip(("busiest", "median", "idlest"), (order[0], order[len(order) // 2], order[-1]), strict=True)
@@ -225,6 +227,6 @@ def extremes(timelines: Sequence[Timeline], window: Interval) -> list[tuple[str,
 
 
 def mean_shares(timelines: Sequence[Timeline], window: Interval) -> dict[str, float]:
-    """Return the mean shares of several timelines of one part; {} of none."""
+    """Return the mean shares of several timelines of one part; {} without timelines."""
     each = [timeline.shares(window) for timeline in timelines]
     return {word: sum(shares[word] for shares in each) / len(each) for word in each[0]} if each else {}

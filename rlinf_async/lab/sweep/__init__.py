@@ -1,1 +1,1 @@
-"""One config under several settings of the three levels: run in turn, measured and compared."""
+"""Run one config under several settings of the three levels in turn, and compare them."""

@@ -1,4 +1,4 @@
-"""One run of a sweep: a setting and a seed, in a process and a directory of its own."""
+"""One run of a sweep: a setting and a seed, in a separate process and directory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rlinf_async.observe.run_dir import RunDir
 TRAIN_COMMAND = (sys.executable, "-m", "rlinf_async.cli", "train")
 RECORD_FILE = "cell.json"
 UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._+=-]+")
-"""Characters that are replaced in the name of a directory."""
+"""Characters to replace in the name of a directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The record of a run that has ended, besides the files of the run itself."""
+    """The sweep's record of an ended run, beside the files of the run itself."""
 
     status: Literal["done", "failed"]
     seconds: float
@@ -36,11 +36,11 @@ class Record:
     error: str | None
     overrides: tuple[str, ...]
     config: str
-    """A digest of the config before the overrides."""
+    """Digest of the config before the overrides."""
 
     @classmethod
     def read(cls, directory: Path) -> Record | None:
-        """Return the record in a directory; None where there is none.
+        """Return the record in a directory; None without a record.
 
         Raises:
             ValueError: the file is no record.
@@ -57,13 +57,13 @@ class Record:
             ) from error
 
     def write(self, directory: Path) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record atomically."""
         write_json(directory / RECORD_FILE, asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCell:
-    """One run; `source` are the options that name the config, `config` is a digest of it."""
+    """One run; `source` has the options that name the config, and `config` its digest."""
 
     setting: Setting
     seed: int
@@ -74,7 +74,7 @@ class SweepCell:
     sweep: Path
     """The directory of the sweep."""
     goal: float = DEFAULT_GOAL
-    """The success rate whose time and environment steps are measured."""
+    """Success rate for the measures of time and environment steps to success."""
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class SweepCell:
         return (*TRAIN_COMMAND, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
 
     def record(self) -> Record | None:
-        """The record of the last run, if that was of what this cell asks for."""
+        """The record of the last run, if it had this cell's overrides and config."""
         record = Record.read(self.directory)
         return record if record is not None and not self._differs(record) else None
 
@@ -107,7 +107,7 @@ class SweepCell:
 
     @property
     def changed(self) -> bool:
-        """True if the last run was of other overrides or another config."""
+        """True if the last run had other overrides or another config."""
         record = Record.read(self.directory)
         return record is not None and self._differs(record)
 
@@ -115,9 +115,9 @@ class SweepCell:
         return (record.overrides, record.config) != (self.overrides, self.config)
 
     def run(self, tick: Callable[[], None] | None = None) -> Record:
-        """Run it, from an empty directory, and keep a record; an interrupted run leaves none.
+        """Make the run in its emptied directory, and write its record; an interrupted run leaves no record.
 
-        `tick` is called about once a second meanwhile.
+        `tick` is called about once a second during the run.
         """
         shutil.rmtree(self.directory, ignore_errors=True)
         make_directory(self.directory, private=False)
@@ -139,7 +139,7 @@ class SweepCell:
         """Return the averages of the run.
 
         Raises:
-            ValueError: the run has left no steps that can be measured.
+            ValueError: the run has left no measurable steps.
         """
         stock = self.workload.stock
         if self.setting.active or stock is None or RunDir(self.directory).metrics.exists():

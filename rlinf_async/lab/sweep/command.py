@@ -1,4 +1,4 @@
-"""The command `rlinf-async sweep`: run the cells in turn, and keep table and report up to date."""
+"""The command `rlinf-async sweep`: run the cells in turn, and update table and report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlinf_async.observe.run_dir import RunDir
 
 
 class Watch:
-    """A line that says the step and the time left of one run; only a terminal has it."""
+    """A line with the step and the time left of one run, on a terminal only."""
 
     def __init__(self, cell: SweepCell, *, total: int, console: Console) -> None:
         self._records = RunDir(cell.directory)
@@ -51,12 +51,12 @@ class Watch:
             self._status.stop()
 
     def look(self) -> None:
-        """Read what the run has written down, and say it."""
+        """Read the run's records, and update the line."""
         if self._status is not None and (words := self.words()) is not None:
             self._status.update(words)
 
     def words(self) -> str | None:
-        """`full seed 0: step 5/12, 0:21 left`; None before the first step has ended."""
+        """Return a line such as `full seed 0: step 5/12, 0:21 left`; None before the first step has ended."""
         steps = self._records.read_metrics()
         if not steps:
             return None
@@ -71,7 +71,7 @@ __all__ = ["plan", "run"]
 
 
 def run(sweep: Sweep, console: Console) -> bool:
-    """Run what is not done yet, and show what came out; whether every run succeeded.
+    """Make the missing runs, and show the results; return True if every run has succeeded.
 
     Raises:
         ValueError: the directory is not free.
@@ -112,14 +112,14 @@ def _run_missing(sweep: Sweep, console: Console) -> None:
 
 
 def _left(sweep: Sweep) -> float | None:
-    """Seconds for the runs that are not done, if each takes as long as those that are; None before any is."""
+    """Return the estimated seconds of the missing runs, from those that are done; None before one is done."""
     records = [cell.record() for cell in sweep.cells]
     took = [record.seconds for record in records if record is not None and record.status == "done"]
     return statistics.fmean(took) * (len(sweep.cells) - len(took)) if took else None
 
 
 def _write(sweep: Sweep) -> list[Row]:
-    """The table of what is done by now."""
+    """Write and return the table of the runs done so far."""
     table, folder = rows(outcomes(sweep)), sweep.directory
     title = f"{folder.identity['config_name']}, seeds: {sweep.seeds}"
     write_output(folder.path / "table.md", markdown(table, title=title, off=sweep.off, goal=sweep.goal))
@@ -137,7 +137,7 @@ def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
 
 
 def _write_page(sweep: Sweep, console: Console) -> None:
-    """The report; without it a sweep has still succeeded."""
+    """Write the report; a sweep can succeed without it."""
     folder = sweep.directory.path
     names = ["table.md", "table.csv", "table.tex"]
     if directories := [cell.directory for cell in sweep.cells if cell.done]:

@@ -1,4 +1,4 @@
-"""The runs of a sweep and their directory; every refusal is made here, before any run starts."""
+"""The runs of a sweep and their directory; all checks are made here, before the first run."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ IDENTITY_FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class SweepDirectory:
-    """The directory of a sweep's runs; `identity` says which sweep that is."""
+    """The directory of a sweep's runs; `identity` identifies the sweep."""
 
     path: Path
     identity: Mapping[str, Any]
 
     def check(self) -> None:
-        """See whether the directory can be this sweep's, and touch nothing.
+        """Check, without a change, that this sweep can have the directory.
 
         Raises:
-            ValueError: the place is taken by a file, another sweep or something else.
+            ValueError: the path is a file, or a directory of another sweep or with other content.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; choose a directory by --output")
@@ -53,9 +53,7 @@ class SweepDirectory:
             )
 
     def _read(self, record: Path) -> Mapping[str, Any] | None:
-        """Return the identity of the sweep in the directory; None where there is none, or its begin was
-        cut short.
-        """
+        """Return the identity of the sweep in the directory; None without one, or with a truncated file."""
         try:
             text = read_regular(record, limit=MAX_JSON_BYTES).decode(errors="replace")
             content = read_json(text) if text else None
@@ -88,10 +86,10 @@ class SweepDirectory:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Make the directory this sweep's, and keep other processes from running it meanwhile.
+        """Take the directory for this sweep, and lock it against other processes during the block.
 
         Raises:
-            ValueError: another process does so.
+            ValueError: another process has locked it.
         """
         self.check()
         make_directory(self.path, private=False)
@@ -111,25 +109,25 @@ SWEEP_KEYS = {
     "async.mode": "--modes",
     **{f"async.{one}.enabled": "--modes" for one in LEVEL_NAMES},
 }
-"""Keys that a sweep sets by itself under any host, and its option for each."""
+"""Keys that a sweep sets itself under every host, with its option for each."""
 SEED_STRIDE = 1000
-"""The distance of the seeds of two runs: workers add their rank to the seed, so neighbours would overlap."""
+"""Distance between the seeds of two runs: workers add their rank to the seed, so close seeds overlap."""
 LEAST_STEPS = 2
-"""The fewest steps that can be compared: the first is not measured."""
+"""Fewest steps of a comparable run: the first step is not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Runs in the order in which they are to happen, and the directory that holds them."""
+    """The runs of a sweep in their order, and their directory."""
 
     directory: SweepDirectory
     settings: tuple[Setting, ...]
     seeds: int
     cells: tuple[SweepCell, ...]
     off: str
-    """The runner that runs while all levels are off, in a sentence."""
+    """A sentence about the runner that runs with all levels off."""
     goal: float = DEFAULT_GOAL
-    """The success rate whose time is measured."""
+    """Success rate for the measures of time and environment steps to success."""
     steps: int = 0
     """Steps of a run; 0 if unknown."""
 
@@ -149,13 +147,13 @@ def plan(
     vary: Sequence[str] | None = None,
     success: float = DEFAULT_GOAL,
 ) -> Sweep:
-    """The sweep of a config, which `cfg` is with `overrides`; every setting is run before a seed is added.
+    """Plan the sweep of a config, `cfg` with `overrides`; all settings run with one seed before the next.
 
-    `vary` are keys and values as `parse_axis` reads them. Without `modes` they are tried in `full`, with
-    `off` for comparison, and without them there is the ladder.
+    `vary` has keys and values for `parse_axis`. Without `modes` they run in `full`, with `off` to compare;
+    without both, the ladder runs.
 
     Raises:
-        ValueError: an unknown setting, one that the config cannot run, no seed, an override of something
+        ValueError: an unknown setting, a setting that the config cannot run, no seed, an override of a key
             that the sweep sets, or a directory that is not free.
     """
     axes = [parse_axis(text) for text in vary or ()]
@@ -199,7 +197,7 @@ def plan(
 
 
 def seed_overrides(workload: Workload, seed: int) -> tuple[str, ...]:
-    """The overrides of run number `seed`; number 0 has the config's own seeds."""
+    """Return the overrides of run number `seed`; number 0 has the config's own seeds."""
     return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
 
 

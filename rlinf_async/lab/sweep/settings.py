@@ -1,4 +1,4 @@
-"""Settings of the three levels and of the work left out, by the names that users give them."""
+"""Settings of the three levels and of dead work, by the users' names for them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FLAGS_OF_NAME = {name: flags for flags, name in NAME_OF_FLAGS.items()}
 
 @dataclass(frozen=True)
 class Setting:
-    """The levels that are on, whether dead work is left out, and the values of keys that are varied."""
+    """The active levels, a flag for leaving out dead work, and the values of varied keys."""
 
     train: bool
     rollout: bool
     streamer: bool
     skip: bool = False
-    """True if all of `async.skip` is on; else none of it is."""
+    """True if all of `async.skip` is on, False if none of it is."""
     values: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
-    """Dotted keys of the config and their values, as Hydra reads them."""
+    """Dotted keys of the config, and their values in Hydra's syntax."""
 
     @property
     def levels(self) -> tuple[bool, bool, bool]:
@@ -38,27 +38,26 @@ class Setting:
 
     @property
     def active(self) -> bool:
-        """True if a level or `skip` is on; else a framework's own runner runs, where it has one."""
+        """True if a level or `skip` is on; otherwise a framework's own runner runs, if it has one."""
         return any(self.levels) or self.skip
 
     @property
     def name(self) -> str:
-        """The name of the levels, and `key=value` for each varied key, by its last word."""
+        """The name of the levels, and `key=value` for each varied key, with the key's last word."""
         key_words = [f"{short(key)}={value}" for key, value in self.values]
         return " ".join([self.levels_name, *key_words])
 
     @property
     def levels_name(self) -> str:
-        """The preset of `async.mode` where there is one, otherwise its parts: `train+rollout`.
-
-        All levels without `skip` are `levels`.
+        """The preset of `async.mode` if there is one, `levels` for all levels without `skip`, otherwise the
+        parts, such as `train+rollout`.
         """
         parts = [level for level, on in self.flags.items() if on] + [SKIP_NAME] * self.skip
         return NAME_OF_FLAGS.get((*self.levels, self.skip)) or "+".join(parts)
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The overrides that make a config this setting, whatever flags its own `async` block gives."""
+        """Return the overrides that give a config this setting, whatever the flags in its `async` block."""
         mode = MODE_OF_FLAGS.get((*self.levels, self.skip), "full")
         levels = {f"{level}.enabled": on for level, on in self.flags.items()}
         kinds = {f"{SKIP_NAME}.{kind}": self.skip for kind in SKIP_KINDS}
@@ -67,9 +66,7 @@ class Setting:
 
     @property
     def baseline(self) -> tuple[tuple[str, str], ...]:
-        """The values that a run without levels has in common with it: no such run knows a key under
-        `async`.
-        """
+        """Return the values of keys outside of `async`: a run without levels ignores keys under `async`."""
         return tuple((key, value) for key, value in self.values if not _of_levels(key))
 
 
@@ -78,7 +75,7 @@ LADDER_SETTINGS = (
     *(Setting(*(level < rung for level in range(len(LEVEL_NAMES)))) for rung in range(len(LEVEL_NAMES) + 1)),
     FULL_SETTING,
 )
-"""The papers' ladder: off, then each level on top of those before; at last dead work is left out, too."""
+"""The papers' ladder: off, then one more level at each step; in the last, dead work is left out, too."""
 ALL_SETTINGS = (
     *sorted(
         (Setting(*flags) for flags in itertools.product((True, False), repeat=3)),
@@ -113,10 +110,10 @@ def _settings_of_name(name: str) -> Sequence[Setting]:
 
 
 def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]]) -> tuple[Setting, ...]:
-    """Every setting with every combination of the values of `axes`.
+    """Return every setting with every combination of the values of `axes`.
 
-    A key under `async` means nothing while all levels are off: of that setting there is one run for each
-    combination of the others.
+    Keys under `async` have no effect while all levels are off: that setting is combined only with the other
+    keys.
     """
     combinations = [
         replace(setting, values=tuple(zip([key for key, _ in axes], combination, strict=True)))
@@ -129,10 +126,10 @@ def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]
 
 
 def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
-    """`key=1,2,4` as the key and its values, each once.
+    """Split a text such as `key=1,2,4` into the key and its values, each once.
 
     Raises:
-        ValueError: there is no key, or no value.
+        ValueError: the text has no key, or no value.
     """
     key, equals, values = text.partition("=")
     distinct = tuple(dict.fromkeys(value.strip() for value in _split(values) if value.strip()))
@@ -142,7 +139,7 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def short(key: str) -> str:
-    """The last word of a dotted key."""
+    """Return the last word of a dotted key."""
     return key.rpartition(".")[2]
 
 
@@ -151,7 +148,7 @@ def _of_levels(key: str) -> bool:
 
 
 def _split(values: str) -> list[str]:
-    """At commas that are not inside brackets or quotes of a value."""
+    """Split at commas outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in values:
         if quote or sign in "'\"":

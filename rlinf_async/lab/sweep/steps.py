@@ -1,4 +1,4 @@
-"""The steps of a finished run, as it has logged them, and what they amount to."""
+"""The logged steps of a finished run, and their averages."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
 WARM_UP = 1
-"""Steps at the start of a run that are not measured: nothing overlaps yet, and caches are cold."""
+"""Unmeasured steps at the start of a run: they do not overlap yet, and caches are cold."""
 STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
 STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
-"""Times that RLinf's workers report, the slowest rank of each; parts that a run lacks are left out."""
+"""Times reported by RLinf's workers, each of the slowest rank; parts that a run lacks are left out."""
 SUCCESS_METRIC = "env/success_once"
 DEFAULT_GOAL = 0.8
-"""The success rate that runs are timed to, unless another is asked for."""
+"""Default success rate for the measures of time and environment steps to success."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step; None is what the run does not report."""
+    """One step; values that the run does not report are None."""
 
     seconds: float
     env_steps: float
     rollout_s: float | None
-    """Seconds in which the busiest env shard stepped or reset its simulators."""
+    """Seconds that the busiest env shard spent on stepping or resetting its simulators."""
     learner_s: float | None
-    """Seconds in which the busiest learner rank computed."""
+    """Seconds that the busiest learner rank spent on computing."""
     success: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averages:
-    """A run in numbers: means over its steps after the first, success over its last ones.
+    """Averages of a run: means over its steps after the first, success over its last steps.
 
-    Means, because asynchronous steps come in bursts: a median would count the quick ones alone.
+    They are means because asynchronous steps come in bursts: a median would count only the quick ones.
     """
 
     env_steps_per_s: float
@@ -48,15 +48,15 @@ class Averages:
     learner_s: float | None
     success: float | None
     seconds_to_goal: float | None = None
-    """From the first step on; None where success has not come so far."""
+    """Seconds from the first step on; None if the run has not reached the success rate."""
     env_steps_to_goal: float | None = None
 
     @classmethod
     def of(cls, steps: Sequence[Step], *, goal: float = DEFAULT_GOAL) -> Averages:
         """Return the averages over the steps of a run, in order.
 
-        The `goal` is reached at the first step that ends a window of as many as count for `success`, whose
-        mean is that rate or more.
+        The `goal` is reached at the first step that ends a window with a mean success of at least `goal`;
+        windows have as many steps as `success` is averaged over.
 
         Raises:
             ValueError: there is no step after the first.
@@ -89,10 +89,10 @@ def _to_goal(steps: Sequence[Step], goal: float) -> dict[str, float]:
 
 
 def read_own(run: Path) -> list[Step]:
-    """Steps of an asynchronous run, from its `metrics.jsonl`.
+    """Read the steps of an asynchronous run from its `metrics.jsonl`.
 
     Raises:
-        ValueError: there is no such file, or it lacks what a run writes there.
+        ValueError: the file is missing, or lacks the metrics of a run.
     """
     directory = RunDir(run)
     steps = directory.read_metrics()
@@ -118,12 +118,12 @@ def _own_step(metrics: Mapping[str, float]) -> Step:
 
 
 def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
-    """Steps of RLinf's own runner, from its TensorBoard event files.
+    """Read the steps of RLinf's own runner from its TensorBoard event files.
 
-    An env worker steps its pipeline stages, which are env shards here, one after the other.
+    An env worker steps its pipeline stages, the equivalents of env shards, one after the other.
 
     Raises:
-        ValueError: there are no event files, or no step in them.
+        ValueError: there are no event files, or they hold no step.
     """
     scalars = read_scalars(run)
     if "time/step" not in scalars:
@@ -145,10 +145,10 @@ def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
 
 
 def read_scalars(run: Path) -> dict[str, dict[int, float]]:
-    """Values by tag and step, from the TensorBoard event files of a run; none without such files."""
+    """Read values by tag and step from the TensorBoard event files of a run; {} without such files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logging.getLogger("tensorboard").setLevel(logging.WARNING)  # it tells of every file that it opens
+    logging.getLogger("tensorboard").setLevel(logging.WARNING)  # else it logs every opened file
     directory = RunDir(run).tensorboard
     if (directory / "all").exists():  # with runner.per_worker_log
         directory /= "all"

@@ -1,4 +1,4 @@
-"""The averages of each setting side by side: on the screen, in Markdown, in LaTeX and as CSV."""
+"""Tables of the averages of each setting: on the screen, in Markdown, in LaTeX and as CSV."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ QUANTITY_NAMES = tuple(field.name for field in fields(Averages))
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The results of the runs of a setting; runs that have not ended are in neither field."""
+    """The results of a setting's runs; runs that have not ended are in neither field."""
 
     measured: Mapping[int, Averages]
-    """The runs that could be measured, by their seeds."""
+    """The averages of the measurable runs, by seed."""
     failures: tuple[str, ...] = ()
-    """A sentence for each run that failed: which one, of what, and where its log is."""
+    """A sentence for each failed run, with the run, its error and the path of its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A setting in the table.
 
-    `increase` is that of its mean throughput over that of `off` with the same values, on the seeds that both
-    have.
+    `increase` is the growth of its mean throughput over that of `off` with the same values, on the seeds that
+    both have.
     """
 
     setting: str
@@ -45,7 +45,7 @@ class Row:
     values: Mapping[str, str]
     """The values of the varied keys, by key."""
     seeds: int
-    """The number of seeds that have been measured."""
+    """The number of measured seeds."""
     failures: tuple[str, ...]
     quantities: Mapping[str, Range | None]
     """Ranges over seeds, by the names of `Averages`."""
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The setting and what is varied."""
+        """The setting and the values of the varied keys."""
         return " ".join([self.setting, *(f"{short(key)}={value}" for key, value in self.values.items())])
 
 
@@ -73,7 +73,7 @@ def _outcomes(cells: Sequence[SweepCell]) -> Outcomes:
 
 
 def rows(settings: Mapping[Setting, Outcomes]) -> list[Row]:
-    """One row per setting; its quantities are means over seeds."""
+    """Return a row per setting; its quantities are means over seeds."""
     off = {setting.values: one.measured for setting, one in settings.items() if not setting.active}
     return [
         Row(
@@ -112,7 +112,7 @@ TABLE_CAPTION = (
     "n: seeds. Means of three seeds and more are with their 95 % interval by Student's t, of two with their "
     "range.",
 )
-"""The meaning of the columns, a paragraph each; that of `off` is each host's own."""
+"""The meaning of the columns, a paragraph each; every host has its own for `off`."""
 LAST_COLUMNS = (
     "env steps/s",
     "over off",
@@ -127,16 +127,16 @@ LAST_COLUMNS = (
 
 
 def headers(rows: Sequence[Row], goal: float) -> tuple[str, ...]:
-    """The setting, a column for each key that is varied, and what came out."""
+    """Return the heads of the columns: the setting, each varied key, and the results."""
     last = (f"{one} {goal:.0%}" if one.endswith(" to") else one for one in LAST_COLUMNS)
     return ("setting", *map(short, _keys(rows)), *last)
 
 
 def screen(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> Table:
-    """Fits into 80 columns where nothing is varied: headers of few lines, and little space between them.
+    """Return the table for a terminal; without varied keys it fits into 80 columns.
 
-    Of the time to a success rate, and the seconds of rollouts and learner, it has the first if a run has
-    come so far, and otherwise the second; the other tables have both.
+    It has the time to a success rate if a run has reached the rate, and otherwise the seconds of rollouts and
+    learner; the other tables have both.
     """
     heads, lines = headers(rows, goal), _lines(rows)
     reached = any(row.quantities["seconds_to_goal"] for row in rows)
@@ -147,14 +147,14 @@ def screen(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> Table:
 
 
 def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = DEFAULT_GOAL) -> str:
-    """The table with its title, the failures, what the columns mean and what `off` is."""
+    """Return the table with its title, the failures, and the meaning of the columns and of `off`."""
     notes = "\n".join(f"* {note}" for note in (*failures(rows), *TABLE_CAPTION, off))
     text = table.markdown(headers(rows, goal), _lines(rows), numbers=True)
     return f"# {title}\n\n{text}\n\n{notes}\n"
 
 
 def latex(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> str:
-    """A `tabular` for a paper, with the rules of booktabs."""
+    """Return a `tabular` for a paper, with the rules of booktabs."""
     heads = headers(rows, goal)
     lines = [" & ".join(map(_tex, cells)) + r" \\" for cells in (heads, *_lines(rows))]
     body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
@@ -162,12 +162,14 @@ def latex(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> str:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """A sentence for every run that failed."""
+    """Return a sentence for every failed run."""
     return [failure for row in rows for failure in row.failures]
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Unrounded; empty where there is nothing. The increase is in per cent."""
+    """Return the table as CSV with unrounded values; missing values are empty, and the increase is in per
+    cent.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = _keys(rows)
@@ -182,7 +184,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _keys(rows: Sequence[Row]) -> list[str]:
-    """Return the varied keys, in the order in which they were asked for."""
+    """Return the varied keys, in the user's order."""
     return list(dict.fromkeys(key for row in rows for key in row.values))
 
 
@@ -206,7 +208,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _goal_cell(row: Row, name: str) -> str:
-    """The mean, if every seed has come so far: that of those which have would flatter the others."""
+    """Return the mean if every seed has reached the goal: a mean over only those that have would flatter."""
     value = row.quantities[name]
     if value is None:
         return "-"
@@ -214,7 +216,7 @@ def _goal_cell(row: Row, name: str) -> str:
 
 
 def significant(value: float) -> str:
-    """With three digits at least."""
+    """Format a number with at least three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -1,7 +1,6 @@
-"""An event loop whose clock jumps to the next timer: waits take no time, and a deadlock is an error.
+"""An event loop on a clock that jumps to the next timer: waits take no time, and a deadlock is an error.
 
-Work that is given to an executor is done at once, and takes none of this clock's time: who wants it to last
-sleeps for as long.
+Work for an executor is done at once, and takes no virtual time; a caller sleeps to make it last.
 
 A timer that is due in less than the resolution of asyncio's clock, a nanosecond, fires without letting this
 clock move on: times that are to be compared exactly are exact in binary (0.125, 0.5, 3.0).
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 IDLE_TURNS = 100_000
-"""Turns of the loop without a step of the clock after which somebody is taken to be busy for ever."""
+"""After this number of turns of the loop without a step of the clock, a task is taken to be busy for ever."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -42,12 +41,12 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on a clock of its own, which begins at 0."""
+    """An event loop on a virtual clock that begins at 0."""
 
     _ready: deque[asyncio.Handle]
 
     def __init__(self, order: int | None = None) -> None:
-        """`order` is a seed: what is ready in a turn then runs in an order that is drawn from it."""
+        """With the seed `order`, the ready callbacks of a turn run in an order drawn from it."""
         self._clock = _JumpingSelector()
         super().__init__(self._clock)
         if order is not None:
@@ -66,7 +65,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """`func`, done in this thread in the next turn of the loop."""
+        """Run `func` in this thread in the next turn of the loop."""
 
         async def work() -> T:
             return func(*args)
@@ -75,6 +74,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T], *, order: int | None = None) -> T:
-    """`asyncio.run` on a virtual clock; `order` as of `VirtualLoop`."""
+    """Run a coroutine as `asyncio.run` does, on a virtual clock; `order` is that of `VirtualLoop`."""
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(order)) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""The durations of all that a planned run does: environments, passes, training, and the ways between."""
+"""The durations of a planned run: environments, forward passes, training, and transport between the loops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from rlinf_async.lab.lengths import EpisodeLengths
 
 Seconds = tuple[float, ...]
-"""Durations of the environments of a shard between two requests: each on a core of its own, or one number
-where they are stepped as one."""
+"""Durations of the environments of a shard between two requests, each on its own core; one number if they are
+stepped as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DurationDraws:
-    """Seconds, drawn one by one: from what was measured, or log-normally around a mean."""
+    """A distribution of seconds: measured values, or log-normal around a mean."""
 
     mean: float
     cv: float = 0.0
@@ -32,12 +32,12 @@ class DurationDraws:
 
     @classmethod
     def of(cls, sample: Sequence[float]) -> DurationDraws:
-        """Return the distribution of measured seconds, of which there is at least one."""
+        """Return the distribution of at least one measured value."""
         mean = float(np.mean(sample))
         return cls(mean=mean, cv=float(np.std(sample)) / mean if mean else 0.0, seen=tuple(sample))
 
     def stream(self, rng: np.random.Generator, factor: float = 1.0) -> Iterator[float]:
-        """Endless draws, `factor` times as long."""
+        """Yield draws times `factor`, without end."""
         if self.seen:
             scale = self.mean * factor / max(float(np.mean(self.seen)), 1e-12)
             while True:
@@ -49,7 +49,7 @@ class DurationDraws:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorTimes:
-    """Environments of a few tasks, dealt out by turns: an environment draws the same in every shard.
+    """Times of environments of a few tasks, dealt out in turn; an environment draws the same in every shard.
 
     A decision is a chunk of simulator steps. An episode lasts for a rollout, or ends within it; before each
     rollout every environment is reset.
@@ -62,7 +62,7 @@ class SimulatorTimes:
     vectorised: bool = False
     """True if an env worker's environments are stepped as one, one shard at a time."""
     lengths: EpisodeLengths | None = None
-    """None where episodes do not end within a rollout."""
+    """Lengths of episodes; None if episodes do not end within a rollout."""
     in_turn: bool = False
     """True if a worker's environments step one after the other, in one process."""
     seed: int = 0
@@ -72,11 +72,11 @@ class SimulatorBatch:
     """Environments `first` to `first + size`, which step together, from their first decision on."""
 
     def __init__(self, times: SimulatorTimes, first: int, size: int, *, horizon: int = 1) -> None:
-        """`horizon`: decisions of a rollout in which no episode ends."""
+        """`horizon` is the number of decisions of a whole rollout."""
         self._times, self._size, self._horizon = times, size, horizon
         self._first, self._rollout = first, -1
         self.lengths: tuple[int, ...] = ()
-        """Decisions of the episodes of this rollout; above the horizon where they have no end."""
+        """Decisions of the episodes of this rollout; above the horizon for an episode without an end."""
         envs = range(first, first + (1 if times.vectorised else size))
         rngs = [np.random.default_rng((times.seed, env)) for env in envs]
         self._own = [self._factor(env) for env in envs]
@@ -89,8 +89,8 @@ class SimulatorBatch:
         return 1.0 if self._times.vectorised else tasks[env % len(tasks)]
 
     def take_on(self, first: int, rollout: int) -> None:
-        """From now on have the tasks of the environments from number `first` on; chance stays their own, but
-        for the lengths of episodes, which are those of this `rollout`.
+        """Take on the tasks of the environments from number `first` on, with their lengths of episodes in
+        this `rollout`; other random draws stay the own ones.
         """
         self._first, self._rollout = first, rollout - 1
         factors = (self._factor(first + index) for index in range(len(self._own)))
@@ -126,7 +126,7 @@ def _check(times: object, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTimes:
-    """A forward pass, between what was measured."""
+    """Times of a forward pass, interpolated between measured sizes."""
 
     by_size: tuple[tuple[int, float], ...]
     """(environments, seconds), ascending; beyond the last one every environment takes `env_s` more."""
@@ -146,16 +146,16 @@ class PolicyTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTimes:
-    """A learner rank."""
+    """Times of a learner rank."""
 
     sample_s: float
-    """Training on one sample, once: forward and backward."""
+    """Seconds to train on one sample once: forward and backward."""
     score_share: float = 1 / 3
-    """A pass without gradients, which anchors samples, as a share of that."""
+    """Seconds of a pass without gradients for the anchor, as a share of `sample_s`."""
     optimizer_step_s: float = 0.0
-    """An optimizer step."""
+    """Seconds of an optimizer step."""
     batch_s: float = 0.0
-    """Seconds of a batch besides all that: metrics, the call that begins the next."""
+    """Further seconds of a batch: metrics, and the call that begins the next batch."""
 
     def __post_init__(self) -> None:
         _check(self, "training")

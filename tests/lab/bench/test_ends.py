@@ -7,7 +7,7 @@ import pytest
 from rlinf_async.lab.bench.measure import measure
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import BENCH_MODES
-from rlinf_async.lab.emulated.service import MOST
+from rlinf_async.lab.emulated.service import SAMPLE_NUMBER_BASE
 from tests.lab.bench.records import TINY, acting, in_order, record, stepping
 
 ENDING = replace(TINY, env=replace(TINY.env, success=1.0), decisions=4, micro_batch_size=8)
@@ -15,7 +15,7 @@ ENDING = replace(TINY, env=replace(TINY.env, success=1.0), decisions=4, micro_ba
 
 
 def sample(env, rollout, decision):
-    return (env * MOST + rollout) * MOST + decision
+    return (env * SAMPLE_NUMBER_BASE + rollout) * SAMPLE_NUMBER_BASE + decision
 
 
 def training(ended, rollout, decisions, *, oldest=0, seconds=0.5):

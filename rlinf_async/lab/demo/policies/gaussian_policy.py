@@ -1,4 +1,4 @@
-"""A Gaussian policy: the distribution of its actions, and the two calls of hosts, to act and to score."""
+"""A Gaussian policy: the distribution of its actions, and the hosts' two calls, to act and to score."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class ActionDistribution(NamedTuple):
 class GaussianPolicy(nn.Module):
     """Draws chunks of actions from the distribution of `decide`, and scores them by that of `score`.
 
-    `forward_inputs` holds the drawn actions and all that `score` needs, as tensors whose first axis is the
-    batch; `score` gives the same distribution again for the same weights. A subclass gives both.
+    `forward_inputs` holds the drawn actions and all inputs of `score`, as tensors with the batch as first
+    axis; with the same weights, `score` gives the same distribution again. A subclass defines `decide` and
+    `score`.
     """
 
-    # No abstract base class: FSDP2 makes a class of the module's and one of its own, and the two metaclasses
-    # of a module that has an abstract base would not go together.
+    # No abstract base class: FSDP2 makes a subclass of the module's class and one of its own, and the
+    # metaclass of an abstract base conflicts with that.
 
     def decide(self, env_obs: dict[str, Any]) -> tuple[ActionDistribution, Tensors]:
         """Return the distribution of actions for observations, and the inputs that `score` will need."""
@@ -50,10 +51,10 @@ class GaussianPolicy(nn.Module):
     def forward(self, forward_type: Any = None, **inputs: Any) -> Tensors:
         """Score stored actions, see `default_forward`: wrappers such as FSDP2's act on this call.
 
-        `forward_type` is a framework's name for what to do; scoring is its default.
+        `forward_type` is a framework's name of a pass; scoring is its default.
 
         Raises:
-            NotImplementedError: another pass is asked for.
+            NotImplementedError: `forward_type` names another pass.
         """
         if getattr(forward_type, "value", forward_type) not in (None, "default"):
             raise NotImplementedError(
@@ -66,7 +67,7 @@ class GaussianPolicy(nn.Module):
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Act on observations of B environments.
 
-        A host says that it evaluates by `mode="eval"` or by `do_sample=False`; the mean action is taken then.
+        In evaluation, `mode="eval"` or `do_sample=False`, the mean action is taken.
 
         Returns:
             Actions [B, chunks, action_dim]; and prev_logprobs of that shape, forward_inputs and, if the

@@ -18,10 +18,10 @@ LOG_STD = -0.5
 
 
 class GaussianMLP(GaussianPolicy):
-    """Maps a state to a Gaussian over a chunk of actions, and to a value by layers of its own.
+    """Maps a state to a Gaussian over a chunk of actions, and by separate layers to a value.
 
-    Parameters bear the names of RLinf's `mlp_policy` and start from the same distributions, so that a state
-    dict of one, for one action a chunk, is a state dict of the other.
+    Parameters have the names of RLinf's `mlp_policy` and start from the same distributions, so that, for one
+    action per chunk, state dicts of both are interchangeable.
     """
 
     def __init__(self, settings: MLPSettings) -> None:
@@ -63,7 +63,9 @@ def _three_layers(inputs: int) -> nn.Sequential:
 
 
 def _critic(inputs: int) -> nn.Sequential:
-    """Layers whose last, without a bias, says almost nothing at first."""
+    """Return the layers of the critic; the last has no bias and small weights, so that first values are near
+    0.
+    """
     value = nn.Linear(HIDDEN_UNITS, 1, bias=False)
     critic = nn.Sequential(*_three_layers(inputs), value)
     for layer in critic[:-1].children():

@@ -1,4 +1,4 @@
-"""The sizes of `gaussian_mlp`, and what they come to, without importing what it is built of."""
+"""The sizes of `gaussian_mlp` and its number of parameters, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of a policy's settings, looked at before a policy is built of them."""
+"""Checks of a policy's settings before the policy is built."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MAX_DIMENSION = 2**31 - 1
 
 
 def settings_of(kind: type[T], section: Mapping[str, Any]) -> T:
-    """The settings of a policy that a model section has fields of; its other keys are the host's.
+    """Return the settings `kind` from the fields of a model section; the section's other keys are the host's.
 
     Raises:
         TypeError: a size is missing.
-        ValueError: the sizes are none of a policy.
+        ValueError: no policy has such sizes.
     """
     return kind(**{field.name: section[field.name] for field in fields(kind) if field.name in section})
 
 
 def check_fields(settings: DataclassInstance) -> None:
-    """See that every field is of its kind: a size, a number, or true or false.
+    """Check that every field has its type: a size, a number, or true or false.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a field has another type.
     """
     for field in fields(settings):
         if right := _instead_of(getattr(settings, field.name), field):
@@ -38,7 +38,7 @@ def check_fields(settings: DataclassInstance) -> None:
 
 
 def _instead_of(value: Any, field: Field[Any]) -> str:
-    """Return the words for what a value would have to be; "" if it is that."""
+    """Return the words for the type that a value should have; "" if it has it."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if field.type == "bool":
         return "" if isinstance(value, bool) else "true or false"

@@ -1,8 +1,8 @@
 """A small vision-language-action policy of a Hugging Face class, as a model that hosts build by name.
 
 The architecture is that of SmolVLM, at a size that two CPU cores can train; the weights are random.
-A robot's state and one query per future action follow the picture and the instruction in the language
-model's sequence; what comes out at the queries is the chunk of actions.
+In the language model's sequence, the picture and the instruction come first, then the robot's state and one
+query per future action; the outputs at the queries are the chunk of actions.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Tokens(NamedTuple):
 
 
 def tokenise(instructions: Sequence[str], length: int) -> Tokens:
-    """Instructions as UTF-8 bytes, cut or padded to `length`.
+    """Return instructions as UTF-8 bytes, cut or padded to `length`.
 
-    The length is fixed, not that of the longest instruction, so that a sample's result does not depend
-    on the batch it is computed in.
+    The length is fixed, not that of the longest instruction, so that the result of a sample does not depend
+    on the rest of its batch.
     """
     ids = torch.full((len(instructions), length), PADDING_TOKEN)
     for row, instruction in zip(ids, instructions, strict=True):
@@ -47,7 +47,7 @@ def tokenise(instructions: Sequence[str], length: int) -> Tokens:
 
 
 def _language_model(settings: SmolVLASettings) -> SmolVLMConfig:
-    """The Hugging Face configuration; `SmolVLASettings.parameters` counts what it gives."""
+    """Return the Hugging Face configuration; `SmolVLASettings.parameters` counts its parameters."""
     length = settings.image_tokens + settings.instruction_length + 1 + settings.num_action_chunks
     return SmolVLMConfig(
         scale_factor=PATCHES_PER_TOKEN_SIDE,
@@ -76,8 +76,8 @@ def _language_model(settings: SmolVLASettings) -> SmolVLMConfig:
 class SmolVLA(nn.Module):
     """Maps a picture, an instruction and a state to a Gaussian over the next actions, and to a value.
 
-    A sample's outputs do not depend on the other samples of its batch. Parameters whose names contain
-    `value_head` belong to the critic alone.
+    A sample's outputs do not depend on the other samples of its batch. Parameters with `value_head` in their
+    names belong to the critic alone.
     """
 
     def __init__(self, settings: SmolVLASettings) -> None:
@@ -114,7 +114,7 @@ class SmolVLA(nn.Module):
         # The vision model takes an all-zero picture for padding and drops it; [-1, 1] has no exact zero.
         pixels = images.permute(0, 3, 1, 2).to(states.dtype) / 127.5 - 1.0
         features = self.vlm.get_image_features(pixels[:, None])  # type: ignore[arg-type]
-        # transformers 5 wraps what 4 returned as it was.
+        # transformers 5 wraps the features that transformers 4 returned directly.
         features = getattr(features, "pooler_output", features)
         read = self.vlm.get_input_embeddings()(tokens.ids)
         felt = self.state_in(states)[:, None]
@@ -158,7 +158,7 @@ class SmolVLAPolicy(GaussianPolicy, SmolVLA):  # type: ignore[misc]  # forward i
 def build_smol_vla(cfg: Any, torch_dtype: torch.dtype | None) -> SmolVLAPolicy:
     """Build the policy from a model section.
 
-    Weights are random; the seed of the process decides them, and the first publication equalises them.
+    Weights are random, from the seed of the process; the first publication makes them equal in all processes.
     """
     policy = SmolVLAPolicy(settings_of(SmolVLASettings, cfg))
     return policy if torch_dtype is None else policy.to(torch_dtype)

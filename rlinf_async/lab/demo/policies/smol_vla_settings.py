@@ -1,4 +1,4 @@
-"""The sizes of `smol_vla`, and what they come to, without the seconds of imports that building it takes."""
+"""The sizes of `smol_vla` and its number of parameters, without the slow imports of the policy itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlinf_async.lab.demo.policies.sizes import check_fields, settings_of
 BYTE_TOKENS = 256
 """Number of tokens for the bytes of instructions."""
 PATCHES_PER_TOKEN_SIDE = 2
-"""Patches of a picture, each way, that become one token."""
+"""Patches of a picture that become one token, in each direction."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def parameters(section: Mapping[str, Any]) -> int:
     """Return the number of parameters of a model section: an entry point of `rlinf_async.model_sizes`.
 
     Raises:
-        ModuleNotFoundError: the package that it is built of is not installed.
+        ModuleNotFoundError: the package of the policy's classes is not installed.
         TypeError, ValueError: as of `settings_of`.
     """
     if find_spec("transformers") is None:

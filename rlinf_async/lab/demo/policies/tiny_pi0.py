@@ -1,7 +1,7 @@
-"""RLinf's pi0 over openpi's own classes, at sizes that two CPU cores can train, as a model that hosts build.
+"""RLinf's pi0, made of openpi's own classes, at sizes that two CPU cores can train.
 
 It is `OpenPi0ForRLActionPrediction` with few and narrow layers and pictures of 28 pixels. Sampling, denoise
-steps, noise, log-probabilities and critic are RLinf's. Pictures are blank: the state says where things are.
+steps, noise, log-probabilities and critic are RLinf's. Pictures are blank: the state has the positions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from openpi.models_pytorch.pi0_pytorch import PI0Pytorch
 from rlinf.models.embodiment.openpi import openpi_action_model
 from rlinf.models.embodiment.openpi.openpi_action_model import OpenPi0Config, OpenPi0ForRLActionPrediction
 
-CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+CAMERA_NAMES = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 PICTURE_SIDE = 28
 PATCH_SIDE = 14
-VISION = {
+VISION_SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 1,
@@ -36,17 +36,17 @@ STATE_INDICES = (*range(7), *range(36, 39))
 """Hand, gripper, the object's position and the goal, of the 39 numbers of Meta-World's state."""
 BYTE_TOKENS = 256
 """Tokens of a prompt are its bytes; 0 pads it."""
-WIDTHS = {"tiny_vlm": 64, "tiny_expert": 256}
-LAYERS = {"depth": 2, "mlp_dim": 64, "num_heads": 8, "num_kv_heads": 1, "head_dim": 16}
+LAYER_WIDTHS = {"tiny_vlm": 64, "tiny_expert": 256}
+LAYER_SIZES = {"depth": 2, "mlp_dim": 64, "num_heads": 8, "num_kv_heads": 1, "head_dim": 16}
 
 
 class TinyPi0(OpenPi0ForRLActionPrediction):
-    """RLinf's class on states alone: it adds a blank picture to what the environment shows."""
+    """RLinf's class on states alone: it adds a blank picture to the environment's observation."""
 
     def predict_action_batch(
         self, env_obs: dict[str, Any], mode: str = "train", do_sample: bool = True, **kwargs: Any
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """As RLinf's; a host says that it evaluates by `mode="eval"` or by `do_sample=False`."""
+        """Act as RLinf's class does; `do_sample=False` means `mode="eval"`."""
         return super().predict_action_batch(env_obs, mode=mode if do_sample else "eval", **kwargs)
 
     def obs_processor(self, env_obs: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class TinyPi0(OpenPi0ForRLActionPrediction):
         return super().obs_processor({**none, **env_obs, "main_images": blank})
 
     def _preprocess_observation(self, observation: Any, *, train: bool = True) -> tuple[Any, ...]:
-        """As openpi's, for pictures of this size and without augmentation."""
+        """Preprocess as openpi does, for pictures of this size and without augmentation."""
         seen = preprocessing_pytorch.preprocess_observation_pytorch(
             observation, train=False, image_resolution=(PICTURE_SIDE, PICTURE_SIDE)
         )
@@ -70,7 +70,9 @@ class TinyPi0(OpenPi0ForRLActionPrediction):
 
 @dataclasses.dataclass(frozen=True)
 class TinyInputs(transforms.DataTransformFn):
-    """A sample of an environment as pi0 takes it: state padded, prompt as bytes, one picture of three."""
+    """Transforms an environment's sample to pi0's inputs: padded state, prompt as bytes, one of three
+    pictures.
+    """
 
     state_dim: int
     prompt_length: int
@@ -84,8 +86,8 @@ class TinyInputs(transforms.DataTransformFn):
             "state": transforms.pad_to_dim(
                 np.asarray(data["observation/state"], np.float32)[list(STATE_INDICES)], self.state_dim
             ),
-            "image": dict.fromkeys(CAMERAS, picture),
-            "image_mask": {camera: np.bool_(camera == CAMERAS[0]) for camera in CAMERAS},
+            "image": dict.fromkeys(CAMERA_NAMES, picture),
+            "image_mask": {camera: np.bool_(camera == CAMERA_NAMES[0]) for camera in CAMERA_NAMES},
             "tokenized_prompt": tokens,
             "tokenized_prompt_mask": tokens != 0,
         }
@@ -93,7 +95,7 @@ class TinyInputs(transforms.DataTransformFn):
 
 @dataclasses.dataclass(frozen=True)
 class TinyOutputs(transforms.DataTransformFn):
-    """The actions without their padding."""
+    """Removes the padding of actions."""
 
     action_dim: int
 
@@ -104,7 +106,7 @@ class TinyOutputs(transforms.DataTransformFn):
 def build_tiny_pi0(cfg: Any, torch_dtype: torch.dtype | None) -> TinyPi0:
     """Build the policy from a model section with RLinf's keys of pi0, in float32 unless a type is given.
 
-    Weights are random; the seed of the process decides them, and the first publication equalises them.
+    Weights are random, from the seed of the process; the first publication makes them equal in all processes.
     """
     field_names = {field.name for field in dataclasses.fields(OpenPi0Config)}
     openpi_settings = {name: value for name, value in cfg["openpi"].items() if name in field_names}
@@ -132,7 +134,7 @@ def build_tiny_pi0(cfg: Any, torch_dtype: torch.dtype | None) -> TinyPi0:
 
 
 class ClonedPi0:
-    """A `Clone` of the warm start: it learns by openpi's own flow-matching loss, padded actions included."""
+    """A `Clone` of the warm start; it learns by openpi's own flow-matching loss, including padded actions."""
 
     def __init__(self, section: Mapping[str, Any], instruction: str) -> None:
         self._policy = build_tiny_pi0(section, None).eval()
@@ -158,28 +160,32 @@ class ClonedPi0:
 
 @contextmanager
 def _tiny() -> Iterator[None]:
-    """openpi's constructors find the sizes of this page."""
+    """Within the block, let openpi's constructors use the sizes of this module."""
     stock, critic = gemma.get_config, openpi_action_model.ValueHead
     paligemma, expert = gemma_pytorch.PaliGemmaForConditionalGeneration, gemma_pytorch.GemmaForCausalLM
 
     def get_config(variant: str) -> Any:
-        return gemma.Config(width=WIDTHS[variant], **LAYERS) if variant in WIDTHS else stock(variant)
+        return (
+            gemma.Config(width=LAYER_WIDTHS[variant], **LAYER_SIZES)
+            if variant in LAYER_WIDTHS
+            else stock(variant)
+        )
 
     def tiny_paligemma(config: Any) -> Any:
         config._vocab_size = config.text_config.vocab_size = BYTE_TOKENS + 1
         config.image_token_index = BYTE_TOKENS
         config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
         config.projection_dim = config.vision_config.projection_dim = config.text_config.hidden_size
-        config.vision_config.__dict__.update(VISION)
+        config.vision_config.__dict__.update(VISION_SIZES)
         return paligemma(config=config)
 
     def tiny_expert(config: Any) -> Any:
-        config.vocab_size = 1  # it has no tokens of its own
+        config.vocab_size = 1  # the expert has no tokens of its own
         return expert(config=config)
 
     def tiny_critic(input_dim: int, **sizes: Any) -> Any:
-        """RLinf's critic reads 1024 features, whatever the width of the expert is."""
-        return critic(input_dim=WIDTHS["tiny_expert"], **sizes)
+        """Build the critic for the expert's width; RLinf's would read 1024 features at any width."""
+        return critic(input_dim=LAYER_WIDTHS["tiny_expert"], **sizes)
 
     with (
         patch.object(gemma, "get_config", get_config),

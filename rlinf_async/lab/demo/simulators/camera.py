@@ -20,8 +20,8 @@ _context_creation = threading.Lock()
 class RenderSettings:
     """A square picture of `size` pixels.
 
-    `backend` is "egl" or "osmesa"; None takes MUJOCO_GL if it names one of them, else whichever is
-    installed. With EGL, MUJOCO_EGL_DEVICE_ID must be unset or name an existing device: software
+    `backend` is "egl" or "osmesa"; None takes MUJOCO_GL if it names one of them, else the installed
+    backend. With EGL, MUJOCO_EGL_DEVICE_ID must be unset or name an existing device: software
     rendering has device 0 alone.
     """
 
@@ -36,9 +36,9 @@ class RenderSettings:
 
 
 def prepare(model: mujoco.MjModel, settings: RenderSettings) -> None:
-    """Place the camera in `model` and turn off what costs most in software rendering.
+    """Place the camera in `model`, and turn off shadows and multisampling.
 
-    Shadows and multisampling are nine tenths of a frame without a GPU.
+    Without a GPU these two take nine tenths of a frame.
     """
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
@@ -73,11 +73,11 @@ class Camera:
             model, mujoco.mjtFontScale.mjFONTSCALE_100
         )
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
-        # MuJoCo shuts EGL down at exit too; what is registered later runs earlier.
+        # MuJoCo shuts EGL down at exit, too; functions that are registered later run earlier.
         atexit.register(self.close)
 
     def picture(self, data: mujoco.MjData) -> np.ndarray:
-        """The scene of `data` as uint8 [size, size, 3], top row first."""
+        """Return the scene of `data` as uint8 [size, size, 3], top row first."""
         self._gl.make_current()
         mujoco.mjv_updateScene(
             self._model,
@@ -92,7 +92,7 @@ class Camera:
         mujoco.mjr_render(self._rectangle, self._scene, self._context)
         mujoco.mjr_readPixels(pixels, None, self._rectangle, self._context)
         # OpenGL's first row is the bottom one, and Meta-World's corner camera hangs upside down:
-        # the two flips of rows cancel, which leaves the mirror image to undo.
+        # the two flips of rows cancel, and only the mirror image has to be undone.
         return pixels[:, ::-1].copy()
 
     def close(self) -> None:

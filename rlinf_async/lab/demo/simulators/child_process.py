@@ -1,4 +1,4 @@
-"""An object that lives in a process of its own and is called over a pipe."""
+"""Call an object in a child process over a pipe."""
 
 import faulthandler
 import os
@@ -24,9 +24,9 @@ class ChildProcess:
     """Calls methods of `factory(*args)`, which is built in a new interpreter.
 
     `factory` is written "module:name". One call is under way at a time: `submit` starts it, `result`
-    waits for it. An exception of the object is raised again by `result`, one of the factory by the first
-    `result`. The child ends when its pipe closes, so it cannot outlive this process, however this process
-    dies.
+    waits for it. `result` raises the exceptions of the object again, and the first `result` those of the
+    factory. The child ends when its pipe closes, so that it cannot outlive this process, even if this process
+    is killed.
     """
 
     # `multiprocessing` is not used to start the child: its spawn imports the parent's main module,
@@ -58,7 +58,7 @@ class ChildProcess:
         """Start a call.
 
         Raises:
-            SimulatorDied: the child has ended; the message says by what.
+            SimulatorDied: the child has ended; the message has the signal or exit status.
         """
         self._answers_due += 1
         try:
@@ -70,7 +70,7 @@ class ChildProcess:
         """Return the result of the submitted call.
 
         Raises:
-            SimulatorDied: the child has ended; the message says by what.
+            SimulatorDied: the child has ended; the message has the signal or exit status.
         """
         if not self._built:
             self._receive()
@@ -92,14 +92,14 @@ class ChildProcess:
     def abort(self, reason: str) -> None:
         """End a child that does not answer; may be called while another thread waits for `result`.
 
-        That thread is told `reason`, and where the child stood, unless it is stopped.
+        That thread's `SimulatorDied` has `reason`, and the child's stack unless the child is stopped.
         """
         self._aborted = reason
-        self._process.send_signal(signal.SIGABRT)  # at which it writes where it stands
+        self._process.send_signal(signal.SIGABRT)  # makes the child write its stack
         self._end(DUMP_TIMEOUT_S)
 
     def close(self) -> None:
-        """Hang up and wait for the child to end, but not for ever. May be called twice."""
+        """Close the pipe and end the child, by force after `END_TIMEOUT_S`. May be called twice."""
         self._pipe.close()
         self._end(END_TIMEOUT_S)
         self._dump.close()
@@ -145,7 +145,7 @@ def _build(factory: str, *args: object) -> Any:
 
 
 def _answer(pipe: Connection, call: Callable[..., Any], *args: object) -> Any:
-    """Send what `call` returns or raises; an object that was built stays here."""
+    """Send the result or the exception of `call`; a built object is not sent."""
     try:
         value = call(*args)
     except (ValueError, RuntimeError, OSError, ArithmeticError, LookupError) as failure:
@@ -156,10 +156,10 @@ def _answer(pipe: Connection, call: Callable[..., Any], *args: object) -> Any:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of the terminal; this one ends when its parent has, and not before.
+    # Ctrl-C reaches every process of the terminal; this one has to end after its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(int(sys.argv[2]))
     serve(Connection(int(sys.argv[1])))
-    # Interpreter teardown would destroy OpenGL objects after their library: nothing is left to do.
+    # Interpreter teardown would destroy OpenGL objects after their library, so it is skipped.
     sys.stdout.flush()
     os._exit(0)

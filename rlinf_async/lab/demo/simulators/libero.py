@@ -1,4 +1,4 @@
-"""LIBERO's set-up on a machine without a terminal: where its files are, and how it draws."""
+"""LIBERO's set-up without a terminal: its configuration, assets and OpenGL backend."""
 
 import os
 from collections.abc import MutableMapping
@@ -11,13 +11,13 @@ from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from rlinf_async.observe.files import make_directory, write_whole
 
 ASSETS_VARIABLE = "RLINF_ASYNC_LIBERO_ASSETS"
-"""Names the folder of meshes, textures and scenes, which LIBERO's packages on PyPI leave out."""
+"""Variable with the folder of meshes, textures and scenes, which LIBERO's packages on PyPI lack."""
 
 ASSET_FOLDERS = ("scenes", "textures", "stable_scanned_objects", "turbosquid_objects")
 
 
 def missing_libero() -> str | None:
-    """Return what keeps LIBERO from running here, in words, or None."""
+    """Return the reason why LIBERO cannot run here, or None."""
     for package in ("libero", "robosuite", "bddl", "mujoco"):
         if find_spec(package) is None:
             return f"the package {package} is not installed (see the `libero` extra)"
@@ -30,8 +30,8 @@ def prepare_libero(assets: Path, config_dir: Path, environ: MutableMapping[str, 
     """Make `import libero` work without questions, in this process and in those it starts.
 
     Call it before the first import of LIBERO or robosuite. It writes LIBERO's configuration into
-    `config_dir`, links `assets` into the installed package, which is the only place besides the home
-    folder that LIBERO looks at, and chooses an OpenGL backend if none is chosen.
+    `config_dir`, links `assets` into the installed package (LIBERO looks only there and in the home folder),
+    and chooses an OpenGL backend if none is chosen.
 
     Raises:
         FileNotFoundError: `assets` is not a folder of LIBERO's assets.
@@ -53,7 +53,7 @@ def prepare_libero(assets: Path, config_dir: Path, environ: MutableMapping[str, 
 
 
 def _package_root() -> Path:
-    # The inner package asks its questions when it is imported, so only the outer one is looked up.
+    # The inner package asks questions at its import, so only the outer package is looked up.
     spec = find_spec("libero")
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("the package libero is not installed (see the `libero` extra)")
@@ -65,7 +65,7 @@ def _link(link: Path, target: Path) -> None:
         if link.resolve() == target:
             return
         link.unlink()
-    if not link.exists():  # a real folder is somebody's own copy of the assets, and is used as it is
+    if not link.exists():  # a real folder is the user's own copy of the assets, and is used unchanged
         link.symlink_to(target, target_is_directory=True)
 
 

@@ -1,4 +1,4 @@
-"""LIBERO's assets, where the package lacks them and the user has named a folder for them."""
+"""LIBERO's assets from a folder that the user has named, for packages without them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libe
 
 
 def link_assets(cfg: DictConfig) -> None:
-    """Make LIBERO find the assets in the folder that `RLINF_ASYNC_LIBERO_ASSETS` names, if it names one.
+    """Make LIBERO find the assets in the folder of `RLINF_ASYNC_LIBERO_ASSETS`, if the variable is set.
 
     Raises:
-        ValueError: they are not there, or LIBERO cannot run here.
+        ValueError: the folder lacks them, or LIBERO cannot run here.
     """
     if assets := os.environ.get(ASSETS_VARIABLE):
         try:

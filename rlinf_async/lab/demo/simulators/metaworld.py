@@ -22,10 +22,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Step:
-    """The outcome of a chunk of decisions; the observation is the one after the last of them.
+    """The outcome of a chunk of decisions, with the observation after the last decision.
 
     rewards (float32), successes and truncations (bool) are [envs, decisions]; lengths (int) is [envs],
-    the decisions that each episode has taken. An environment whose episode is over stands still: its
+    the decisions of each episode so far. After the end of its episode an environment stands still: its
     reward is 0, and its flags and length stay.
     """
 
@@ -44,8 +44,8 @@ class MetaWorldBatch:
     `processes` children holds an equal share, and all step at the same time. An instance must be used
     by one thread only.
 
-    `seed` may be a tuple, so that a caller can keep streams apart (run seed, train or eval). `first` is the
-    number of the first environment in the run: its episodes are the same in whatever batch it is.
+    `seed` may be a tuple, so that a caller can separate streams (run seed, train or eval). `first` is the
+    number of the first environment in the run: an environment has the same episodes in every batch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class MetaWorldBatch:
 
     @property
     def pids(self) -> list[int]:
-        """The child processes, in the order of the environments they hold."""
+        """The pids of the child processes, in the order of their environments."""
         return [shard.pid for shard in self._shards if isinstance(shard, ChildProcess)]
 
     def reset(self, indices: np.ndarray | None = None) -> Observation:
@@ -106,21 +106,21 @@ class MetaWorldBatch:
         self._episodes[:] = 0
 
     def skip(self, episodes: int) -> None:
-        """Leave the next episodes of all environments out."""
+        """Skip the next `episodes` episodes of all environments."""
         self._episodes += episodes
 
     def take_on(self, first: int, episode: int) -> None:
-        """The next reset begins this episode, from 0, of the environments from number `first` on."""
+        """Let the next reset begin episode number `episode`, from 0, of the environments from `first` on."""
         self._first = first
         self._episodes[:] = episode
 
     def abort(self, reason: str) -> bool:
         """End the child processes that have not answered; may be called from any thread.
 
-        The call that waits for them raises `SimulatorDied` with `reason` and where they stood.
+        The call that waits for them raises `SimulatorDied` with `reason` and their stacks.
 
         Returns:
-            Whether there were any.
+            True if a child process was ended.
         """
         silent = [shard for shard in self._shards if isinstance(shard, ChildProcess) and shard.busy]
         for shard in silent:

@@ -1,4 +1,4 @@
-"""Meta-World with one task, behind the interface that hosts expect of environments."""
+"""Meta-World with one task, behind the hosts' interface of environments."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -41,7 +41,7 @@ class MetaWorldEnvSettings:
 
     @classmethod
     def parse(cls, cfg: Any) -> "MetaWorldEnvSettings":
-        """Pick the known keys out of the mapping `cfg`; the other keys are the host's."""
+        """Read the known keys of the mapping `cfg`; the other keys are the host's."""
         values = {field.name: cfg[field.name] for field in fields(cls) if field.name in cfg}
         missing = {"task_name", "max_episode_steps", "seed", "group_size"} - values.keys()
         if missing:
@@ -49,7 +49,7 @@ class MetaWorldEnvSettings:
         return cls(**values)
 
     def batch(self, num_envs: int, *, shard: int) -> MetaWorldBatch:
-        """The simulators of shard number `shard`; an environment has its goals in whatever shard it is."""
+        """Return the simulators of shard number `shard`; an environment has the same goals in every shard."""
         return MetaWorldBatch(
             TaskSettings(
                 self.task_name,
@@ -108,7 +108,7 @@ class MetaWorldTaskEnv(gymnasium.Env):
         return self._wrap(self._simulators.reset(env_idx)), {}
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
-        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        """Let the next reset begin rollout number `rollout` of the environments of shard `seed_offset`."""
         self._simulators.take_on(seed_offset * self.num_envs, rollout)
 
     def update_reset_state_ids(self) -> None:
@@ -123,9 +123,9 @@ class MetaWorldTaskEnv(gymnasium.Env):
 
         Returns:
             The observation after the chunk, in a list of one; rewards, terminations and truncations, each
-            [num_envs, chunk]; and the information after the chunk, in a list of one. Where an
-            episode may end inside a chunk without a reset, flags stand at the decision they belong to and
-            stay up; otherwise they stand at the chunk's last decision.
+            [num_envs, chunk]; and the information after the chunk, in a list of one. With `auto_reset` or
+            `ignore_terminations`, flags stand at the chunk's last decision; otherwise they stand at their own
+            decision and stay up.
         """
         step = self._simulators.step(np.asarray(chunk_actions))
         rewards = torch.from_numpy(step.rewards)
@@ -184,7 +184,7 @@ class MetaWorldTaskEnv(gymnasium.Env):
 
 
 def _at_the_end(flags: torch.Tensor) -> torch.Tensor:
-    """`flags` [num_envs, chunk] with whatever was raised in a chunk moved to its last decision."""
+    """Return `flags` [num_envs, chunk] with every True of a chunk moved to its last decision."""
     moved = torch.zeros_like(flags)
     moved[:, -1] = flags.any(dim=1)
     return moved

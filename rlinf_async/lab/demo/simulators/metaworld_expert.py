@@ -1,4 +1,4 @@
-"""Demonstrations by the scripted experts that come with Meta-World."""
+"""Demonstrations by Meta-World's scripted experts."""
 
 import warnings
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Demonstrations:
     steps: int
 
     def chunks(self, size: int, *, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Return states [samples, 39], and `size` actions that followed each of them [samples, size, 4].
+        """Return states [samples, 39], and the `size` actions after each state [samples, size, 4].
 
-        Of `every` that many actions one is taken: it stands for all of them where actions are held.
+        One of `every` actions is taken, for environments that hold an action for `every` steps.
         """
         starts = self.steps - every * (size - 1)
         states = self.states.reshape(-1, self.steps, self.states.shape[1])[:, :starts]
@@ -54,6 +54,6 @@ def demonstrate(task: str, *, episodes: int, steps: int, seed: int) -> Demonstra
 
 def _action(expert: Any, state: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
-        # The expert says that its gains are high and that environments clip: so does this.
+        # The expert warns that its actions exceed the bounds: they are clipped here, as environments do.
         warnings.filterwarnings("ignore", message="Constant")
         return np.clip(expert.get_action(state), -1.0, 1.0)

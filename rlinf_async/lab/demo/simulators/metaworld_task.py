@@ -1,4 +1,4 @@
-"""Meta-World simulators of one task, with an episode around each."""
+"""Meta-World simulators of one task, each with its current episode."""
 
 import pickle
 import sys
@@ -45,32 +45,32 @@ class TaskSettings:
 
 
 def instruction(task: str) -> str:
-    """The task in words: "button press topdown" for button-press-topdown-v3."""
+    """Return the task in words, such as "button press topdown" for button-press-topdown-v3."""
     return task.removesuffix("-v3").replace("-", " ")
 
 
 def simulator(task: str, render: RenderSettings | None = None) -> Any:
-    """A Meta-World simulator of `task` with the goal in its state, to be reset by `reset_simulator`."""
+    """Return a Meta-World simulator of `task` with the goal in its state; `reset_simulator` resets it."""
     kind = ALL_V3_ENVIRONMENTS[task]
     env = kind()
     env.set_task(Task(task, pickle.dumps({"env_cls": kind, "rand_vec": None, "partially_observable": False})))
     # Goals come from the simulator's own seeded generator, never from NumPy's global one, which
     # other threads of this process draw from.
     env._freeze_rand_vec, env.seeded_rand_vec = False, True
-    env.max_path_length = sys.maxsize  # the episode around it decides when it is over
+    env.max_path_length = sys.maxsize  # `Episode` decides about the end
     if render is not None:
         prepare(env.model, render)
     return env
 
 
 def reset_simulator(env: Any, seed: int) -> np.ndarray:
-    """Start `env` afresh; equal seeds give equal initial states and goals, whatever came before."""
+    """Reset `env`; equal seeds give equal initial states and goals, whatever happened before."""
     env.seed(seed)
     return env.reset()[0]
 
 
 class Episode:
-    """One simulator and its current episode. An episode that is over stands still until `reset`."""
+    """One simulator and its current episode; after its end the simulator stands still until `reset`."""
 
     def __init__(self, settings: TaskSettings, env: Any) -> None:
         self.env = env
@@ -89,8 +89,8 @@ class Episode:
         """Hold `action` [4] for one decision.
 
         Returns:
-            The reward; whether the task is solved (an episode that ended by success stays solved); and
-            whether the horizon is reached.
+            The reward; True if the task is solved (an episode that ended by success stays solved); and True
+            if the horizon is reached.
         """
         settings = self._settings
         if self._over:
@@ -121,7 +121,7 @@ class MetaWorldShard:
         self._camera = Camera(self._episodes[0].env.model, render) if render else None
 
     def reset(self, indices: np.ndarray, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Reset the simulators at `indices`; the states and pictures of all."""
+        """Reset the simulators at `indices`; return the states and pictures of all simulators."""
         for index, seed in zip(indices, seeds, strict=True):
             self._episodes[index].reset(int(seed))
         return self._observe()

@@ -1,4 +1,4 @@
-"""Fixed mean and standard deviation that put simulator states on a common scale."""
+"""Fixed mean and standard deviation to normalise simulator states."""
 
 import io
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ObservationStats:
 
     @classmethod
     def of(cls, states: np.ndarray) -> "ObservationStats":
-        """The statistics of `states` [samples, state_dim]."""
+        """Return the statistics of `states` [samples, state_dim]."""
         std = np.maximum(states.std(axis=0), SMALLEST_STD)
         return cls(mean=states.mean(axis=0).astype(np.float32), std=std.astype(np.float32))
 
@@ -46,5 +46,5 @@ class ObservationStats:
         write_whole(path, content.getbuffer(), private=False)
 
     def normalise(self, states: np.ndarray) -> np.ndarray:
-        """`states` [..., state_dim] with zero mean and unit deviation, as float32."""
+        """Return `states` [..., state_dim] with zero mean and unit deviation, as float32."""
         return ((states - self.mean) / self.std).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The points of the local host, behind the interface that all hosts expect of environments."""
+"""The local host's PointReach, behind the hosts' interface of environments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlinf_async.hosts.local.envs import PointReach
 
 
 class PointReachEnv:
-    """Points that are to be moved to the origin of a plane; a decision is one action.
+    """Points to move to the origin of a plane; a decision is one action.
 
-    It needs no package beside numpy and torch, and so is no `gymnasium.Env`.
+    The class needs only numpy and torch, and so is no `gymnasium.Env`.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class PointReachEnv:
         return self._observation(torch.tensor(self._points.begin())), {}
 
     def take_on(self, seed_offset: int, rollout: int) -> None:
-        """The next reset begins this rollout of the environments that `seed_offset` numbers."""
+        """Let the next reset begin rollout number `rollout` of the environments of shard `seed_offset`."""
         self._points.take_on(seed_offset, rollout)
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing: points hold no resources."""
 
     def update_reset_state_ids(self) -> None:
-        """Called between rollouts: every reset draws new points by itself."""
+        """Do nothing between rollouts: every reset draws new points."""
 
     def chunk_step(
         self, chunk_actions: object

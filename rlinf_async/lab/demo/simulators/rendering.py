@@ -1,4 +1,4 @@
-"""With what this machine can draw pictures without a screen; whether a simulator is installed or not."""
+"""The OpenGL backends for rendering without a screen; no simulator is needed to find them."""
 
 import ctypes.util
 import os
@@ -7,9 +7,9 @@ GL_BACKENDS = ("egl", "osmesa")
 
 
 def installed_backend() -> str | None:
-    """The OpenGL backend this machine can render with, or None.
+    """Return the OpenGL backend that this machine can render with, or None.
 
-    Only the presence of the library is looked at: a broken driver shows when a Camera is built.
+    Only the presence of the library is checked: a broken driver fails when a Camera is built.
     """
     backend = os.environ.get("MUJOCO_GL", "").lower()
     candidates = (backend,) if backend in GL_BACKENDS else GL_BACKENDS

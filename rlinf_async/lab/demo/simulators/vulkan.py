@@ -1,4 +1,4 @@
-"""Checks that ManiSkill finds a Vulkan device, which it needs even where nothing is drawn."""
+"""Checks that ManiSkill finds a Vulkan device, which it needs even without rendering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 DRIVERS_VARIABLE = "VK_ICD_FILENAMES"
-"""Names the description files of Vulkan drivers, instead of those that the system has installed."""
+"""Environment variable with the description files of Vulkan drivers, in place of the system's own."""
 
 SOFTWARE_DRIVER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 """SwiftShader, a Vulkan driver that computes on the CPU, in Debian's package chromium-common."""
@@ -26,10 +26,10 @@ sapien.render.RenderMaterial()  # every task makes one
 
 
 def check_vulkan(code: str = VULKAN_PROBE, driver: Path = SOFTWARE_DRIVER) -> Check:
-    """Check that tasks can be built: a GPU's driver answers, or one that computes on the CPU.
+    """Check that tasks can be built: a driver of a GPU or of the CPU answers.
 
     Args:
-        driver: the description file of the software driver, there or not.
+        driver: the description file of the software driver; it may not exist.
     """
     if not (is_here("mani_skill") and is_here("sapien")):
         return skipped("vulkan", "ManiSkill is not installed")
@@ -45,10 +45,10 @@ def check_vulkan(code: str = VULKAN_PROBE, driver: Path = SOFTWARE_DRIVER) -> Ch
 
 
 def require_vulkan(cfg: DictConfig) -> None:
-    """A preparation: see that tasks can be built on this machine, where all of the run is on it.
+    """Check before a run that tasks can be built, if the whole run is on this machine.
 
     Raises:
-        ValueError: they cannot, with the remedy.
+        ValueError: tasks cannot be built; the message has the remedy.
     """
     elsewhere = (lookup(cfg, "cluster.num_nodes") or 1) > 1 or lookup(cfg, "cluster.node_groups")
     if elsewhere or lookup(cfg, "env.train.env_class"):

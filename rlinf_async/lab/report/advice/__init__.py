@@ -1,4 +1,4 @@
-"""Advice on settings, where the numbers of a run ask for it."""
+"""Advice on settings, from the numbers of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADVICE_RULES: Sequence[Rule] = (
     waits.refusals,
     waits.synchronous,
 )
-"""All rules, the weightiest first."""
+"""All rules, the most important first."""
 
 
 def advise(facts: Facts) -> list[Advice]:

@@ -1,4 +1,4 @@
-"""Rules for the part that is busy nearly all the time, and for what publication costs."""
+"""Rules for the part that is busy nearly all the time, and for the cost of publication."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.lab.report.advice.facts import Advice, Facts
 
 FULL_PASSES_SHARE = 0.5
-"""If a larger share of the forward passes is full, their limit counts."""
+"""Full forward passes count as limited by `max_batch_size` above this share of all passes."""
 ANCHOR_SHARE = 0.1
-"""If a larger share of training is neither micro-batches nor optimizer steps, the pass before them counts."""
+"""The pass for the anchor counts above this share of training beside micro-batches and optimizer steps."""
 LOGLINEAR_PRICE = (
     "an interpolation, whose error train/proximal_error measures; with several optimizer steps a pass, ten "
     "seeds on two Meta-World tasks could not rule out that it learns more than 5 % less: -2.9 % of the area "
@@ -20,7 +20,7 @@ LOGLINEAR_PRICE = (
 PUBLICATION_SHARE = 0.05
 """Least share of the learner's time that publication takes before a change is worth its price."""
 MOST_PROCESSES = 4
-"""Processes of a shard's simulators that are advised at most."""
+"""Most advised processes of a shard's simulators."""
 
 
 def more_simulators(facts: Facts) -> Advice | None:
@@ -169,7 +169,7 @@ def more_learners(facts: Facts) -> Advice | None:
 
 
 def cheaper_publication(facts: Facts) -> Advice | None:
-    """Publication keeps the learner for a share of the time that is worth the price of the change."""
+    """Publication takes a share of the learner's time that is worth the price of the change."""
     share, seconds = facts.measures.busiest.get("publication", 0.0), facts.measures.publication_s or 0.0
     if share <= PUBLICATION_SHARE:
         return None

@@ -1,4 +1,4 @@
-"""The facts on which advice is given, and the parts of a piece of advice."""
+"""The facts behind advice, and the parts of a piece of advice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlinf_async.observe.spans import kind_words
 
 VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 MIN_IDLE_CORES = 1.0
-"""Cores that must be idle on average before a part is added that needs one."""
+"""Fewest idle cores, on average, before advice adds a part that needs a core."""
 MIN_MEAN_BATCH_SIZE = 1.5
-"""Smaller batches on average are mostly of one request: shards are then too small already."""
+"""Below this mean batch size most batches hold one request, and shards are already too small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The facts on which advice is given: the measures of a run, and settings that could have been others."""
+    """The facts behind advice: the measures of a run, and the settings that advice may change."""
 
     measures: Measures
     machine: Machine
@@ -100,7 +100,7 @@ class Facts:
 
     @property
     def bound(self) -> str:
-        """The part that is busy nearly all the time, or nothing."""
+        """The part that is busy nearly all the time, or "" without one."""
         diagnosis = self.measures.diagnosis
         return diagnosis.part if diagnosis is not None and diagnosis.saturated else ""
 
@@ -116,7 +116,7 @@ class Facts:
 
     @property
     def has_room_for_a_rank(self) -> bool:
-        """True if one more rank may fit: the records do not tell about accelerators."""
+        """True if one more rank may fit; the records hold no facts about accelerators."""
         return self.has_idle_core or not self.machine.on_cpu
 
     @property
@@ -140,10 +140,10 @@ class Facts:
 
     @property
     def more_shards(self) -> int | None:
-        """Shards per env worker that would be the next to try; None where they are not to be split.
+        """The next number of shards per env worker to try; None if shards should not be split.
 
-        Simulators that share their worker's process take turns in it, so that more than two shards gain
-        nothing there; all others need a core for the shard that then steps at the same time.
+        Simulators in their worker's process take turns, so that more than two shards gain nothing there; all
+        other simulators need a core for the additional shard that steps at the same time.
         """
         plan = self.plan
         if plan is None or not self.on("rollout") or not self.divisible or not self.has_idle_core:
@@ -158,9 +158,10 @@ class Facts:
 
     @property
     def limit(self) -> str:
-        """The sentence that the processor cores bound the run, which no setting can change; or nothing.
+        """The sentence that processor cores bound the run, which no setting can change; "" if they do not.
 
-        Spans go on while a process waits for a core, so that the busiest part may be one that is starved.
+        A span also covers the time that its process waits for a core, so that the busiest part may be
+        starved.
         """
         idle, cores = self.idle_cores, self.machine.cores
         on_cores = self.bound == "env" or (self.machine.on_cpu and self.bound in ("inference", "learner"))
@@ -173,7 +174,7 @@ class Facts:
 
 
 Rule = Callable[[Facts], Advice | None]
-"""Says what to change, or nothing where the numbers do not ask for it."""
+"""Returns advice, or None if the numbers give no reason for it."""
 
 
 def _plan(plain: object) -> ShardPlan | None:

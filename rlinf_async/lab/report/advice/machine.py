@@ -19,7 +19,7 @@ SIMULATOR_KINDS = ("step", "reset")
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The resources of a run, as far as its records tell."""
+    """The resources of a run, as far as its records have them."""
 
     cores: int | None
     """Processor cores; None where that is unknown, or where there are several nodes."""
@@ -27,7 +27,7 @@ class Machine:
     """True if policy and learner cannot be on an accelerator."""
     simulators: Place
     processes: int | None
-    """The processes of a shard's simulators, of environments that have such a setting."""
+    """The number of processes of a shard's simulators, if the environments have such a setting."""
 
     @classmethod
     def of(cls, run: RunFiles) -> Machine:
@@ -43,7 +43,7 @@ class Machine:
         )
 
     def busy_cores(self, plan: ShardPlan, measures: Measures) -> float:
-        """About how many cores simulators, inference and learner kept busy on average, a core each."""
+        """Return the estimated mean number of busy cores, with a core for each simulator process and rank."""
         simulating = sum(measures.share("env", kind_words(kind)) for kind in SIMULATOR_KINDS)
         at_once = self.simulators_at_once(plan) * simulating if self.simulators != "accelerator" else 0.0
         busy = measures.busy
@@ -76,7 +76,7 @@ def _place(simulator: object, processes: object) -> Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """The names of the settings for numbers of processes and intervals; "" where there is none."""
+    """The config keys for numbers of processes and for intervals; "" for a missing key."""
 
     env_workers: str = ""
     inference_ranks: str = ""
@@ -86,7 +86,7 @@ class Keys:
 
     @classmethod
     def of(cls, setting: Callable[[str], Any]) -> Keys:
-        """By the sections that the config has; a run in one process has none of them."""
+        """Choose the keys by the sections of the config; a run in one process has none of them."""
         if setting("cluster.component_placement") is not None:
             return RLINF_KEYS
         return VERL_KEYS if setting("vla") is not None else cls()

@@ -6,24 +6,24 @@ from rlinf_async.lab.report.advice.bounds import another_rank
 from rlinf_async.lab.report.advice.facts import Advice, Facts
 
 WAIT_SHARE = 0.2
-"""A part that waits for a larger share of the time waits for something that can be changed."""
+"""Waits count above this share of a part's time."""
 IDLE_SHARE = 0.4
-"""Inference that is idle for a larger share of the time has room for more requests."""
+"""Above this idle share, inference has room for more requests."""
 SPLIT_IDLE_SHARE = 0.5
-"""Inference that is idle for a larger share of the time of rollouts could make twice as many passes, even if
-one for half of the environments took as long as one for all."""
+"""Above this idle share of the time of rollouts, inference could make twice as many passes, even if a pass
+for half of the environments took as long as a pass for all."""
 RESET_SHARE = 0.02
-"""Share of a shard's time. Where resets take more, level 1 hides them behind training, whatever the lag."""
+"""Above this share of resets in a shard's time, level 1 pays at any lag: it hides resets behind training."""
 EVALUATION_SHARE = 0.05
-"""Least share of the time that evaluation or checkpoints take before rarer ones are advised."""
+"""Rarer evaluations or checkpoints are advised from this share of the time on."""
 REFUSED_SHARE = 0.01
-"""Least share of the trained trajectories that were refused before refusals count."""
+"""Refusals count from this share of the trained trajectories on."""
 MAX_ADVISED_LAG = 2
-"""Largest lag that is advised: the cost in learning grows beyond it, and the gain does not."""
+"""Largest advised lag: beyond it the cost in learning grows, and the gain in speed does not."""
 
 
 def overlap_training(facts: Facts) -> Advice | None:
-    """Learner and shards wait for each other in turn, and level 1 is off or allows no lag."""
+    """Learner and shards wait for each other by turns, and level 1 is off or allows no lag."""
     waits, gate = facts.waits("learner", "fetch"), facts.waits("env", "gate")
     off, zero = facts.off("train"), facts.on("train") and facts.max_staleness == 0
     if waits < WAIT_SHARE or gate < WAIT_SHARE / 2 or not (off or zero):
@@ -40,7 +40,7 @@ def overlap_training(facts: Facts) -> Advice | None:
 
 
 def split_rollouts(facts: Facts) -> Advice | None:
-    """Level 2 is off, shards wait for actions, and simulators are no batch of an accelerator."""
+    """Level 2 is off, shards wait for actions, and simulators are not one batch on an accelerator."""
     waits, idle = facts.waits("env", "ask"), facts.waits("inference", "idle")
     if not facts.off("rollout") or waits < WAIT_SHARE or facts.bound == "env" or not facts.divisible:
         return None
@@ -116,7 +116,7 @@ def run_ahead(facts: Facts) -> Advice | None:
 
 
 def smaller_shards(facts: Facts) -> Advice | None:
-    """Shards wait for actions while inference is idle, and `Facts.more_shards` are to be had."""
+    """Shards wait for actions while inference is idle, and `Facts.more_shards` names a number."""
     asks, idle, shards = facts.waits("env", "ask"), facts.waits("inference", "idle"), facts.more_shards
     if shards is None or facts.plan is None or facts.bound == "env" or asks < WAIT_SHARE or idle < IDLE_SHARE:
         return None
@@ -131,7 +131,7 @@ def smaller_shards(facts: Facts) -> Advice | None:
 
 
 def shorter_queue(facts: Facts) -> Advice | None:
-    """Requests wait for company while inference is idle, or for an inference that is crowded."""
+    """Requests wait for their batch to fill while inference is idle, or wait for busy inference."""
     queued, forward = facts.measures.queued_s or 0.0, facts.measures.forward_s or 0.0
     idle, busy = facts.waits("inference", "idle"), facts.measures.busy.get("inference", 0.0)
     if facts.max_wait_s > 0 and idle >= WAIT_SHARE and queued > facts.max_wait_s / 2:
@@ -155,7 +155,7 @@ def shorter_queue(facts: Facts) -> Advice | None:
 
 
 def refusals(facts: Facts) -> Advice | None:
-    """A share of the trajectories that counts was refused as too old."""
+    """A share of the trajectories of at least `REFUSED_SHARE` was refused as too old."""
     stale = (facts.measures.refused or {}).get("stale", 0)
     trained = facts.measures.steps * facts.plan.trajectories_per_batch if facts.plan is not None else 0
     if stale <= REFUSED_SHARE * trained or facts.max_staleness >= MAX_ADVISED_LAG:
@@ -188,12 +188,12 @@ def synchronous(facts: Facts) -> Advice | None:
 
 
 def rarer_evaluation(facts: Facts) -> Advice | None:
-    """The learner waits for evaluations for a share of the time that counts."""
+    """The learner waits for evaluations for at least `EVALUATION_SHARE` of the time."""
     return _rarer(facts, "evaluate", "evaluation", facts.keys.evaluation, facts.evaluates_every)
 
 
 def rarer_checkpoints(facts: Facts) -> Advice | None:
-    """The learner waits for checkpoints for a share of the time that counts."""
+    """The learner waits for checkpoints for at least `EVALUATION_SHARE` of the time."""
     return _rarer(facts, "save", "checkpoints", facts.keys.saving, facts.saves_every)
 
 
