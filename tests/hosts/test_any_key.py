@@ -192,6 +192,20 @@ FAULTS: dict[str, list[dict[str, Any]]] = {
 """Faults with a remedy each; the first of each is met before others are."""
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("actor.fsdp_config.strategy", "x" * 5000, "veRL refuses this config: strategy xxx"),
+        ("model.lora.rank", [1, "two"], "actor_rollout_ref.model.lora.rank=[1, 'two'] must be a whole"),
+        ("actor.profiler.ranks", None, "veRL refuses this config: Profiler ranks must be of type list"),
+    ],
+)
+def test_what_no_row_of_ours_judges_verl_judges_in_a_short_sentence(key, value, said):
+    adapter, base = host_and_config("verl")
+    (reason,) = reasons(adapter, overridden(base, {f"actor_rollout_ref.{key}": value}))
+    assert reason.text.startswith(said)
+
+
 @pytest.mark.parametrize(("host", "count"), CASES)
 def test_every_remedy_that_is_printed_helps(host, count):
     adapter, base = host_and_config(host)

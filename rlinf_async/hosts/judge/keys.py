@@ -71,7 +71,9 @@ class Key:
         return fnmatchcase(key, self.name) or (self.fate == "refused" and key.startswith(f"{self.name}."))
 
     def allows(self, value: Any) -> bool:
-        """Return True if a value of a refused key is served."""
+        """Return True if a value of a refused key is served; of one that is not of its kind that is said."""
+        if value is not None and not self.kind.accepts(value):
+            return True
         return asks_for_nothing(value) if self.serves is None else self.serves(value)
 
     def says(self, value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
-from rlinf_async.hosts.judge.reasons import Reason, unknown
+from rlinf_async.hosts.judge.reasons import LONG_WORD, Reason, RefusedError, clip_word, unknown
 
 CHECKS_GROUP = "rlinf_async.env_checks"
 """Entry points by the names of environments: functions that yield what stands against building them of a
@@ -186,11 +186,14 @@ CHECKING_ERRORS: tuple[type[Exception], ...] = (
     ValueError,
 )
 """What frameworks raise that check by asserts, by attributes that they take for granted and by building."""
+UNCLEAR_ERRORS = (ArithmeticError, AttributeError, TypeError)
+LONGEST_TEXT = 500
+"""Characters of an error of a framework's, which may hold a whole config."""
 
 
 @contextmanager
 def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
-    """Raise what `framework`'s own check of a config raises as a ValueError of one sentence.
+    """Raise what `framework`'s own check of a config raises as a refusal of one sentence.
 
     `more_errors` are those of a package that builds the framework's classes.
     """
@@ -199,12 +202,12 @@ def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
             yield
     except (*CHECKING_ERRORS, *more_errors) as error:
         cause = error.__cause__ or error  # Hydra wraps what a framework's own classes raise
-        key = getattr(
-            cause, "full_key", None
-        )  # of OmegaConf's, which tell the object's type on further lines
+        # OmegaConf's errors have the key, and the object's type on further lines.
+        key = getattr(cause, "full_key", None)
         text = f"{str(cause).splitlines()[0]}: {key}" if key else " ".join(str(cause).split())
-        last = traceback.extract_tb(cause.__traceback__)[-1]
-        # The attribute of a None, or a number that is none, names no key: the line of the framework does.
-        unclear = isinstance(cause, AttributeError | TypeError | ArithmeticError) and not key
-        why = f"{text}, in the line {last.line}" if unclear and text else text or str(last.line)
-        raise ValueError(f"{framework} refuses this config: {why}") from error
+        line = str(traceback.extract_tb(cause.__traceback__)[-1].line)
+        # An attribute of null, or a number that is none, names no key: the line of the framework does.
+        if text and not key and cause is error and isinstance(error, UNCLEAR_ERRORS):
+            text = f"{text}, in the line {line}"
+        text = f"{framework} refuses this config: {LONG_WORD.sub(clip_word, text or line)}"
+        raise RefusedError([Reason(text[:LONGEST_TEXT])]) from error

@@ -16,7 +16,8 @@ LONG_WORD = re.compile(r"\S{256,}")
 """A path or another value that no sentence has room for."""
 
 
-def _clip(word: re.Match[str]) -> str:
+def clip_word(word: re.Match[str]) -> str:
+    """Return a `LONG_WORD` as a sentence has room for it."""
     return clipped(word[0])
 
 
@@ -46,7 +47,7 @@ class RefusedError(ValueError):
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
         # Several checks may find the same; it is told once, where it came first.
-        whole = (replace(reason, text=LONG_WORD.sub(_clip, reason.text)) for reason in reasons)
+        whole = (replace(reason, text=LONG_WORD.sub(clip_word, reason.text)) for reason in reasons)
         self.reasons = tuple(dict.fromkeys(whole))
         super().__init__(_together(self.reasons))
 
