@@ -6,14 +6,14 @@ Read the package from the bottom up:
 * ``config``       the ``async`` block of a run, validated when it is built
 * ``observe``      spans, meters, the status of a run, its directory
 * ``loops``        the env, inference and learner loops (asyncio), and the ports that a host fills
-* ``wire``         the direct way between processes: connections, payloads, memory that both map
-* ``ray_runtime``  what any host on Ray needs: processes, weights, checkpoints, the driver
-* ``hosts``        one package per framework, the only place that imports it; common parts beside
+* ``wire``         direct messages between processes: connections, payloads, shared memory
+* ``ray_runtime``  common parts of hosts on Ray: processes, weights, checkpoints, the driver
+* ``hosts``        one package per framework, the only place that imports it, and their common parts
 * ``plugin``       ``register()``, which entry points, Hydra and ``RLINF_EXT_MODULE`` call
 * ``doctor``       checks of the installation and the machine
-* ``supervise``    starts a command that has failed again, from its newest checkpoint
+* ``supervise``    restarts a failed command from its newest checkpoint
 * ``cli``          the command ``rlinf-async``
-* ``lab``          what no training run needs: reports, traces, plans, comparisons, demonstrations
+* ``lab``          tools that training does not need: reports, traces, plans, comparisons, demonstrations
 
 This module imports nothing.
 """

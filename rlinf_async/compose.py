@@ -27,21 +27,20 @@ from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"
 """Hydra's version base in RLinf's entry scripts, so that a config composes here as it does there."""
-OF_VERL = "verl_"
+VERL_PREFIX = "verl_"
 """The prefix of configs for veRL; the others are for RLinf."""
 LOCAL_FOLDER = "local"
 """The folder of the configs that need no framework."""
 FOLDER_VARIABLES = {"EMBODIED_PATH": ("..",), "REPO_PATH": ("..", "..", "..")}
-"""Variables that RLinf's launch scripts export, relative to their folder `config`: its configs look for
-others there."""
+"""Variables that RLinf's launch scripts export, relative to their folder `config`: RLinf's configs find other
+configs by them."""
 
-TWICE_OR_NEVER = re.compile(
-    r"async appears more than once|Multiple values for async|Could not override 'async'"
-)
-"""Hydra's messages for `+async=full` where the config has chosen a preset, and for `async=full` where not."""
+WRONG_PLUS = re.compile(r"async appears more than once|Multiple values for async|Could not override 'async'")
+"""Hydra's messages for `+async=full` if the config has chosen a preset, and for `async=full` if it has
+not."""
 
 BLOCK_FLAG = re.compile(rf"^async\.({'|'.join(FLAGS_OF_BLOCK)})=(true|false)$", re.IGNORECASE)
-"""An override that gives true or false in the place of a block of flags."""
+"""An override that gives true or false instead of a block of flags."""
 
 PRESET_CHOICE = re.compile(r"^\+{0,2}async=(?!\{)")
 """An override that chooses a preset by the name of its file."""
@@ -49,10 +48,10 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
-    """A config's name and directory: `name` may be the path of a file, such as a run's `config.yaml`.
+    """Return a config's name and directory; `name` may be the path of a file, such as a run's `config.yaml`.
 
     Raises:
-        ValueError: `name` is a path, and there is no such file.
+        ValueError: `name` is the path of a file that does not exist.
     """
     path = Path(name)
     if path.suffix not in CONFIG_SUFFIXES:
@@ -63,32 +62,33 @@ def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
 
 
 def compose_config(name: str, overrides: Sequence[str], directory: Path | None = None) -> DictConfig:
-    """The config `name` with Hydra overrides.
+    """Compose the config `name` with Hydra overrides.
 
-    `async.mode=full` works with a `+` and without, whether or not the config has an async block, and so does
-    `async=full`; Hydra by itself asks for a `+` where there is none, and refuses it where there is one.
+    `async.mode=full` works with and without a `+`, whether or not the config has an async block, and so does
+    `async=full`. Hydra itself requires the `+` if there is no block, and refuses it if there is one.
 
     Raises:
-        ValueError: a config of this package for veRL, which is not here, or a directory that is none.
+        ValueError: the config is for veRL, which is not installed, or `directory` is no directory.
     """
-    if directory is None and name.startswith(OF_VERL) and find_spec("verl") is None:
+    if directory is None and name.startswith(VERL_PREFIX) and find_spec("verl") is None:
         raise ValueError(f"{name} is for veRL, which is not installed here; see docs/verl.md")
     if directory is not None:
         _look_into(directory, name)
     check_words(name, overrides)
-    if name.startswith(f"{LOCAL_FOLDER}/"):  # whose presets Hydra would look for in that folder
+    if name.startswith(f"{LOCAL_FOLDER}/"):  # Hydra would look for the presets in that folder
         overrides = [PRESET_CHOICE.sub("async.mode=", override) for override in overrides]
     try:
         return _compose_once(name, [_lenient(override) for override in overrides], directory)
     except ConfigCompositionException as error:
         turned_overrides = [_turn(override) for override in overrides]
-        if turned_overrides == list(overrides) or not TWICE_OR_NEVER.search(str(error)):
+        if turned_overrides == list(overrides) or not WRONG_PLUS.search(str(error)):
             raise
     return _compose_once(name, [_lenient(override) for override in turned_overrides], directory)
 
 
 def _look_into(directory: Path, name: str) -> None:
-    """Find what is wrong with the user's files before Hydra reads them, and what RLinf's would ask for."""
+    """Check the user's directory and file before Hydra reads them, and set the variables of RLinf's
+    configs."""
     if not directory.is_dir():
         raise ValueError(f"--config-dir={directory} is no directory; name the one that holds {name}.yaml")
     path = directory / f"{name}.yaml"
@@ -100,21 +100,22 @@ def _look_into(directory: Path, name: str) -> None:
 
 
 def _compose_once(name: str, overrides: Sequence[str], directory: Path | None) -> DictConfig:
-    # Hydra begins no second composition in a process that still holds one.
+    # Hydra refuses a second composition in a process until the first is cleared.
     GlobalHydra.instance().clear()
     with warnings.catch_warnings():
-        # RLinf's configs leave the order of their defaults to this version base, and Hydra says so each time.
+        # RLinf's configs leave the order of their defaults to this version base, and Hydra warns each time.
         warnings.filterwarnings("ignore", message=r"(?s).*(missing `_self_`|version_base=)")
-        # What is missing there is named by the error that follows, if anything is.
+        # If a config is missing on the search path, the error that follows names it.
         warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
-        # OmegaConf takes this loader: reading veRL's config by Python's takes longer than all the rest.
+        # OmegaConf uses `yaml.SafeLoader`: with Python's loader, reading veRL's config would take longer than
+        # all the rest.
         with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_YAML_LOADER):
             return compose(name, overrides=list(overrides))
 
 
 def _checked_files() -> AbstractContextManager[Any]:
-    """Have every file of the user's looked at before Hydra reads it."""
-    source_class = SourcesRegistry.instance().resolve("file")  # Hydra's plugins are not what `import` gives
+    """Have every file of the user's checked before Hydra reads it."""
+    source_class = SourcesRegistry.instance().resolve("file")  # Hydra loads its own copy of the class
     load = source_class.load_config
 
     def load_checked(source: Any, config_path: str) -> Any:
@@ -129,7 +130,7 @@ def _checked_files() -> AbstractContextManager[Any]:
 
 
 def _write_out_flags(config: Any) -> None:
-    """`train: true` in the block as `train: {enabled: true}`, which overrides of other keys add to."""
+    """Write `train: true` in the block as `train: {enabled: true}`, so that overrides can add keys to it."""
     block: Any = config.get("async") if OmegaConf.is_dict(config) else None
     if OmegaConf.is_dict(block):
         plain: Any = OmegaConf.to_container(block)
@@ -145,16 +146,18 @@ def _hydra_at(directory: Path | None) -> AbstractContextManager[None]:
 
 
 def packaged_names() -> list[str]:
-    """Configs that this package ships, for the frameworks that are installed, and for none."""
+    """The names of this package's configs for the installed frameworks, and of those that need none."""
     names = sorted(path.name for path in files(CONFIG_PACKAGE).iterdir())
     configs = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
-    configs_here = [name for name in configs if find_spec("verl" if name.startswith(OF_VERL) else "rlinf")]
+    configs_here = [
+        name for name in configs if find_spec("verl" if name.startswith(VERL_PREFIX) else "rlinf")
+    ]
     local = sorted(path.name for path in (files(CONFIG_PACKAGE) / LOCAL_FOLDER).iterdir())
     return configs_here + [f"{LOCAL_FOLDER}/{name.removesuffix('.yaml')}" for name in local]
 
 
 def described(name: str) -> str:
-    """The comment with which a config of this package begins, but for indented lines such as commands."""
+    """The comment at the top of a config of this package, without indented lines such as commands."""
     words = []
     for line in (files(CONFIG_PACKAGE) / f"{name}.yaml").read_text().splitlines():
         if not line.startswith("#"):
@@ -165,14 +168,14 @@ def described(name: str) -> str:
 
 
 def names_in(directory: Path) -> list[str]:
-    """The configs that lie in a directory of the user's."""
+    """The names of the configs in a directory of the user's."""
     return sorted(path.stem for path in directory.glob("*.yaml"))
 
 
 def _lenient(override: str) -> str:
-    """An override of the block as Hydra takes it whether or not the key is there, by `++`.
+    """Write an override of the block with `++`, which Hydra accepts whether or not the key exists.
 
-    True or false for a block is written to its flags: Hydra would put it in the place of the block.
+    True or false for a block is written to its flags: Hydra would replace the whole block by it.
     """
     bare = override.lstrip("+")
     if not bare.startswith("async."):
@@ -185,7 +188,7 @@ def _lenient(override: str) -> str:
 
 
 def _turn(override: str) -> str:
-    """`async=full` as `+async=full`, and the other way round."""
+    """Turn `async=full` into `+async=full`, and the other way round."""
     if override.startswith("+async="):
         return override.removeprefix("+")
     return f"+{override}" if override.startswith("async=") else override

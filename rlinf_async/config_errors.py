@@ -1,4 +1,4 @@
-"""Errors in a YAML file or an override of the user's, in one sentence each, with what to write instead."""
+"""Errors in the user's YAML files and overrides, in one sentence each, with the remedy."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
 LONGEST_WORD = 250
-"""Characters of a name of a config or a key; a file system has no longer names."""
+"""Most characters of the name of a config or a key; file systems allow no longer names."""
 MOST_NAMES = 24
 """Most configs that an answer lists."""
 
 
 def several(override: str) -> str:
-    """Return the advice on an override with several values, which Hydra runs one after the other."""
+    """Return the advice on an override with several values, which would be a sweep for Hydra."""
     key, _, values = override.lstrip("+").partition("=")
     if key in ("async", "async.mode"):
         way = f"--modes {values}"
@@ -53,13 +53,13 @@ def several(override: str) -> str:
 
 
 def _not_set(variable: str, key: str | None) -> str:
-    """Return the sentence on an environment variable that a config needs and that is not set."""
+    """Return the sentence on a missing environment variable of a config."""
     where = f" in {key}" if key else ""
     return f"the config asks{where} for the variable {variable}, which is not set: export {variable}=..."
 
 
 def _key_of(error: Exception) -> str | None:
-    """The dotted key that OmegaConf's error is about."""
+    """The dotted key in an error of OmegaConf."""
     match = KEY_PATTERN.search(str(error))
     return match["key"] if match else getattr(error, "full_key", None)
 
@@ -72,11 +72,10 @@ def sentence(
     known_configs: Iterable[str],
     known_keys: Callable[[], Iterable[str]],
 ) -> str:
-    """Return the sentence on what was wrong with the config `name` or with `overrides`, and what would be
-    right.
+    """Return the sentence on an error in the config `name` or in `overrides`, with the remedy.
 
-    `known_keys` are the dotted keys that the config has without the overrides; they are asked for only where
-    a key is unknown.
+    `known_keys` returns the dotted keys of the config without the overrides; it is called only if a key is
+    unknown.
     """
     if isinstance(error, OverrideParseException):
         override = _written(str(error.override), overrides)
@@ -92,7 +91,8 @@ def sentence(
 
 
 def unreadable_config(error: Exception) -> str:
-    """The first line of what Hydra or OmegaConf says, with the key; of an unset variable, a sentence."""
+    """Return the first line of an error of Hydra or OmegaConf, with the key; or a sentence on an unset
+    variable."""
     text = str(error).strip()
     if not text and isinstance(error.__cause__, Exception):
         return unreadable_config(error.__cause__)
@@ -107,10 +107,10 @@ def unreadable_config(error: Exception) -> str:
 
 
 def check_words(name: str, overrides: Sequence[str]) -> None:
-    """See that neither the name of a config nor a key is longer than a file system and Hydra take.
+    """Check that the name of the config, and all keys, are not too long for a file system and Hydra.
 
     Raises:
-        ValueError: one is.
+        ValueError: a name, a key or a number is too long.
     """
     for word in (name, *(override.partition("=")[0] for override in overrides)):
         if len(word) > LONGEST_WORD:
@@ -123,7 +123,7 @@ def check_words(name: str, overrides: Sequence[str]) -> None:
 
 
 def refusal(error: ValueError, overrides: Sequence[str]) -> str:
-    """Return the message of a ValueError; Hydra's message for `async=true` in other words."""
+    """Return the message of a ValueError; Hydra's message for `async=true` is replaced by a clearer one."""
     if NO_GROUP_CHOICE not in str(error):
         return str(error)
     wrong = next((one for one in overrides if one.lstrip("+").startswith("async=")), None)
@@ -153,32 +153,32 @@ def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
 
 
 def _nearest_key(key: str, keys: list[str]) -> str | None:
-    """Return the nearest key of the same section; else of all sections."""
+    """Return the nearest key of the same section, or else of all sections."""
     section = key.rpartition(".")[0]
     siblings = [one for one in keys if one.rpartition(".")[0] == section]
     return nearest(key, siblings, cutoff=0.75) or nearest(key, keys, cutoff=0.8)
 
 
 def _written(text: str, overrides: Sequence[str]) -> str:
-    """The override that the user has given, where Hydra names it in its own way."""
+    """Return the override as the user wrote it, from Hydra's form of it."""
     bare = text.lstrip("+")
     return next((one for one in overrides if one.lstrip("+").startswith(bare)), bare)
 
 
 MAX_VALUES = 100_000
-"""In one file, with every alias written out; the largest configs of RLinf have a few hundred."""
+"""Most values of a file, with every alias written out; the largest configs of RLinf have a few hundred."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 PYTHON_LOADER = yaml.SafeLoader
-"""It reads again what the fast one refuses, for its errors. Bound here: composing has others use the fast
-one by this name."""
+"""Reads a file again that the fast loader refuses, for its better errors. Bound at import, as `compose`
+patches `yaml.SafeLoader` with the fast loader."""
 MAX_FAST_DEPTH = 100
 
 
 def check_file(path: Path) -> None:
-    """See that `path` is a YAML mapping that a part of a config can be made of; a part may be empty.
+    """Check that `path` is a YAML mapping, as a part of a config must be, or empty.
 
     Raises:
-        ValueError: it is not, with the line.
+        ValueError: the file has a fault; the message has the line.
     """
     tree = _parse(path, _text(path))
     if tree is not None:
@@ -192,10 +192,10 @@ def check_file(path: Path) -> None:
 
 
 def check_not_empty(path: Path) -> None:
-    """See that the file with which a config begins says something.
+    """Check that the primary file of a config is not empty.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the file is empty.
     """
     if _parse(path, _text(path)) is None:
         raise ValueError(
@@ -206,7 +206,7 @@ def check_not_empty(path: Path) -> None:
 def _text(path: Path) -> str:
     try:
         raw = read_named(path, limit=MAX_YAML_BYTES)
-    except OSError as error:  # a folder, a link to itself, a pipe, somebody else's
+    except OSError as error:  # a folder, a link to itself, a pipe, a file of another user
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if raw.startswith(UTF_16):
         raise ValueError(f"{path} is in UTF-16; save it as UTF-8")
@@ -263,7 +263,7 @@ def _check_kind(path: Path, tree: yaml.Node) -> None:
 
 
 def _check_block(path: Path, tree: yaml.MappingNode) -> None:
-    """See that the block is no list, which Hydra cannot merge with the block of another file."""
+    """Check that the block is no list: Hydra cannot merge a list with the block of another file."""
     for key, content in tree.value:
         if key.value == BLOCK_NAME and isinstance(content, yaml.SequenceNode):
             raise ValueError(
@@ -293,7 +293,7 @@ def _line(node: yaml.Node) -> int:
 
 
 def _nodes(tree: yaml.Node) -> Iterator[yaml.Node]:
-    """Every node once, whatever aliases there are to it."""
+    """Yield every node once, even if aliases refer to it."""
     visited_ids: set[int] = set()
     waiting = [tree]
     while waiting:

@@ -1,7 +1,7 @@
-"""The package `rlinf_async.configs` of a checkout, whose files are the top-level folder `configs`.
+"""The package `rlinf_async.configs` of a checkout: its files are in the top-level folder `configs`.
 
-A wheel has that folder at this place. Python and Hydra (`pkg://rlinf_async.configs`) find the same package
-in both, without a link on disk that archives and some file systems lose.
+A wheel has the folder here instead. So Python and Hydra (`pkg://rlinf_async.configs`) find the same package
+in both, without a symbolic link, which archives and some file systems lose.
 """
 
 import sys
@@ -11,5 +11,5 @@ from pathlib import Path
 _folder = Path(__file__).parents[1] / "configs"
 _spec = spec_from_file_location(__name__, _folder / "__init__.py", submodule_search_locations=[str(_folder)])
 assert _spec is not None
-# What `import` returns is what stands in sys.modules when this file has run.
+# `import` returns the module that is in sys.modules after this file has run.
 sys.modules[__name__] = module_from_spec(_spec)

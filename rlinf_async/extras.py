@@ -1,4 +1,4 @@
-"""The extras of this package: which one brings a module, and the command that installs it."""
+"""The extras of this package: the extra that brings a module, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHERS = {
     "rlinf": f"RLinf: {RLINF_REMEDY}",
     "openpi": "openpi: install it as RLinf's documentation of pi0 says",
 }
-"""Modules that no extra brings: what each is called, and where it comes from."""
+"""Modules that no extra brings: the name of the project, and how to install it."""
 PROPER = ("torch", "numpy", "rich", "typer", "yaml", "packaging", "filelock", "hydra", "omegaconf", "psutil")
 """Modules that every installation has, unless it was made without dependencies."""
 INSTALL_AGAIN = "in the checkout of rlinf-async: pip install --force-reinstall --no-deps ."
@@ -35,18 +35,18 @@ EXTRA_OF = {
     "verl": "verl",
     **dict.fromkeys(("matplotlib", "scipy", "PIL"), "bench"),
 }
-"""Modules that are not always there, and the extra that brings each."""
+"""Optional modules, and the extra that brings each."""
 
 
 def pip_install(*extras: str) -> str:
-    """The command that installs what some extras bring, such as `pip install 'jinja2>=3.1'`; of none, the
-    dependencies proper.
+    """Return the command that installs the packages of some extras, such as `pip install 'jinja2>=3.1'`;
+    without extras, the required dependencies.
 
-    It names the packages and not this one, whose source, a checkout or an index, is not known here.
+    It names those packages and not this one, as the source of this package (checkout or index) is not known.
     """
     try:
         lines = requires("rlinf-async") or []
-    except PackageNotFoundError:  # a checkout that is on the path, and not installed
+    except PackageNotFoundError:  # a checkout on the path that is not installed
         named = f"[{','.join(extras)}]" if extras else ""
         return f"pip install '.{named}' in the checkout"
     wanted = extras or (None,)
@@ -68,6 +68,6 @@ def remedy(error: ModuleNotFoundError) -> str | None:
 
 
 def _extra(requirement: str) -> str | None:
-    """The extra of a line of metadata: `jinja2>=3.1; extra == 'report'` is of `report`."""
+    """The extra in a line of metadata: `report` in `jinja2>=3.1; extra == 'report'`."""
     match = re.search(r"""extra == ['"](?P<extra>[^'"]+)""", requirement)
     return match["extra"] if match else None

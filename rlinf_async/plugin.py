@@ -1,10 +1,10 @@
 """`register()`, which frameworks, launchers and worker processes call, and `watch()`, which Hydra calls.
 
-A framework that does not look for plugins by itself has a doorway: the calls by which its runs begin. Its
-host declares it as an entry point of `rlinf_async.doorways`, under the name of the host: a module with
-`CALLS`, `{module: (class, method)}`, and `asks(argument)`, whether an argument of such a call belongs to a
-config that asks for this package. This module and every doorway import nothing but the standard library, so
-that they load wherever Hydra does.
+A framework that does not look for plugins by itself has a doorway: the calls that begin its runs. Its host
+declares the doorway as an entry point of `rlinf_async.doorways`, under the name of the host. It is a module
+with `CALLS`, `{module: (class, method)}`, and `asks(argument)`, which returns True if an argument of such a
+call belongs to a config with an async block. This module and every doorway import only the standard library,
+so that they load wherever Hydra does.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Doorway(Protocol):
 
 
 def register() -> None:
-    """Install the plugin in this process: a driver, or a worker that RLinf gives it by `RLINF_EXT_MODULE`.
+    """Install the plugin in this process: a driver, or a worker that loads it by RLinf's `RLINF_EXT_MODULE`.
 
     It may be called any number of times. Launchers that do not start Hydra call it before their framework
-    begins; otherwise the plugin comes by itself. Without a framework there is nothing to put it into.
+    starts; otherwise the plugin installs itself. Without an installed framework it does nothing.
     """
     for host in _hosts():
         host.install()
 
 
 def unregister() -> None:
-    """Take the plugin out of this process; frameworks run as they would without it."""
+    """Remove the plugin from this process; frameworks run as they would without it."""
     for host in _hosts():
         host.remove()
 
@@ -52,29 +52,29 @@ def is_registered() -> bool:
 
 
 def _hosts() -> list[Any]:
-    """The hosts of the frameworks that have a doorway, and are here."""
+    """The hosts of the installed frameworks that have a doorway."""
     names = sorted(entry_points(group=DOORWAYS).names)
     return [host for host in (load_class(HOSTS, name)() for name in names) if host.available]
 
 
 def watch() -> None:
-    """Call `register()` when a framework is given a config that asks for this package, and only then.
+    """Call `register()` when a framework gets a config that asks for this package, and only then.
 
-    The framework may be imported before Hydra starts, as RLinf's scripts do, or at any time later. A run that
-    asks for this package and cannot have it ends there, before Ray starts; Hydra itself would only warn, and
-    the run would be a synchronous one.
+    The framework may be imported before Hydra starts, as in RLinf's scripts, or at any time later. If the
+    plugin cannot be loaded, a run that asks for it ends there, before Ray starts. Hydra itself would only
+    warn, and the run would be synchronous.
     """
     guarded = _guarded_calls()
     for name in guarded:
         if name in sys.modules:
             _guard(sys.modules[name], guarded[name])
     if not any(isinstance(finder, _GuardingFinder) for finder in sys.meta_path):
-        # First: Python's own finders would answer before it.
+        # At the front, or Python's own finders would answer before it.
         sys.meta_path.insert(0, _GuardingFinder(guarded))
 
 
 class _Call(NamedTuple):
-    """A call that begins runs, and what tells whether one of them asks for this package."""
+    """A call that begins runs, with the function that tells whether an argument asks for this package."""
 
     owner: str
     name: str
@@ -82,7 +82,7 @@ class _Call(NamedTuple):
 
 
 def _guarded_calls() -> dict[str, _Call]:
-    """The calls of every doorway, by the modules that they are in."""
+    """The calls of every doorway, by module."""
     doorways: list[Doorway] = [
         load_class(DOORWAYS, name) for name in sorted(entry_points(group=DOORWAYS).names)
     ]
@@ -93,7 +93,7 @@ def _guarded_calls() -> dict[str, _Call]:
 
 def _guard(module: ModuleType, call: _Call) -> None:
     owner = getattr(module, call.owner)
-    # Static: `getattr` would bind a classmethod and hide that it is one.
+    # Static, as `getattr` would bind a classmethod, which then looks like a function.
     stock = getattr_static(owner, call.name)
     function = getattr(stock, "__func__", stock)
     if hasattr(function, "watched"):
@@ -106,7 +106,7 @@ def _guard(module: ModuleType, call: _Call) -> None:
         now = getattr_static(owner, call.name)
         if now is before:
             return function(first, *args, **kwargs)
-        # The plugin has just put its own call before this one, which comes back here.
+        # The plugin has just replaced this call by its own, which calls this one in turn.
         return getattr(now, "__func__", now)(first, *args, **kwargs)
 
     begin.watched = True  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def _register_or_explain() -> None:
 
 
 class _GuardingFinder(MetaPathFinder):
-    """Guards what is watched as soon as it is imported."""
+    """Guards the calls of doorways as soon as their module is imported."""
 
     def __init__(self, guarded: Mapping[str, _Call]) -> None:
         self._guarded = guarded
@@ -135,7 +135,7 @@ class _GuardingFinder(MetaPathFinder):
         call = self._guarded.get(fullname)
         if call is None:
             return None
-        # Asked by name: by way of `sys.meta_path` this finder would ask itself.
+        # Not by `sys.meta_path`, where this finder would find itself.
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _GuardingLoader(spec.loader, call)
@@ -143,7 +143,7 @@ class _GuardingFinder(MetaPathFinder):
 
 
 class _GuardingLoader(Loader):
-    """Loads a module as the loader that it stands for, and guards it."""
+    """Wraps the loader of a module, and guards the module after loading."""
 
     def __init__(self, loader: Loader, call: _Call) -> None:
         self._loader = loader

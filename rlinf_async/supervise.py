@@ -1,6 +1,6 @@
-"""A command that is started again when it fails, from its newest whole checkpoint.
+"""Restarts a failed command from its newest whole checkpoint.
 
-The supervisor lives on when memory is full or a library crashes: it imports neither torch nor Ray.
+The supervisor must survive a full memory and crashes of libraries: it imports neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import Newest, find_n
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
-PASSED_ON = IGNORED_SIGNALS
-FINAL_STATUSES = (0, CONFIG_ERROR, *(128 + number for number in PASSED_ON))
-"""Exit statuses that are not tried again: the end is good, no run can begin, or a person has ended it."""
-IN_VAIN = 2
-"""Attempts in a row that got no further than any before: the next one would not either."""
+FORWARDED_SIGNALS = IGNORED_SIGNALS
+FINAL_STATUSES = (0, CONFIG_ERROR, *(128 + number for number in FORWARDED_SIGNALS))
+"""Exit statuses without a restart: the run is done, cannot begin, or was ended by the user."""
+MAX_IN_VAIN = 2
+"""Attempts in a row without progress after which there is no restart."""
 
 
 @dataclass
@@ -35,8 +35,9 @@ class Progress:
     """The progress of the attempts of a run."""
 
     furthest: int = -1
-    """The highest step that was ever trained."""
+    """The highest step that any attempt has trained."""
     in_vain: int = 0
+    """The last attempts in a row that trained no higher step."""
 
     def note(self, attempt: Attempt | None) -> None:
         """Count an attempt that has ended."""
@@ -53,26 +54,26 @@ def supervise(
     wait_s: float,
     say: Callable[[str], None],
 ) -> int:
-    """Run `command` until it ends for good, at most `restarts` times again, `wait_s` after each failure.
+    """Run `command` until it ends for good, with at most `restarts` restarts, `wait_s` after each failure.
 
-    It is run as it is, and with the override that it has announced (`observe.attempt`) once it has written a
-    checkpoint. Signals that end a process are passed on to it. To be called in the main thread.
+    Once the command has written a checkpoint, restarts add the override that it has announced
+    (`observe.attempt`). Signals that end a process are forwarded to it. Call it in the main thread.
 
     Returns:
-        Its last exit status; 128 and the number of the signal that has killed it.
+        The last exit status of the command; 128 plus the number of the signal that has killed it.
     """
     progress = Progress()
     before: dict[str, int] = {}
     override: list[str] = []
     restart = 0
-    with tempfile.TemporaryDirectory(prefix="rlinf-async-") as scratch, _passing_on() as child:
+    with tempfile.TemporaryDirectory(prefix="rlinf-async-") as scratch, _forwarding() as child:
         while True:
             restart += 1
-            # A file for each attempt: one that ends before it says anything has none.
+            # A file per attempt, as an attempt that ends early writes none.
             place = Path(scratch, str(restart))
             status = child.run([*command, *override], place)
-            # A signal that was passed on ends it for good, with whatever status the run has answered.
-            if status in FINAL_STATUSES or child.asked:
+            # After a forwarded signal there is no restart, whatever the exit status.
+            if status in FINAL_STATUSES or child.signal_number:
                 return status
             attempt = read_attempt(place)
             progress.note(attempt)
@@ -80,8 +81,8 @@ def supervise(
             if restart > restarts:
                 say(f"it has failed {restart} times, and --restarts={restarts}: {cause}")
                 return status
-            if progress.in_vain == IN_VAIN:
-                say(f"{IN_VAIN} attempts in a row have got no further, so there is no other: {cause}")
+            if progress.in_vain == MAX_IN_VAIN:
+                say(f"{MAX_IN_VAIN} attempts in a row have got no further, so there is no other: {cause}")
                 return status
             newest = _newest(attempt, before)
             override = [attempt.resume] if attempt and newest.folder else []
@@ -89,24 +90,25 @@ def supervise(
                 say(sentence)
             place_of = f"step {newest.step}" if newest.folder else "the beginning, as there is no checkpoint"
             say(f"restart {restart} of {restarts} from {place_of}, in {wait_s:g} s: {cause}")
-            if child.wait_asked(wait_s):
-                return 128 + child.asked
+            if child.wait_for_signal(wait_s):
+                return 128 + child.signal_number
 
 
 class _Child:
-    """The process that is supervised, in a process group of its own."""
+    """The supervised process, in a process group of its own."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard = threading.Event()
-        self.asked = 0
-        """The number of the last signal that was passed on."""
+        self._got_signal = threading.Event()
+        self.signal_number = 0
+        """The number of the last forwarded signal; 0 before any."""
 
     def run(self, command: Sequence[str], place: Path) -> int:
-        """Start it, wait for its end, and end whatever it has left behind; its exit status."""
+        """Start the process, wait for its end, kill the processes that it leaves behind; return its
+        status."""
         environment = {**os.environ, PLACE_VARIABLE: str(place)}
-        # A group of its own: what the run leaves behind ends with it, and an interrupt of the terminal comes
-        # once, passed on by this process.
+        # A process group of its own: so its processes can be killed together, and an interrupt of the
+        # terminal arrives once, forwarded by this process.
         self._process = process = subprocess.Popen(command, env=environment, process_group=0)
         try:
             status = process.wait()
@@ -115,28 +117,30 @@ class _Child:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             self._process = None
-        # Popen tells a signal as its negative number, shells as 128 and the number.
+        # Popen returns the negative number of a signal, shells return 128 plus the number.
         return status if status >= 0 else 128 - status
 
-    def wait_asked(self, seconds: float) -> bool:
-        """Wait; whether a signal has come meanwhile."""
-        return self._heard.wait(seconds)
+    def wait_for_signal(self, seconds: float) -> bool:
+        """Wait at most `seconds`; return True if a signal has arrived, at once if one had before."""
+        return self._got_signal.wait(seconds)
 
-    def pass_on(self, number: int, _: object) -> None:
-        self.asked = number
-        self._heard.set()
+    def forward(self, number: int, _: object) -> None:
+        self.signal_number = number
+        self._got_signal.set()
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
 @contextmanager
-def _passing_on() -> Iterator[_Child]:
-    """A child to which signals are passed on in this block; ignored ones stay ignored."""
+def _forwarding() -> Iterator[_Child]:
+    """Forward signals to the child inside the block; ignored signals stay ignored."""
     child = _Child()
-    before = {one: signal.getsignal(one) for one in PASSED_ON if signal.getsignal(one) is not signal.SIG_IGN}
+    before = {
+        one: signal.getsignal(one) for one in FORWARDED_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN
+    }
     for number in before:
-        signal.signal(number, child.pass_on)
+        signal.signal(number, child.forward)
     try:
         yield child
     finally:
@@ -145,14 +149,14 @@ def _passing_on() -> Iterator[_Child]:
 
 
 def _newest(attempt: Attempt | None, before: dict[str, int]) -> Newest:
-    """The newest whole checkpoint that some attempt has written: older ones are another run's.
+    """The newest whole checkpoint that an attempt of this run has written; older ones are of another run.
 
-    `before` has the number of the newest of another run, by the folder, as the attempts there have said it.
+    `before` has, by folder, the number of the newest checkpoint of another run, as the attempts announced it.
     """
     if attempt is None:
         return Newest(None, 0, ())
     parent = Path(attempt.checkpoints)
-    # Each attempt says it as it finds it: less, where what was there has been put aside meanwhile.
+    # Each attempt announces the number at its start: it is lower if checkpoints were put aside meanwhile.
     others = min(attempt.newest, before.get(attempt.checkpoints, attempt.newest))
     before[attempt.checkpoints] = others
     newest = find_newest(parent)
@@ -162,7 +166,8 @@ def _newest(attempt: Attempt | None, before: dict[str, int]) -> Newest:
 
 
 def _cause(attempt: Attempt | None, status: int) -> str:
-    """Why an attempt has ended: as its record has it, or else its exit status in words, which is recorded."""
+    """The cause of an attempt's end: from its record of faults, else its exit status in words, which is
+    recorded."""
     run_dir = Path(attempt.run_dir) if attempt else None
     records = attempt.faults() if attempt else []
     errors = [one["error"] for one in records if one["what"] == "run failed"]

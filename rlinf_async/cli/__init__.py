@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # A second or more: whoever changes their mind meanwhile is answered, too.
+    # The import takes a second or more: Ctrl-C meanwhile gets an answer, too.
     with answering_signals():
         from rlinf_async.cli.application import app
 

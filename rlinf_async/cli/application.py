@@ -16,7 +16,7 @@ from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED_STATUS
 
 COMMANDS_GROUP = "rlinf_async.commands"
-"""Entry points that bring further commands, by name; those of this package are in `rlinf_async.lab`."""
+"""Entry points of further commands, by name; those of this package are in `rlinf_async.lab`."""
 
 EVERYDAY_COMMANDS = ("explain", "train", "report", "status", "doctor", "configs")
 """The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
@@ -31,7 +31,7 @@ CONTEXT_SETTINGS = {"token_normalize_func": lambda word: OPTION_SPELLINGS.get(wo
 
 
 class PlainFlags:
-    """Shows switches as such in the help, and not as options that take a value, as Typer does."""
+    """Shows switches in the help without a value; Typer shows them like options that take one."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -46,9 +46,10 @@ class PlainCommand(PlainFlags, TyperCommand):
 
 
 class Commands(PlainFlags, TyperGroup):
-    """The commands of this module and those of entry points, which are imported when they are asked for.
+    """The commands of this module, and those of entry points, which are imported on first use.
 
-    A command that needs an extra ends with a sentence that says which, an interrupted one with 130.
+    A command that needs a missing extra ends with a message that names it; an interrupted command ends with
+    status 130.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -60,12 +61,12 @@ class Commands(PlainFlags, TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
             further = names_of(COMMANDS_GROUP)
-            # All of them for a name that nobody has: the nearest is suggested.
+            # All of them if the name is unknown, so that Typer can suggest the nearest.
             self._bring([cmd_name] if cmd_name in further else further)
         return super().get_command(ctx, cmd_name)
 
     def _bring(self, names: Iterable[str]) -> None:
-        """Import commands of entry points; one of this module goes before another of its name."""
+        """Import commands of entry points; a command of this module wins over one of the same name."""
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)

@@ -22,7 +22,7 @@ errors = Console(stderr=True, highlight=False)
 
 
 def _complete_name(incomplete: str) -> list[str]:
-    """The configs whose names begin so, for the shell."""
+    """The names of configs that begin with `incomplete`, for the shell."""
     from rlinf_async.compose import packaged_names
 
     return [name for name in packaged_names() if name.startswith(incomplete)]
@@ -61,16 +61,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print plain data.")]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The config of a command, and what to change of it."""
+    """The config of a command, and its overrides."""
 
     name: str
-    """Or a file."""
+    """The name of a config, or a file."""
     directory: Path | None
     overrides: list[str]
 
     @classmethod
     def of(cls, name: str | None, directory: Path | None, words: list[str] | None) -> Chosen:
-        """By `--config-name`, or by the first of `words` if that is no override; neither ends the command."""
+        """Choose by `--config-name`, or by the first of `words` if it is no override. Without either the
+        command ends."""
         words = words or []
         if name is None and words and not _is_override(words[0]):
             name, *words = words
@@ -80,7 +81,7 @@ class Chosen:
 
     @property
     def place(self) -> tuple[str, Path | None]:
-        """As Hydra wants it, by name and directory; a file that is not there ends the command."""
+        """(name, directory) for Hydra; a missing file ends the command."""
         from rlinf_async.compose import locate
 
         return or_exit(locate, self.name, self.directory)
@@ -95,7 +96,7 @@ def _is_override(word: str) -> bool:
 
 
 def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -> DictConfig:
-    """The config `name` with Hydra overrides; what is wrong with either ends the command."""
+    """Compose the config `name` with Hydra overrides; an error in one of them ends the command."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -121,7 +122,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     except YAMLError as error:
         fail(unreadable_yaml(error))
     except ValueError as error:
-        # Last: some of OmegaConf's errors are ValueErrors, too.
+        # Last, as some of OmegaConf's errors are ValueErrors, too.
         fail(refusal(error, overrides or []))
 
 
@@ -134,7 +135,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
 def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call `function`; a ValueError, which names the remedy, ends the command without a traceback.
 
-    So does a config that cannot be read, of which OmegaConf's first line says why.
+    So does an error of OmegaConf, with the first line of its message.
     """
     try:
         return function(*arguments)
@@ -156,12 +157,12 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def fail(message: str) -> NoReturn:
-    """End the command, which cannot begin, with an error and status 2."""
+    """End a command that cannot begin, with an error and status 2."""
     say_error(message)
     raise typer.Exit(CONFIG_ERROR)
 
 
 def say_error(message: str) -> None:
-    """Print why a command has failed, on its standard error."""
+    """Print the reason for a failure on standard error."""
     errors.print("[bold red]error:[/] ", end="")
     errors.print(message, markup=False, soft_wrap=True)

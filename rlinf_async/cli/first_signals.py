@@ -14,7 +14,8 @@ FIRST_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 @contextmanager
 def answering_signals() -> Iterator[None]:
-    """In this block a signal ends the process in one sentence, with 128 and its number as the exit status.
+    """Inside the block a signal ends the process with one sentence, and with 128 plus its number as exit
+    status.
 
     A signal that this process was started to ignore, as by `nohup`, stays ignored. Only the main thread has
     handlers.
@@ -31,17 +32,17 @@ def answering_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: of a handler that Python has not installed.
+            # `signal.signal` returns None for a handler that Python has not installed.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _end(number: int, _: object) -> None:
     for stream in (sys.stdout, sys.stderr):
-        # It may be in the middle of a write, or closed.
+        # The stream may be in the middle of a write, or closed.
         with suppress(RuntimeError, OSError, ValueError):
             stream.flush()
     asked = "interrupted" if number == signal.SIGINT else f"asked to end by {signal.Signals(number).name}"
     with suppress(OSError):
         os.write(2, f"the command was {asked} before it had begun; to go on, start it again\n".encode())
-    # Not by an exception, which an import may catch, or hand to a callback that drops it.
+    # Not by an exception: an import may catch it, or a callback may drop it.
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Commands that look and start nothing: what a config would do, whether it could, and what a run does."""
+"""Commands that only read: `explain`, `configs`, `doctor` and `status`."""
 
 from __future__ import annotations
 
@@ -77,12 +77,11 @@ NO_BLOCK = (
     "the block async: {mode: full}, or +async.mode=full here,"
 )
 PRESET_KEY = "with_mode_full"
-"""The key under which plain data have the explanation of a config without a block, as it would run with
-`mode: full`."""
+"""The key, in plain data, of the explanation with `mode: full` for a config without a block."""
 
 
 def _explanation(host: Host, cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:
-    """Explain a config; of one without a block, explain it also with `mode: full`, if that can run."""
+    """Explain a config; if it has no block, explain it with `mode: full`, too."""
     from rlinf_async.hosts.async_block import read_block, with_preset
 
     facts = host.explain(cfg, cluster)
@@ -121,7 +120,7 @@ def configs(as_json: AsJson = False) -> None:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check that everything a run needs is here, and say how to mend what is not."""
+    """Check that this machine has everything a run needs, and say how to mend each fault."""
     from dataclasses import asdict
 
     from rlinf_async.doctor import run_checks
@@ -138,7 +137,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _show_check(check: Check) -> None:
-    """In lines as wide as the terminal; a remedy is one line, so that it can be copied."""
+    """Print a check in lines as wide as the terminal; a remedy stays one line, so that it can be copied."""
     colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
     indent = 22
     width = max(console.width - indent, 30) if console.is_terminal else None
@@ -162,7 +161,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run is doing right now, and who waits for what."""
+    """Show the present state of a run, and which of its parts waits for which."""
     from rlinf_async.observe.stacks import stacks_of
     from rlinf_async.observe.status import show_watched, status_facts, status_of, watch
 
@@ -189,11 +188,10 @@ def _echo_each(looks: Iterable[Mapping[str, Any]]) -> None:
 def differences(
     host: Host, a: DictConfig, b: DictConfig, cluster: AssumedCluster = THIS_MACHINE
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Plain data: of `facts` (what `explain` says) and of `config`, the dotted keys whose values differ.
+    """Return the dotted keys with different values: of `facts` (as `explain` shows them) and of `config`.
 
-    `cluster` is the one that both configs are explained for.
-
-    A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out.
+    A key has `{"a": ..., "b": ...}`; a side that lacks the key is left out. Both configs are explained for
+    `cluster`.
 
     Raises:
         ValueError: one of the configs cannot run, with the remedy.
@@ -205,11 +203,11 @@ def differences(
 
 def _comparable_facts(explained: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: value for name, value in explained.items() if value not in (None, [])}
-    # A run writes `auto` down as a number: the same shards for another reason are no difference.
+    # The config in a run directory has a number for `auto`: the same shards for another reason do not differ.
     facts.get("shards", {}).pop("why", None)
-    # It also writes down what gives way, and then nothing does.
+    # It also has dropped levels and changed keys applied already, so that these lists are then empty.
     facts = {name: value for name, value in facts.items() if name not in ("dropped", "changes")}
-    # As a list: names of classes have dots, which would look like keys of keys.
+    # As a list, as the dots in names of classes would look like nested keys.
     return {
         **facts,
         "classes": [f"{stock} -> {replacement}" for stock, replacement in facts.get("classes", {}).items()],

@@ -64,8 +64,8 @@ REMEMBERED_CALLS = {
     False: ("RAY_task_events_report_interval_ms", "0"),
     True: ("RAY_task_events_max_num_task_in_gcs", "5000"),
 }
-"""The environment of Ray that bounds its memory of calls: none of them, or the last ones, which a
-dashboard shows. By default Ray remembers the last 100,000, which takes half a gigabyte; 5,000 grow for
+"""By whether there is a dashboard, which shows calls: the variable that bounds Ray's memory of calls, to none
+or to the last 5,000. By default Ray remembers the last 100,000, which take half a gigabyte; 5,000 grow for
 hours."""
 RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
 
@@ -94,35 +94,35 @@ def train(
     if restarts:
         options = [] if config.directory is None else ["--config-dir", str(config.directory)]
         options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard + ["--join"] * join
-        # Without --restarts: a child that had it would supervise a child of its own.
+        # Without --restarts, or the child would supervise a child of its own.
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
         command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
     with answering_signals():
         cfg, host, cluster = _prepared(config, worker_logs=worker_logs, dashboard=dashboard, join=join)
     threading.excepthook = _say_thread
-    # In this order: what ends the run is in its record before it is said.
+    # In this order, so that the ending is recorded before it is printed.
     with (
         _ending_in_a_sentence(),
         recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
         TERMINATION.through_ray(),
     ):
-        TERMINATION.install()  # and again where Ray has started, which takes SIGTERM for itself
+        TERMINATION.install()  # and again after Ray's start, as Ray installs its own SIGTERM handler
         host.train(cfg, dashboard=dashboard)
 
 
 def _prepared(
     config: Chosen, *, worker_logs: bool, dashboard: bool, join: bool
 ) -> tuple[DictConfig, Host, RayCluster]:
-    """The config of a run with nothing in its way, its host, and whose cluster it runs on."""
+    """Return the config of a run that can start, its host, and the kind of its Ray cluster."""
     _choose_logs(worker_logs=worker_logs, dashboard=dashboard)
     import torch.multiprocessing as multiprocessing
 
-    # As RLinf's entry scripts do: CUDA does not survive a fork.
+    # As in RLinf's entry scripts: CUDA does not survive a fork.
     multiprocessing.set_start_method("spawn", force=True)
     cfg = config.compose()
     host = or_exit(host_of, cfg)
-    if host.available:  # otherwise `prepare` says what is missing
+    if host.available:  # otherwise `prepare` names the missing package
         host.install()
     cluster = or_exit(host.ray_cluster, cfg)
     if cluster != "none":
@@ -140,7 +140,7 @@ def _prepared(
 
 
 def _choose_logs(*, worker_logs: bool, dashboard: bool) -> None:
-    # Ray and RLinf read these when they are imported or started.
+    # Ray and RLinf read these variables at their import or start.
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "1" if worker_logs else "0")
     os.environ.setdefault(*REMEMBERED_CALLS[dashboard])
     if not worker_logs:
@@ -150,14 +150,14 @@ def _choose_logs(*, worker_logs: bool, dashboard: bool) -> None:
 
 @contextmanager
 def _ending_in_a_sentence() -> Iterator[None]:
-    """A run that ends otherwise than well says so in one sentence, with its exit status and no frames."""
+    """Turn a failed or interrupted run into one sentence and its exit status, without a traceback."""
     try:
         yield
     except (RunFailed, KeyboardInterrupt, Terminated) as error:
-        # Ray ends its cluster when Python exits: a moment in which a signal would only show frames.
+        # Ray ends its cluster when Python exits. A signal during that time would only print a traceback.
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        # A name of its own, as Python unbinds that of the handler at its end.
+        # Another name, as Python deletes `error` at the end of the handler.
         run_error: RunFailed | KeyboardInterrupt | Terminated = error
     else:
         return
@@ -170,7 +170,7 @@ def _ending_in_a_sentence() -> Iterator[None]:
 
 
 def _say_thread(failure: threading.ExceptHookArgs) -> None:
-    """Report the error of a thread in one line: the loop that waits for the thread tells the consequences;
+    """Report the error of a thread in one line; the loop that waits for the thread reports the consequences.
     SystemExit is no error.
     """
     error, thread = failure.exc_value, failure.thread
@@ -179,7 +179,7 @@ def _say_thread(failure: threading.ExceptHookArgs) -> None:
 
 
 def _judge(cluster: RayCluster) -> Judge:
-    """Return the function that tells of an exception how a run has ended."""
+    """Return the function that derives the ending of a run from an exception."""
     if cluster == "none":
         return ending_of
     from rlinf_async.ray_runtime.driver.endings import ray_ending_of
@@ -188,7 +188,8 @@ def _judge(cluster: RayCluster) -> Judge:
 
 
 def _end_at_once(nothing: NothingLeftError) -> NoReturn:
-    """End the command: a command that is repeated until the run is done must not fail when it is."""
+    """End the command, successfully if it resumed automatically: repeated, it must not fail on a finished
+    run."""
     if not nothing.automatic:
         fail(str(nothing))
     _say(str(nothing))

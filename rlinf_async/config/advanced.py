@@ -1,4 +1,4 @@
-"""The `async.advanced` block: what few runs need, outside of any promise."""
+"""The `async.advanced` block: settings that few runs need, without a promise of compatibility."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlinf_async.core.types import Correction
 # The docstrings of the fields below, which docs/config.md shows, name these four numbers.
 SHORTEST_LIMIT_S = 100.0
 SLOWDOWN_LIMIT = 20.0
-"""Ratio of the limit that `auto` gives a step or a reset to the longest one before; the limit is at
-least `SHORTEST_LIMIT_S`."""
+"""With `auto`, the limit of a step or a reset over the longest one before; the limit is at least
+`SHORTEST_LIMIT_S`."""
 MAX_WEIGHT = 2.0
-"""Bound of the importance weights of `tis`: what practice agrees on."""
+"""Bound of the importance weights of `tis`, as is common practice."""
 MAX_COMPARED_BYTES = 2 * 10**9
-"""Trained weights per learner rank up to which `measure_ratios: auto` keeps copies of past ones."""
+"""Most bytes of trained weights per learner rank of which `measure_ratios: auto` keeps past copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,30 +91,31 @@ class AdvancedConfig:
 
     @property
     def measures(self) -> bool:
-        """True if distances between sampler, learner and policies are measured, as far as `auto` goes."""
+        """True if differences between sampler, learner and policies are measured, perhaps in part
+        (`auto`)."""
         return self.measure_ratios is not False
 
     def compares_versions(self, trained_bytes: float) -> bool:
-        """Return True if policies of earlier versions are compared, too, where a learner rank trains
-        `trained_bytes`.
-        """
+        """Return True if a learner rank with `trained_bytes` of trained weights compares past versions,
+        too."""
         return self.measures and (self.measure_ratios != "auto" or trained_bytes <= MAX_COMPARED_BYTES)
 
     def weight_bound(self, correction: Correction) -> float:
-        """Return the bound of the weights that `correction` gives, infinite where it has none."""
+        """Return the bound of the weights of `correction`; infinity if they have none."""
         auto = MAX_WEIGHT if self.max_weight == "auto" else self.max_weight
         return auto if correction == "tis" else math.inf
 
     def defers(self, update_epochs: int) -> bool:
-        """Return True if advantages that are normalised over a batch wait for it."""
+        """Return True if advantages that are normalised over a batch wait until it is complete."""
         return update_epochs > 1 if self.normalization == "auto" else self.normalization == "deferred"
 
     def step_limit(self, longest: float) -> float:
-        """The seconds that a step may take in a shard whose longest took `longest` seconds, 0 before any."""
+        """Most seconds of a step; `longest`: seconds of the shard's longest step so far, 0 before the
+        first."""
         return self._limit(self.step_s, longest)
 
     def reset_limit(self, longest: float) -> float:
-        """`step_limit`, of resets."""
+        """Most seconds of a reset; `longest`: as for `step_limit`."""
         return self._limit(self.reset_s, longest)
 
     def _limit(self, value: float | Literal["auto"], longest: float) -> float:

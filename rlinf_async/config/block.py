@@ -35,7 +35,7 @@ SKIPPING_MODES = ("lean", "full")
 LEVEL_NAMES = ("train", "rollout", "streamer")
 SKIP_KINDS = tuple(SkipConfig().kinds)
 FLAGS_OF_BLOCK = {**dict.fromkeys(LEVEL_NAMES, ("enabled",)), "skip": SKIP_KINDS}
-"""The keys that `true` or `false` stands for in the place of a block."""
+"""The keys that `true` or `false`, given instead of a block, sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class AsyncConfig:
             )
         if self.deterministic and self.takes_tasks:
             raise ValueError(
-                "async.advanced.balance=tasks gives each place in a batch to whoever is first, "
+                "async.advanced.balance=tasks gives each place in a batch to the shard that is first, "
                 "which async.deterministic=true rules out; use async.advanced.balance=exact"
             )
         if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
@@ -75,7 +75,7 @@ class AsyncConfig:
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
         """Parse an `async` block; a flag given explicitly beats the preset of `mode`.
 
-        `true` or `false` in the place of a level's block, or of `skip`, stands for its flags.
+        `true` or `false` instead of a level's block, or of `skip`, sets its flags.
 
         Raises:
             ValueError: an unknown key, a wrong type or a value outside its limits; the message names
@@ -101,7 +101,7 @@ class AsyncConfig:
         return cls(**{**block, **parsed})
 
     def without(self, levels: Collection[str]) -> AsyncConfig:
-        """The same with `levels` off."""
+        """Return a copy with `levels` off."""
         return replace(self, **{name: replace(getattr(self, name), enabled=False) for name in levels})
 
     @property
@@ -121,20 +121,20 @@ class AsyncConfig:
 
     @property
     def takes_tasks(self) -> bool:
-        """True if a shard collects for the next place of a batch, whose tasks its environments take on.
+        """True if a free shard collects for the next place of a batch, with the tasks of that place.
 
-        Not while `balance` is `auto`, which a host settles when it knows the environments.
+        False while `balance` is `auto`: a host decides when it knows the environments.
         """
         return self.advanced.balance == "tasks"
 
     @property
     def correction(self) -> Correction:
-        """The correction in force: none where every sample is on-policy."""
+        """The correction in force: `none` if every sample is on-policy."""
         return self.train.correction if self.off_policy else "none"
 
     @property
     def weighting(self) -> Weighting | None:
-        """The treatment of off-policy samples, or None where every sample is trained as it is."""
+        """The treatment of off-policy samples, or None if every sample has weight 1."""
         if self.correction == "none":
             return None
         return Weighting(
@@ -145,7 +145,7 @@ class AsyncConfig:
 
     @property
     def recomputes(self) -> bool:
-        """True if samples are anchored again at the policy that starts to train on them, before it does."""
+        """True if the policy that begins to train on samples first recomputes their log-probabilities."""
         return self.weighting is not None and not self.weighting.interpolates
 
     @property
@@ -163,7 +163,7 @@ class AsyncConfig:
 
 
 def with_flags(block: Mapping[str, Any]) -> dict[str, Any]:
-    """The block with `{enabled: true}` in the place of `train: true`, and so for every block of flags."""
+    """Return the block with `train: {enabled: true}` for `train: true`, and so for every block of flags."""
     return {
         name: dict.fromkeys(FLAGS_OF_BLOCK[name], content)
         if name in FLAGS_OF_BLOCK and isinstance(content, bool)
@@ -178,10 +178,9 @@ def words(levels: Mapping[str, bool]) -> str:
 
 
 def preset_levels(block: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the levels of a valid `async` block that only `mode: full` switches on, which a run may do
-    without.
+    """Return the levels of a valid `async` block that only `mode: full` switches on: a run may drop them.
 
-    A level's own flag and the mode of one level ask for that level by themselves.
+    A level's own flag, and the mode of a single level, request that level explicitly.
     """
     block = with_flags(block or {})
     if block.get("mode") != "full":

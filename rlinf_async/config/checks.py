@@ -13,25 +13,25 @@ from rlinf_async.core.config_keys import clipped, did_you_mean, nearest, shorten
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
-        # First: a value that is gone has a sentence of its own, and no near neighbour.
+        # First, as a removed value has its own message instead of a suggestion.
         check_not_removed(name, value)
         hint = did_you_mean(value, choices)
         raise ValueError(f"{name}={shortened(value)} must be one of {', '.join(choices)}{hint}")
 
 
 def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None) -> None:
-    """A whole number of at least `least`, or the word `or_else`."""
+    """Check for a whole number of at least `least`, or the word `or_else`."""
     if or_else is not None and value == or_else:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         word = "" if or_else is None else f"{or_else} or "
-        # A word has no nearest number, and the least one could mean the opposite of what was asked for.
+        # A word has no nearest number, and the least number could mean the opposite of the user's intent.
         near = f"; nearest: {max(least, round(value))}" if is_finite(value) else ""
         raise ValueError(f"{name}={shortened(value)} must be {word}a whole number of at least {least}{near}")
 
 
 def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
-    """A finite number above 0, or `auto` where it is offered."""
+    """Check for a finite number above 0, or for `auto` if it is allowed."""
     if auto and value == "auto":
         return
     if not (is_finite(value) and value > 0):
@@ -49,11 +49,11 @@ def is_finite(value: Any) -> bool:
 
 
 def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
-    """Every key of `block` is a field of the dataclass `schema`."""
+    """Check that every key of `block` is a field of the dataclass `schema`."""
     valid = [item.name for item in fields(schema)]
     for key in block:
         if key not in valid:
-            # First: a key that is gone has a sentence of its own, and no near neighbour.
+            # First, as a removed key has its own message instead of a suggestion.
             check_not_removed(f"{path}.{key}")
             near = nearest(key, valid, cutoff=0.5)
             hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
@@ -63,14 +63,14 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
 def check_block(
     path: str, content: Any, schema: Any, *, first: str = "", flag: bool = False
 ) -> dict[str, Any]:
-    """The block at `path`, which may have none but known keys.
+    """Return the block at `path`, with known keys only.
 
     Args:
-        first: the key that a single number could mean; empty for none.
-        flag: True if `true` and `false` are accepted in the place of the block.
+        first: the key to suggest if a single number is given; "" for none.
+        flag: True if `true` and `false` are accepted instead of the block.
     """
     if content is not None and not isinstance(content, Mapping):
-        # A bool is an int to Python.
+        # Python's bool is an int.
         number = content if isinstance(content, int) and not isinstance(content, bool) else 1
         hint = f"; nearest: {path}.{first}={number}" if first else ""
         if flag:

@@ -12,12 +12,12 @@ from rlinf_async.core.types import Correction
 
 @dataclass(frozen=True, kw_only=True)
 class Weighting:
-    """The way in which a loss treats samples that an older policy has drawn."""
+    """The treatment, in the loss, of samples that an older policy has drawn."""
 
     correction: Correction
-    """The weight of each; never `none`."""
+    """The weight of a sample; never `none`."""
     max_weight: float = math.inf
-    """The bound of that weight."""
+    """The bound of the weight."""
     interpolates: bool = False
     """True if the proximal policy is interpolated; its log-probabilities are recomputed otherwise."""
 

@@ -1,10 +1,10 @@
-"""Keys and values of the `async` block that are gone, and what to write instead."""
+"""Removed keys and values of the `async` block, with their replacements."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_MOVED = {
+_MOVED_KEYS = {
     **{f"async.{name}": name for name in ("deadline_s", "stall_s")},
     **{f"async.train.{name}": name for name in ("accept_bias", "max_weight", "measure_ratios", "proximal")},
     "async.streamer.normalization": "normalization",
@@ -39,7 +39,7 @@ REMOVED_KEYS = {
         "async.rollout.max_wait_ms yourself, `rlinf-async plan RUN` says what another value would give"
     ),
     "async.train.balance": (
-        "whoever is free takes on the next task where environments let it; leave the key out, or write "
+        "a free shard takes on the next task where environments let it; leave the key out, or write "
         "async.advanced.balance=exact"
     ),
     "async.train.correction=mis": (
@@ -79,10 +79,10 @@ REMOVED_KEYS = {
         "batches are padded where rollout.enable_torch_compile or rollout.enable_cuda_graph asks for it; "
         "leave the key out"
     ),
-    **{old: f"write async.advanced.{name}" for old, name in _MOVED.items()},
+    **{old: f"write async.advanced.{name}" for old, name in _MOVED_KEYS.items()},
 }
-"""Removed keys by path, or by `path=value` where only that value is gone, and what to write instead,
-and why."""
+"""The reason for a removal and the replacement, by the path of the key, or by `path=value` if only that value
+was removed."""
 
 
 def check_not_removed(path: str, value: Any = None) -> None:

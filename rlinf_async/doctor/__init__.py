@@ -1,7 +1,7 @@
-"""Looks at the machine before a run does: what is right, odd or wrong, and how to mend it.
+"""Checks the installation and the machine before a run: each fault with its remedy.
 
-Each check is one function that returns one `Check`. What it looks at comes in as arguments, so that a test
-can pass a bad machine; whatever could hang, crash or leave something behind runs in a subprocess.
+Each check is one function that returns one `Check`. The facts to check are arguments, so that a test can pass
+those of a bad machine. Code that could hang, crash or leave files behind runs in a subprocess.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKS_GROUP = "rlinf_async.checks"
 
 
 def run_checks() -> list[Check]:
-    """Every check, in the order in which a reader should mend what they find."""
+    """Run every check, in the order in which their faults should be mended."""
     with shared_interpreter():
         return [*_check_installation(), *_machine()]
 
@@ -38,7 +38,7 @@ def _check_installation() -> list[Check]:
         installation.check_extras({name: version(name) for name in ("jinja2",)}),
     ]
     if torch.status == "fail":
-        # The names under which these checks report where they are made.
+        # The names of the checks below, which need torch.
         names = ("gpu", "nccl", "entry points", "frameworks")
         return [*ground, *without([torch], *names)]
     gpus = gpu.Gpus.found()

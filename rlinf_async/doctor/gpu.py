@@ -1,4 +1,4 @@
-"""Checks of GPUs: whether torch can use those that are here, how much of them is free, and NCCL."""
+"""Checks of GPUs: their use by torch, their free memory, and NCCL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for index in range(torch.cuda.device_count() if not found["why"] else 0):
     found["gpus"].append([torch.cuda.get_device_name(index), *torch.cuda.mem_get_info(index)])
 print(json.dumps(found))
 """
-"""Computes on every GPU, and says what torch was built for, or why it has none."""
+"""Computes on every GPU; prints the CUDA or ROCm of torch, the GPUs, or the reason for having none."""
 
 NCCL_PROBE = """
 import torch
@@ -37,7 +37,7 @@ torch.cuda.nccl.all_reduce(numbers)
 assert numbers[-1].item() == len(numbers), f"a sum of {len(numbers)} ones gave {numbers[-1].item()}"
 print(".".join(map(str, torch.cuda.nccl.version())))
 """
-"""Adds one number of every GPU, and says which NCCL it was."""
+"""Adds one number of every GPU, and prints the version of NCCL."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Gpus:
     gpus: tuple[tuple[str, int, int], ...]
     """Name, free bytes and all bytes of each."""
     why: str = ""
-    """Why there is none."""
+    """Why there is no GPU."""
 
     @classmethod
     def found(cls) -> Gpus:
-        """By trying, in a process of its own; one that ends without an answer has no GPU, and says why."""
+        """Probe in a subprocess; if it fails, there are no GPUs, and `why` has its failure."""
         output, failure = output_of(GPU_PROBE, ground=["import torch"])
         if failure is not None:
             return cls(None, (), failure)
@@ -62,11 +62,11 @@ class Gpus:
 
 
 def driver(path: Path = DRIVER_FILE) -> str | None:
-    """The version of NVIDIA's driver; None where none is loaded."""
+    """The version of NVIDIA's driver; None if none is loaded."""
     if not path.is_file():
         return None
     words = path.read_text().splitlines()[0].split()
-    # NVIDIA's open modules put more words before the number than its others.
+    # NVIDIA's open kernel modules have more words before the number than the proprietary ones.
     return next((word for word in words if word[0].isdigit() and "." in word), "of unknown version")
 
 
@@ -90,7 +90,7 @@ def check_gpu(gpus: Gpus, *, driver: str | None, environ: Mapping[str, str] = os
 
 
 def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
-    # Set and empty hides all GPUs; unset hides none.
+    # An empty value hides all GPUs; an unset variable hides none.
     if environ.get(VISIBLE_VARIABLE, "0") in ("", "-1"):
         return f"unset {VISIBLE_VARIABLE}, which hides them"
     if gpus.build is None:
@@ -99,9 +99,7 @@ def _remedy(gpus: Gpus, environ: Mapping[str, str]) -> str:
 
 
 def check_nccl(gpus: Gpus, code: str = NCCL_PROBE) -> Check:
-    """Check that NCCL adds up over all GPUs of this machine, which learner ranks do in every optimizer
-    step.
-    """
+    """Check that NCCL adds correctly over all GPUs of this machine, as in every optimizer step."""
     if not gpus.gpus:
         return skipped("nccl", "no GPU")
     number, failure = output_of(code, ground=["import torch"])

@@ -1,4 +1,4 @@
-"""Checks of what is installed: versions, and the entry points of this package and of others."""
+"""Checks of the installed packages: versions, and the entry points of this package and of others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rlinf_async.hosts.rlinf.checks import SHARED_IMPORTS
 from rlinf_async.observe.check import Check, output_of, release
 
 MODELS_IMPORT = "import transformers.modeling_utils"
-"""The module that most models import, and veRL too, whose check comes later: seconds of imports, made
-once."""
+"""A module that most models import, as does veRL, which is checked later: seconds of imports, made once."""
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
@@ -29,11 +28,11 @@ for name, value, group in {points}:
         needing += 1
 print(needing)
 """
-"""Imports what entry points name, and counts those that need an extra which is not here."""
+"""Imports the objects of entry points, and counts those that need a missing extra."""
 
 
 def entry_points() -> list[EntryPoint]:
-    """Every class that is offered to this package, by itself or by a third one."""
+    """The entry points of all `rlinf_async.*` groups, from this package and from others."""
     points = {point for package in metadata.distributions() for point in package.entry_points}
     return sorted(point for point in points if point.group.startswith("rlinf_async."))
 
@@ -58,7 +57,7 @@ def check_torch(installed: str | None) -> Check:
 
 
 def check_extras(versions: Mapping[str, str | None]) -> Check:
-    """Check that pages can be made; runs need none of it."""
+    """Check that `report` can make pages; runs do not need these packages."""
     missing = [package for package, installed in versions.items() if installed is None]
     if missing:
         return Check(
@@ -68,7 +67,7 @@ def check_extras(versions: Mapping[str, str | None]) -> Check:
 
 
 def check_entry_points(points: Sequence[EntryPoint]) -> Check:
-    """Check that every class that is offered under our groups can be imported."""
+    """Check that the object of every entry point can be imported."""
     if not points:
         return Check("entry points", "fail", "none is installed", INSTALL_AGAIN)
     output, failure = output_of(

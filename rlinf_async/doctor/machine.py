@@ -1,4 +1,4 @@
-"""Checks of the machine: rendering, what Ray is doing on it, and the limits that Ray runs into."""
+"""Checks of the machine: rendering, running Ray clusters, and the resources that a run on Ray needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_OPEN_FILES = 4096
 LEAST_MEMORY = 4 * GIB_BYTES
 LEAST_DISK = 5 * GIB_BYTES
 FULL_DISK = 0.95
-"""Share of a file system; when it is fuller, Ray writes no objects to it any more."""
+"""Used share of a file system above which Ray writes no more objects to it."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW_CORES = 16
 """Cores up to which one thread pool per worker process is sure to oversubscribe the machine."""
@@ -49,7 +49,7 @@ def command_lines(proc: Path = Path("/proc")) -> list[list[str]]:
     for process in proc.glob("[0-9]*"):
         try:
             raw = (process / "cmdline").read_bytes()
-        except OSError:  # ended meanwhile, or someone else's
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
         lines.append(raw.decode(errors="replace").rstrip("\0").split("\0"))
     return lines
@@ -61,7 +61,7 @@ def flag_values(commands: Sequence[Sequence[str]], flag: str) -> set[str]:
 
 
 MAX_NOTE_BYTES = 1000
-"""Most bytes of the file in which `ray start` notes an address."""
+"""Most bytes that are read of the file with the address of the last `ray start`."""
 
 
 def noted_cluster(environ: Mapping[str, str]) -> str | None:
@@ -69,7 +69,7 @@ def noted_cluster(environ: Mapping[str, str]) -> str | None:
     note = Path(folder_of_ray(environ)[0], "ray", "ray_current_cluster")
     try:
         return read_regular(note, limit=MAX_NOTE_BYTES).decode(errors="replace").strip()
-    except OSError:  # the folder may be of another account, and what has the name may be no file
+    except OSError:  # the folder may belong to another account, and the name may be no regular file
         return None
 
 
@@ -80,21 +80,21 @@ def free_shared_memory() -> int:
 def memory() -> int:
     """The bytes that this machine, or this container, may use."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # The kernel's word for no limit.
+    # "max" is the kernel's word for no limit.
     limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
     return physical if limit == "max" else min(physical, int(limit))
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """The bytes of this machine that processes could have without swapping."""
+    """The bytes of this machine that are available without swapping."""
     lines = meminfo.read_text().splitlines()
     kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return 1024 * int(kilobytes)
 
 
 def check_memory(*, available: int, memory: int) -> Check:
-    """Check that there is main memory for a run."""
-    # The kernel's number is the machine's, also within a container that may use less.
+    """Check that there is enough main memory for a run."""
+    # The kernel's `available` is that of the machine, even in a container with a lower limit.
     available = min(available, memory)
     detail = f"{available / GIB_BYTES:.1f} of {memory / GIB_BYTES:.1f} GiB free"
     if available < LEAST_MEMORY:
@@ -105,16 +105,13 @@ def check_memory(*, available: int, memory: int) -> Check:
 
 
 def folders(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders into which a run writes: Ray's, and run directories, which by default are made
-    where it is started.
-    """
+    """Return the folders that a run writes to: Ray's, and that of run directories, by default the current
+    one."""
     return {"Ray's files": Path(folder_of_ray(environ)[0]), "run directories": Path.cwd()}
 
 
 def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
-    """Check that there is room in the folders of a run, given by what is written: folder, free bytes, all
-    bytes.
-    """
+    """Check for room in the folders of a run; `used` has (folder, free bytes, all bytes) by purpose."""
     small = [
         f"{path} ({purpose})"
         for purpose, (path, free, total) in used.items()
@@ -128,10 +125,10 @@ def check_disk(used: Mapping[str, tuple[Path, int, int]]) -> Check:
 
 
 def check_rendering(backends: Sequence[str] = ("egl", "osmesa"), code: str = RENDER_PROBE) -> Check:
-    """Check which OpenGL back end draws a picture without a screen."""
+    """Check which OpenGL back end renders without a screen."""
     if not is_here("mujoco"):
         return skipped("rendering", "mujoco is not installed")
-    # A process for each: both variables count once, when their packages are imported.
+    # A process for each back end: the variables are read once, at the import of their packages.
     failures = {name: probe(code, env={"MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}) for name in backends}
     works = [name for name, failure in failures.items() if failure is None]
     backend = os.environ.get("MUJOCO_GL")
@@ -166,16 +163,14 @@ def check_ray_address(
 
 
 def check_sockets(environ: Mapping[str, str]) -> Check:
-    """Check that a Ray that starts here can make its sockets."""
+    """Check that Ray can make its sockets here."""
     if problem := misplaced_sockets(environ):
         return Check("ray files", "fail", problem, SHORT_FOLDER_REMEDY)
     return Check("ray files", "ok", f"in {folder_of_ray(environ)[0]}")
 
 
 def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
-    """Check that a running dashboard, through which jobs are submitted, does not listen beyond this
-    machine.
-    """
+    """Check that a running Ray dashboard, which accepts jobs, listens on this machine only."""
     dashboards = [
         command for command in commands if any(arg.endswith("dashboard/dashboard.py") for arg in command)
     ]
@@ -183,7 +178,7 @@ def check_dashboard(commands: Sequence[Sequence[str]]) -> Check:
     open_hosts = [host for host in hosts if not (host.startswith("127.") or host in ("localhost", "::1"))]
     if open_hosts:
         detail = (
-            f"listens on {', '.join(open_hosts)}: whoever reaches it can run code unless Ray asks for a token"
+            f"listens on {', '.join(open_hosts)}: all who reach it can run code unless Ray asks for a token"
         )
         return Check(
             "ray dashboard", "warn", detail, "ray stop, then ray start with --dashboard-host=127.0.0.1"
@@ -211,7 +206,7 @@ def check_open_files(limit: int) -> Check:
 
 
 def check_threads(*, cores: int, threads: str | None) -> Check:
-    """Check that not every worker process would start a thread per core."""
+    """Check that worker processes do not each start a thread per core."""
     if threads is None and cores <= FEW_CORES:
         detail = f"{cores} CPU cores and OMP_NUM_THREADS is not set: worker processes will fight for them"
         return Check("threads", "warn", detail, "export OMP_NUM_THREADS=1")

@@ -1,4 +1,4 @@
-"""The check of a machine that is one of several nodes: what it needs before Ray starts."""
+"""The check of a machine that is one of several nodes, before Ray starts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RANK_VARIABLE = "RLINF_NODE_RANK"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 SILENCE_VARIABLES = {"RAY_health_check_timeout_ms": "2000", "RAY_health_check_failure_threshold": "4"}
-"""Ray's settings to miss a silent node in 20 seconds, in the place of 64; the first node reads them."""
+"""Ray's settings to notice a silent node after 20 seconds instead of 64; the first node reads them."""
 INTERFACES_FOLDER = Path("/sys/class/net")
 ROUTES_FILE = Path("/proc/net/route")
 # 0.0.0.0, as the kernel's table of routes writes a destination.
 DEFAULT_ROUTE = "00000000"
 
 RESOLVE_CODE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
-"""Prints the address that other nodes are told; a name server that does not answer would hang it."""
+"""Prints the address that other nodes get; it hangs if a name server does not answer."""
 
 
 class Finding(NamedTuple):
-    """Something that a node lacks, and the remedy."""
+    """A fault of a node, and its remedy."""
 
     problem: str
     mend: str
@@ -33,13 +33,13 @@ class Finding(NamedTuple):
 
 
 def own_address() -> str:
-    """Return the address that this machine's name stands for; empty where it stands for none."""
+    """Return the address of this machine's host name; "" if it has none."""
     output, failure = output_of(RESOLVE_CODE, timeout=10)
     return "" if failure else output.strip()
 
 
 def token_file() -> Path:
-    """Return the place where Ray keeps the account's token."""
+    """Return the file of Ray's token of this account."""
     return Path.home() / ".ray" / "auth_token"
 
 
@@ -51,7 +51,7 @@ def check_nodes(
     interfaces: Path = INTERFACES_FOLDER,
     routes: Path = ROUTES_FILE,
 ) -> Check:
-    """Check what a second node needs, where a node's rank says that there is one."""
+    """Check the needs of several nodes, if the variable of the node's rank is set."""
     if RANK_VARIABLE not in environ:
         return skipped("nodes", f"this is no node of several, on which {RANK_VARIABLE} would be set")
     first = environ[RANK_VARIABLE] == "0"
@@ -70,7 +70,7 @@ def check_nodes(
 def _interface(
     environ: Mapping[str, str], address: Callable[[], str], interfaces: Path, routes: Path
 ) -> Iterator[Finding]:
-    """Gloo, by which processes of several nodes meet, tells the others the address of this machine's name."""
+    """Find faults of Gloo's interface: by default Gloo tells other nodes the address of the host name."""
     mend = f"export {INTERFACE_VARIABLE}={_default_interface(routes) or 'THE_INTERFACE_TO_THE_OTHERS'}"
     if chosen := environ.get(INTERFACE_VARIABLE):
         if not (interfaces / chosen).exists():
@@ -86,7 +86,7 @@ def _interface(
 
 
 def _default_interface(routes: Path) -> str:
-    """Return the interface of the default route; empty where there is none."""
+    """Return the interface of the default route; "" if there is none."""
     if not routes.is_file():
         return ""
     rows = [line.split() for line in routes.read_text().splitlines()[1:]]
@@ -94,14 +94,14 @@ def _default_interface(routes: Path) -> str:
 
 
 def _token(environ: Mapping[str, str], default_path: Path) -> Iterator[Finding]:
-    """Ray asks for a token where its first node has one, and refuses nodes that have none or another."""
+    """Find a missing token: if Ray's first node has one, Ray refuses nodes with none or another."""
     if environ.get(MODE_VARIABLE, "token").lower() != "token" or environ.get(TOKEN_VARIABLE):
         return
     path = Path(environ.get(TOKEN_PATH_VARIABLE) or default_path)
     if not path.exists():
         yield Finding(
-            f"there is no token of Ray's in {path}: a node without that of the first is refused, and without "
-            "any whoever reaches Ray can run code",
+            f"there is no token of Ray's in {path}: Ray refuses a node without the token of the first node, "
+            "and without any token everyone who reaches Ray can run code",
             f"ray get-auth-token --generate on the first node, and the same {path} on every other",
         )
 
