@@ -183,12 +183,27 @@ def make_directory(path: Path, *, private: bool = True) -> None:
     Raises:
         OSError: it cannot be made, or a link has its name.
     """
-    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
-    path.mkdir(PRIVATE_DIRECTORY if private else COMMON_DIRECTORY, parents=True, exist_ok=True)
-    for directory in missing:
+    for directory in reversed([parent for parent in path.parents if not parent.exists()]):
+        _make_one(directory, COMMON_DIRECTORY)
+    _make_one(path, PRIVATE_DIRECTORY if private else COMMON_DIRECTORY)
+
+
+def _make_one(directory: Path, mode: int) -> None:
+    try:
+        directory.mkdir(mode)
+    except FileExistsError:
+        if not directory.is_dir():
+            raise
+        return
+    try:
         # Flushed files are lost if the name of their directory is not on the disk.
         with suppress(PermissionError):  # the parent may be writable but not readable
             sync(directory.parent)
+    except OSError:
+        # The next caller would find the directory, and would not flush its name.
+        with suppress(OSError):
+            directory.rmdir()
+        raise
 
 
 def names_in(directory: Path, suffix: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """Files that a run reads and writes where others may have prepared them: the cost of reading, and bounds."""
 
+import errno
 import json
 import os
 import stat
@@ -92,6 +93,24 @@ def test_a_directory_is_made_with_its_name_on_the_disk_and_those_of_all_that_wer
     flushed.clear()
     make_directory(tmp_path / "run" / "checkpoints")
     assert flushed == []
+
+
+def test_a_directory_whose_name_could_not_be_flushed_is_made_again_the_next_time(tmp_path, monkeypatch):
+    real, full, flushed = files.sync, [True], []
+
+    def sync(directory):
+        flushed.append(directory)
+        if full and directory == tmp_path / "run":
+            full.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(directory)
+
+    monkeypatch.setattr(files, "sync", sync)
+    with pytest.raises(OSError, match="No space left"):
+        make_directory(tmp_path / "run" / "checkpoints")
+    flushed.clear()
+    make_directory(tmp_path / "run" / "checkpoints")
+    assert flushed == [tmp_path / "run"]
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o700), (False, 0o777)])

@@ -88,11 +88,11 @@ class Cluster:
 
 
 class Actor:
-    """Ray's handle of a process, which is started again behind it when it dies."""
+    """Ray's handle of a process, which may be started again behind it when it dies."""
 
-    def __init__(self, cluster, name, node, build, *, slowness=1.0):
+    def __init__(self, cluster, name, node, build, *, slowness=1.0, starts_again=True):
         self._cluster, self._name, self._node, self._build = cluster, name, node, build
-        self._slowness = slowness
+        self._slowness, self._starts_again = slowness, starts_again
         self._life = self._object = None
         self._death = None
         cluster.actors.append(self)
@@ -111,7 +111,7 @@ class Actor:
     def _dies(self):
         self._life = self._object = None
         self._death.set_result(None)
-        if self._cluster.alive[self._node]:
+        if self._starts_again and self._cluster.alive[self._node]:
             wait = self._cluster._rng.random() * RESTART_S
             self._cluster.kernel.start(self._start_again(wait))
 
@@ -151,6 +151,8 @@ class Actor:
         await asyncio.sleep(network.delay(caller, life or caller))
         if life is None or self._life is not life:
             await asyncio.sleep(cluster._rng.random() * NOTICE_S)
+            if not self._starts_again:
+                raise DIED(error_msg=f"{self._name} has died")
             if not cluster.alive[self._node]:
                 raise ray.exceptions.ActorUnschedulableError(f"{self._node} is lost")
             raise ray.exceptions.ActorUnavailableError(f"{self._name} is being started", None)

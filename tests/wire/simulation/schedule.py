@@ -33,6 +33,8 @@ ENDINGS = (PeerError, DeadlineError, FailedTask, *DEATHS, ray.exceptions.ActorUn
 LAST_WORDS_S = 60.0
 """After which what was said before the end of a run has arrived."""
 DEADLINE_S = 3000.0
+LONGEST_NAP_S = 500.0
+"""One that is longer than the deadline would end a run that is right; several follow each other."""
 LIMIT_S = 40_000.0
 """Of virtual time: a run that has not ended by then waits for ever."""
 
@@ -102,7 +104,7 @@ class Schedule:
         duration = self.rng.random() * self._scales[kind][who % 32] * PROCESS.get().slowness
         duration *= 50 if self.rng.random() < 0.02 else 1
         if duration:
-            await asyncio.sleep(duration)
+            await asyncio.sleep(min(duration, LONGEST_NAP_S))
 
     async def step_together(self):
         """Wait for all learner ranks to come here."""
@@ -111,7 +113,8 @@ class Schedule:
         if len(self._stepping) == self.plan.learner_ranks:
             waiting, self._stepping = self._stepping, []
             for one in waiting:
-                one.set_result(None)
+                if not one.done():  # its rank may have died
+                    one.set_result(None)
         await mine
 
     def settings(self):
@@ -226,7 +229,8 @@ class Schedule:
         settings, plan, draw = self.settings(), self.plan, self.rng.choice
 
         def actor(name, build, node=None):
-            return Actor(self.cluster, name, node or draw(self.nodes), build)
+            again = name.startswith(("env", "inference"))
+            return Actor(self.cluster, name, node or draw(self.nodes), build, starts_again=again)
 
         requests = actor("requests", lambda: parts.Channel(settings), self.nodes[0])
         coordinator = actor("coordinator", lambda: parts.Pace(self, settings), self.nodes[0])
