@@ -59,7 +59,6 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             **OF_EVERY_WORKER,
             "broadcast": RESTARTS,
             "stage_num": SHARDS,
-            "_world_size": SHARDS,
             "_setup_env_and_wrappers": SHARDS,
             "_init_env": SHARDS,
             "env_list": SHARDS,

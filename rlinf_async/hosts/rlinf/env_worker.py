@@ -106,7 +106,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         env_cls = rendering_on_own_gpu(env_cls, env_type=env_cfg.env_type, rank=self._rank)
         several = self.stage_num > 1
         env_cls = with_own_chance(env_cls, env_type=env_cfg.env_type, several=several)
-        if mode == "train" and (stages := self._stages()) is not None:
+        if mode == "train" and (stages := self._stages(num_envs_per_stage)) is not None:
             env_cls = with_stock_scenes(env_cls, env_cfg, stages)
         if self.asynchrony.skip.frames and watcher(env_cfg) is None:
             env_cls = drawing_last_only(with_last_frames(env_cls, env_cfg))
@@ -126,14 +126,13 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
         return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
 
-    def _stages(self) -> Stages | None:
-        """Return the stages of RLinf's own loop; None if a shard is not a part of one stage, or without a
-        seed.
-        """
-        if self.stage_num % self._stock_stages or self._first_seed is None:
+    def _stages(self, shard_size: int) -> Stages | None:
+        """The stages of RLinf's own loop; None where a shard is no part of one, or nothing is seeded."""
+        parts, rest = divmod(self.stage_num, self._stock_stages)
+        if rest or self._first_seed is None:
             return None
-        count = self._world_size * self._stock_stages
-        size = int(self.cfg.env.train.total_num_envs) // count
+        size = shard_size * parts
+        count = int(self.cfg.env.train.total_num_envs) // size
         shared_scene = self.asynchrony.advanced.shared_group_scene
         return Stages(count=count, size=size, seed=int(self._first_seed), shared_scene=shared_scene)
 
