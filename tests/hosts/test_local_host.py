@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rlinf_async.cli import app
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.host import every, host_of
+from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.lab.trace import flows_of
@@ -31,6 +32,12 @@ def variables(monkeypatch):
 
 def invoke(*arguments):
     return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize("value", ["null", "{}"])
+def test_a_misspelt_setting_that_says_nothing_is_as_if_it_were_absent(value):
+    misspelt = settings_of(compose_config("local/point_reach", [f"+settings.horizn={value}"]))
+    assert misspelt == settings_of(compose_config("local/point_reach", []))
 
 
 def test_a_config_finds_its_host_by_what_it_contains():

@@ -267,12 +267,13 @@ def test_an_env_loop_is_of_the_shards_own_environments(monkeypatch):
 
     monkeypatch.setattr(env_loop, "run_shard", run_shard)
     worker = Worker(rank=0)
-    worker.train_shard = lambda stage: ("train", stage)
+    shards = {1: SimpleNamespace(stand_at=lambda place, rollout: None)}
+    worker.train_shard = shards.__getitem__
     settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}))
     asyncio.run(worker._collecting(settings, 1, shard=3, policy="its policy", trajectories="its buffer"))
     assert (seen["shard"], seen["policy"], seen["trajectories"]) == (3, "its policy", "its buffer")
     assert (seen["overlaps"], seen["spans"]) == (True, worker.spans)
-    assert seen["env"] == ("train", 1)
+    assert seen["env"] is shards[1]
     recorded = []
     worker.recorder = lambda *arguments: recorded.append(arguments)
     ticket = Ticket(shard=3, batch=4, epoch=0, place=3, version=2)
