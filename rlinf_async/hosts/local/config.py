@@ -69,7 +69,10 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(_unserved(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
-    return LocalSettings(asynchrony=asynchrony, **(values.get("settings") or {}))
+    settings = values.get("settings") or {}
+    # A misspelt key that is null or an empty block says nothing, and is none of the table's unknown keys.
+    known = {name: value for name, value in settings.items() if name in SETTING_KINDS}
+    return LocalSettings(asynchrony=asynchrony, **known)
 
 
 def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
