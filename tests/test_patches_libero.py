@@ -161,8 +161,8 @@ def test_rlinfs_environments_show_the_same_where_steps_between_are_not_drawn(fou
 SCENES = """
 import json
 from types import SimpleNamespace
-from benchmarks.dead_work.frames import BOTH, libero
-LiberoEnv, _ = libero({**BOTH}, "libero_spatial", 64)
+from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, libero
+LiberoEnv, _ = libero({**COMMON_ENV_SETTINGS}, "libero_spatial", 64)
 
 def seeds(resetting, **key):
     given = []

@@ -113,7 +113,9 @@ def test_maniskill_on_a_gpu_is_not_split(examples):
     shards = [(each["shards"]["total"], each["shards"]["environments_each"]) for each in (mlp, openpi, apart)]
     assert shards == [(1, 1024), (8, 40), (4, 80)]
     said = page("choosing")
-    assert all(each in said for each in ("says 1 shard of 1024 environments", "says 8 of 40", ", 4 of 80"))
+    assert all(
+        each in said for each in ("shows 1 shard of 1024 environments", "shows 8 shards of 40", ", 4 of 80")
+    )
     assert "level 2 has one shard in all, and changes nothing" in mlp["remarks"]
     assert any("batches of 1024" in remark for remark in mlp["remarks"])
     assert set(apart["ranks"].values()) == {4}
@@ -121,7 +123,7 @@ def test_maniskill_on_a_gpu_is_not_split(examples):
 
 def test_maniskill_on_the_cpu_has_a_shard_for_each_environment():
     pytest.importorskip("rlinf", reason="RLinf is not installed")
-    assert "`rlinf-async explain maniskill_ppo_mlp` says 8." in page("choosing")
+    assert "`rlinf-async explain maniskill_ppo_mlp` shows 8." in page("choosing")
     result = CliRunner().invoke(cli.app, ["explain", "maniskill_ppo_mlp", "--json"])
     assert result.exit_code == 0, result.output
     assert re.search(r'"total": 8,\s+"per_env_worker": 8,\s+"environments_each": 1', result.output)

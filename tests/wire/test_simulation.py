@@ -1,5 +1,6 @@
 """Whatever befalls processes, network and nodes: nobody waits for ever, and each piece is trained once."""
 
+import gc
 import os
 import pickle
 import sys
@@ -20,28 +21,39 @@ SCHEDULES = int(os.environ.get("WIRE_SCHEDULES", "600"))
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """(schedule, outcome) of each seed; what goes wrong is raised with the command that replays it."""
-    schedules = [Schedule(seed) for seed in range(SCHEDULES)]
-    return [(schedule, schedule.play()) for schedule in schedules]
+    """The outcome of each seed; an error is raised with the command that replays its schedule."""
+    found = []
+    for seed in range(SCHEDULES):
+        found.append(Schedule(seed).play())
+        if seed % 50 == 0:
+            gc.collect()  # a schedule's memory has descriptors, and its objects refer to each other
+    return found
+
+
+def test_schedules_leave_no_descriptors_open():
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for seed in range(12):
+        Schedule(seed).play()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_every_schedule_ends_and_its_books_agree_with_what_was_counted(outcomes, capsys):
-    faults = sum((out.faults for _, out in outcomes), Counter())
+    faults = sum((out.faults for out in outcomes), Counter())
     with capsys.disabled():
         sys.stdout.write(f" {len(outcomes)} schedules, {dict(faults)} ")
 
 
 def test_a_run_that_may_outlive_what_befalls_it_trains_everything(outcomes):
-    for schedule, out in outcomes:
-        if not schedule.faults.fatal:
-            assert out.ended_by is None, schedule
-            assert len(out.trained) == (
-                schedule.batches * schedule.plan.pieces_per_rank * schedule.plan.learner_ranks
-            )
+    for seed, out in enumerate(outcomes):
+        if not out.may_end:
+            assert out.ended_by is None, seed
+            assert len(out.trained) == out.pieces, seed
 
 
 def test_the_schedules_are_as_hostile_as_they_say(outcomes):
-    faults = sum((out.faults for _, out in outcomes), Counter())
+    faults = sum((out.faults for out in outcomes), Counter())
     kinds = (
         "death",
         "part",
@@ -59,10 +71,10 @@ def test_the_schedules_are_as_hostile_as_they_say(outcomes):
         "learner",
     )
     assert min(faults[kind] for kind in kinds) > SCHEDULES / 200, faults
-    records = sum((out.records for _, out in outcomes), Counter())
+    records = sum((out.records for out in outcomes), Counter())
     assert min(records["inference rank died"], records["env worker died"]) > SCHEDULES / 20, records
-    assert sum(out.passes > out.answers for _, out in outcomes) > SCHEDULES / 20
-    assert sum(out.ended_by is not None for _, out in outcomes) > SCHEDULES / 20
+    assert sum(out.passes > out.answers for out in outcomes) > SCHEDULES / 20
+    assert sum(out.ended_by is not None for out in outcomes) > SCHEDULES / 20
 
 
 def test_a_seed_gives_the_same_schedule_again():

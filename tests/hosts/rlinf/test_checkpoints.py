@@ -58,7 +58,7 @@ def test_one_that_is_named_must_be_whole_too(tmp_path):
     folder = save(config(tmp_path), 3)
     assert resume_step(str(folder)) == 3
     (folder / "actor" / "weights").write_bytes(b"12")
-    with pytest.raises(ValueError, match=r"not whole: actor/weights has 2 bytes in the place of 4.*auto"):
+    with pytest.raises(ValueError, match=r"not whole: actor/weights has 2 bytes instead of 4.*auto"):
         resume_step(str(folder))
 
 

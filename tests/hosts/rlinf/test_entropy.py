@@ -47,6 +47,9 @@ def test_streaming_leaves_the_weight_of_the_entropy_bonus_as_it_is_in_rlinfs_who
     assert float(torch.linalg.vector_norm(run.training.gradients[0])) == pytest.approx(expected, rel=1e-5)
 
 
+PPO = ("algorithm.adv_type=gae", "algorithm.loss_type=actor_critic", "actor.model.add_value_head=true")
+
+
 def facts(*overrides):
     given = [f"{key}={value}" for key, value in SUMMED.items() if "micro" not in key]
     return explain(compose_config("metaworld_grpo_mlp", ["async.mode=streamer", *given, *overrides]))
@@ -58,9 +61,15 @@ def test_explain_says_that_the_bonus_is_a_sum_where_it_is_one():
     assert any("weight grows with actor.micro_batch_size=" in remark for remark in found["remarks"])
 
 
-@pytest.mark.parametrize("override", ["algorithm.entropy_type=action_level", "env.train.auto_reset=true"])
-def test_explain_says_nothing_of_a_sum_where_the_bonus_is_a_mean(override):
-    found = facts(override)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.entropy_type=action_level"],
+        ["env.train.auto_reset=true", *PPO],  # without a mask, which GRPO needs
+    ],
+)
+def test_explain_says_nothing_of_a_sum_where_the_bonus_is_a_mean(overrides):
+    found = facts(*overrides)
     assert "sum over" not in found["exactness"]["streamer"]
     assert not any("entropy bonus is a sum" in remark for remark in found["remarks"])
 

@@ -49,7 +49,7 @@ def test_environments_that_must_be_shards_of_their_own_are_explained(mode):
     assert shards["why"] == "maniskill simulates one environment at a time on the CPU: each is a shard"
 
 
-RLINFS_OWN = ("env.train.env_class=null", "~env.train.processes")
+RLINFS_OWN = ("env.train.env_class=null", "~env.train.processes", "+env.train.task_suite_name=one")
 ONE_BY_ONE = ("async.mode=train", "async.deterministic=true", "env.train.auto_reset=false")
 
 
@@ -209,11 +209,18 @@ def test_captured_graphs_have_one_size_to_which_batches_are_padded():
     assert any("captured for batches of 32" in each for each in found["remarks"])
 
 
+OPENVLA_KEYS = (
+    *("attn_implementation", "hidden_size", "low_cpu_mem_usage"),
+    *("max_prompt_length", "trust_remote_code", "unnorm_key"),
+)
+
+
 def test_what_gives_way_is_shown_with_its_reason():
     given = (
         "actor.enable_offload=true",
         "actor.model.model_type=openvla",
         "+rollout.sampling_params={top_k: 50}",
+        *(f"+actor.model.{name}=1" for name in OPENVLA_KEYS),
     )
     found = facts(*given)
     assert found["levels"] == {"train": False, "rollout": True, "streamer": True}

@@ -52,7 +52,12 @@ class Outcome:
     faults: Counter = field(default_factory=Counter)
     records: Counter = field(default_factory=Counter)
     """Deaths, as the run has recorded them."""
-    ended_by: Exception | None = None
+    may_end: bool = False
+    """True if a part was lost without which no run goes on."""
+    ended_by: str | None = None
+    """The error of a run that has ended by one."""
+    pieces: int = 0
+    """The pieces that a whole run trains."""
     seconds: float = 0.0
     turns: int = 0
     """Of the event loop."""
@@ -165,7 +170,8 @@ class Schedule:
                 raise
             if isinstance(error, DeadlineError) and not self.faults.unheard:
                 raise  # somebody should have heard of it
-            self.out.ended_by = error
+            # As text: the traceback of an error keeps the memory of all processes, and its descriptors.
+            self.out.ended_by = f"{type(error).__name__}: {error}"
         except TimeoutError:
             raise AssertionError(f"somebody waits for ever: {LIMIT_S:g} s are over") from None
         finally:
@@ -359,12 +365,13 @@ class Schedule:
         """Raises AssertionError where the books are not what was counted apart from them."""
         out, plan, ledger = self.out, self.plan, self.coordinator._broker.ledger
         trained = plan.trajectories_per_batch * self.batches
+        out.may_end, out.pieces = self.faults.fatal, self.batches * plan.pieces_per_rank * plan.learner_ranks
         assert set(out.trained.values()) <= {1}
         assert not self.network.errors, self.network.errors
         ledger.check(self.coordinator._broker.buffer.held())
         if out.ended_by is not None:
             return
-        assert len(out.trained) == self.batches * plan.pieces_per_rank * plan.learner_ranks
+        assert len(out.trained) == out.pieces
         assert max(out.staleness) <= self.bound
         assert ledger.trained == trained
         assert ledger.refused["env worker died"] == out.abandoned * plan.envs_per_shard
