@@ -1,5 +1,6 @@
 """Environments that keep memory or files, and a run directory that grows: who, what and when is foretold."""
 
+import gc
 import os
 
 import numpy as np
@@ -20,6 +21,7 @@ STEPS = 14
 
 def foretold(env_cls, run_dir):
     """What a run says of its end, step by step."""
+    gc.collect()  # garbage of earlier tests would be freed meanwhile, against what the environments keep
     said, steps = [], []
     log = ResourceLog(run_dir, say=said.append)
 
