@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+LINES = Path(__file__).with_suffix(".toml")
 LOADED_ONCE = ("torch", "pytest", "ray", "hydra", "rlinf.algorithms.registry")
 """What tests import and no line changes: a test process is a fork of one that has it already."""
 LIMIT_S = 900.0
@@ -30,7 +32,7 @@ def changed(text: str, old: str, new: str, *, file: str) -> str:
         ValueError: `old` is not there, or more than once.
     """
     if (count := text.count(old)) != 1:
-        raise ValueError(f"{file} has {old!r} {count} times, not once; mend tests/wrong_lines.toml")
+        raise ValueError(f"{file} has {old!r} {count} times, not once; mend the table of wrong lines")
     return text.replace(old, new)
 
 
@@ -69,39 +71,66 @@ def _run_tests(tree: Path, tests: list[str], output: Path) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(tree)
-    sys.path.insert(0, str(tree))
-    sys.dont_write_bytecode = True
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("rlinf_async", "tests")]:
-        del sys.modules[name]
+    load_from(tree)
     options = ["-x", "-q", "-m", "not ray and not nightly", "-p", "no:cacheprovider", "-rfE"]
     status = pytest.main([*options, *tests])
     sys.stdout.flush()
     os._exit(int(status))
 
 
-def try_lines(numbers: list[int]) -> int:
-    """Say what notices each line; return the number of those that nothing notices."""
-    table: dict[str, Any] = tomllib.loads((ROOT / "tests/wrong_lines.toml").read_text())
-    for name in LOADED_ONCE:
-        import_module(name)
+def load_from(tree: Path) -> None:
+    """Have this process, a fork, load the package and its tests from `tree`."""
+    sys.path.insert(0, str(tree))
+    sys.dont_write_bytecode = True
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("rlinf_async", "tests")]:
+        del sys.modules[name]
+
+
+def each_alone(
+    lines: Path, numbers: Sequence[int], notice: Callable[[Path, dict[str, Any]], tuple[bool, str]]
+) -> int:
+    """Make each line of a table alone in a copy of what is tracked, and say what `notice` returns.
+
+    Args:
+        lines: the table.
+        numbers: the lines that are tried; none: all.
+        notice: returns, of the folder of the copy and the line, whether it was noticed, and a remark.
+
+    Returns:
+        The number of lines that were not noticed.
+    """
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
-        tree, output = Path(folder, "tree"), Path(folder, "output")
+        tree = Path(folder)
         copy_of_tree(tree)
-        for number, line in enumerate(table["line"], 1):
+        for number, line in enumerate(tomllib.loads(lines.read_text())["line"], 1):
             if numbers and number not in numbers:
                 continue
             file = tree / line["file"]
             right = file.read_text()
             file.write_text(changed(right, line["old"], line["new"], file=line["file"]))
             try:
-                noticed = first_failure(tree, table["groups"][line["group"]], output)
+                noticed, remark = notice(tree, line)
             finally:
                 file.write_text(right)
             survivors += not noticed
-            sys.stdout.write(f"{number:2} {line['what']}: {noticed or 'NOT NOTICED'}\n")
+            sys.stdout.write(f"{number:2} {line['what']}: {remark}\n")
             sys.stdout.flush()
     return survivors
+
+
+def try_lines(numbers: list[int]) -> int:
+    """Say which test notices each line; return the number of those that none notices."""
+    groups: dict[str, list[str]] = tomllib.loads(LINES.read_text())["groups"]
+    for name in LOADED_ONCE:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def notice(tree: Path, line: dict[str, Any]) -> tuple[bool, str]:
+            failure = first_failure(tree, groups[line["group"]], Path(folder, "output"))
+            return bool(failure), failure or "NOT NOTICED"
+
+        return each_alone(LINES, numbers, notice)
 
 
 if __name__ == "__main__":
