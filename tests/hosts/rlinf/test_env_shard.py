@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager
 from threading import current_thread
 
 import pytest
@@ -15,6 +14,7 @@ from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.ray_runtime.processes.shard_worker import concatenate_metrics
+from tests.hosts.policies import ByState
 from tests.hosts.rlinf.workers import (
     ACTION,
     CHUNK,
@@ -274,21 +274,10 @@ class Evaluated(Walks):
         return seen, rewards, terminations, truncations, [info]
 
 
-class ByPlace:
-    """Moves each walker by what it sees; fills `PolicyPort`."""
-
-    asked = 0
-
-    @asynccontextmanager
-    async def rollout(self, shard):
-        yield
-
-    async def act(self, request):
-        states = request.payload["obs"]["states"]
-        self.asked += len(states)
-        assert request.size == len(states)
-        aim = ((states * torch.tensor([3.0, 5.0, 7.0, 8.0])).sum(dim=1) % 16 / 8 - 1)[:, None, None]
-        return {"actions": aim.expand(-1, CHUNK, ACTION)}
+def by_place(states):
+    """Actions that move each walker by what it sees."""
+    aim = ((states * torch.tensor([3.0, 5.0, 7.0, 8.0])).sum(dim=1) % 16 / 8 - 1)[:, None, None]
+    return aim.expand(-1, CHUNK, ACTION)
 
 
 class Standing(Evaluated):
@@ -312,7 +301,7 @@ class Standing(Evaluated):
 def evaluated(*, skips_ended, env_cls=Evaluated):
     """What four rollouts tell of their episodes, and the decisions that were inferred and taken."""
     shard, worker = eval_shard(env_cls=env_cls, skips_ended=skips_ended)
-    policy = ByPlace()
+    policy = ByState(by_place)
     asyncio.run(evaluate_shard(shard=1, env=shard, policy=policy, rollouts=4))
     told = concatenate_metrics(shard.episodes)
     return {name: each.tolist() for name, each in told.items()}, policy.asked, worker.eval_env_list[1].taken

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+from tests.hosts.policies import ByState
 from tests.hosts.workers.given import ACTION, CHUNK, Walks, moves
 
 SIZE = 3
@@ -268,21 +268,9 @@ class Evaluated(Walks):
         return seen, rewards, terminations, truncations, [info]
 
 
-class Nimble:
-    """Moves each environment by where it stands; fills `PolicyPort`."""
-
-    def __init__(self):
-        self.asked = 0
-
-    @asynccontextmanager
-    async def rollout(self, shard):
-        yield
-
-    async def act(self, request):
-        states = request.payload["obs"]["states"]
-        self.asked += len(states)
-        assert request.size == len(states)
-        return {"actions": (0.3 + states / 4)[:, :, None].expand(-1, CHUNK, ACTION)}
+def by_place(states):
+    """Actions that move each environment by where it stands."""
+    return (0.3 + states / 4)[:, :, None].expand(-1, CHUNK, ACTION)
 
 
 class Standing(Evaluated):
@@ -311,7 +299,7 @@ class Standing(Evaluated):
 
 def evaluated(thread, *, most, skips_ended, cls=Evaluated):
     """What two rollouts tell of their episodes, and the decisions that were inferred and taken."""
-    env, policy = cls(SIZE, most=most), Nimble()
+    env, policy = cls(SIZE, most=most), ByState(by_place)
     shard = EvalShard(stage(env, thread), skips_ended=skips_ended)
     asyncio.run(evaluate_shard(shard=0, env=shard, policy=policy, rollouts=2))
     told = concatenate(shard.episodes)
