@@ -41,7 +41,7 @@ class AdvancedConfig:
     anew for every rollout."""
     shared_group_scene: bool = False
     """True starts all members of a group of RLinf's LIBERO in one scene; by RLinf alone they have a task and
-    an initial state in common, and stand before fixtures up to two centimetres apart."""
+    an initial state in common, and stand before fixtures in other places."""
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"

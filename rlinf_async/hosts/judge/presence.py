@@ -1,5 +1,5 @@
 """Checks that the packages, classes, files and policies that a config names exist and can be built of it; and
-what the framework's own check of a config says, in a sentence.
+puts an error of the framework's own check into a sentence.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ CHECKING_ERRORS: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
-"""What frameworks raise that check by asserts, by attributes that they take for granted and by building."""
+"""Errors of frameworks that check by asserts, by attributes that they take for granted and by building."""
 UNCLEAR_ERRORS = (ArithmeticError, AttributeError, TypeError)
 LONGEST_TEXT = 500
 """Characters of an error of a framework's, which may hold a whole config."""
@@ -201,7 +201,7 @@ def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
         with redirect_stdout(io.StringIO()):  # it praises what passes, where `explain --json` writes
             yield
     except (*CHECKING_ERRORS, *more_errors) as error:
-        cause = error.__cause__ or error  # Hydra wraps what a framework's own classes raise
+        cause = error.__cause__ or error  # Hydra wraps errors of a framework's own classes
         # OmegaConf's errors have the key, and the object's type on further lines.
         key = getattr(cause, "full_key", None)
         text = f"{str(cause).splitlines()[0]}: {key}" if key else " ".join(str(cause).split())

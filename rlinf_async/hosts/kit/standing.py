@@ -1,4 +1,4 @@
-"""Environments of which some simulators stand: their episodes have ended, and nothing counts of them."""
+"""Environments that leave single simulators alone after the end of their episodes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from rlinf_async.hosts.kit.playing import Playing
 
 LET_PLAY_METHOD = "let_play"
 """A method of environments that step single simulators: those at the given numbers are stepped from now on,
-all of them with None; the others give again what they gave last. See docs/extending.md."""
+all of them with None; the others repeat their last output. See docs/extending.md."""
 
 
 def let_play(env: object, playing: Playing | None) -> bool:
-    """Have those of `env` stepped that are `playing` (None: all); False if it can leave nobody alone."""
+    """Step only the simulators of `env` that are `playing` (None: all); return False if `env` cannot."""
     method = getattr(getattr(env, "unwrapped", env), LET_PLAY_METHOD, None)
     if not callable(method):
         return False

@@ -172,12 +172,11 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         env = self._stage.env
         # As RLinf's `bootstrap_step` does before every reset.
         env.is_start = True
-        # RLinf's own environments with `balance=tasks` draw their tasks at random; only LIBERO gets its
-        # place.
-        if self._taken_on is not None and self._stage.section.get("env_class"):
-            env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
-        stand_at = env_attribute(env, STAND_METHOD)
-        if self._stands_at is not None and stand_at is not None:
+        if self._stage.section.get("env_class"):
+            if self._taken_on is not None:
+                env_attribute(env, TAKE_ON_METHOD)(*self._taken_on)
+        # RLinf's other environments draw the tasks of any place at random.
+        elif self._stands_at is not None and (stand_at := env_attribute(env, STAND_METHOD)) is not None:
             stand_at(*self._stands_at)
         observation, infos = self._stage.env_behind(self.contract).reset()
         return EnvStep(obs=observation, final_obs=infos.get("final_observation"))

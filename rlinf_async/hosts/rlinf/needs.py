@@ -22,7 +22,7 @@ from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
-WORKERS: Mapping[str, Mapping[str, Chain]] = {
+WORKER_SECTIONS: Mapping[str, Mapping[str, Chain]] = {
     "EnvWorker": {"cfg": ()},
     "MultiStepRolloutWorker": {"cfg": ()},
     "EmbodiedFSDPActor": {"cfg": (), "_cfg": ("actor",)},
@@ -30,14 +30,14 @@ WORKERS: Mapping[str, Mapping[str, Chain]] = {
 """RLinf's workers that every run has, and the sections that attributes of theirs hold."""
 LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
 CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
-"""What RLinf's `validate_cfg` reads of a block `critic`."""
+"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
 OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
-"""What our env shards read of a section of environments."""
+"""The key of a section of environments that our env shards read."""
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
-"""What a run writes of its plan, and a block that `validate_cfg` completes."""
+"""The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
 MOST_CALLS = 4
-"""Methods that call each other and are followed."""
+"""Depth of calls from method to method that are followed."""
 
 
 def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -56,7 +56,7 @@ def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             reader, chains = of_environment(sources, str(section.get("env_type")))
             yield from _missing(section, chains, key=f"env.{mode}", reader=reader)
     yield from _missing(cfg, LAUNCH_READS, key="", reader="entry script")
-    for name in WORKERS:
+    for name in WORKER_SECTIONS:
         yield from _missing(cfg, of_worker(sources, name), key="", reader=name)
     if isinstance(critic := cfg.get("critic"), Mapping):
         yield from _missing(critic, CRITIC_READS, key="critic", reader="validate_cfg")
@@ -101,7 +101,7 @@ def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
     """
     places = BORROWED_NAMES[name].places
     methods = next((sources.methods(place) for place in places if sources.defines(place)), {})
-    chains = _Needs(methods, WORKERS[name]).of("__init__", "init_worker")
+    chains = _Needs(methods, WORKER_SECTIONS[name]).of("__init__", "init_worker")
     return frozenset(chain for chain in chains if chain[:2] not in FILLED_IN)
 
 
@@ -145,9 +145,9 @@ class _Needs:
     ) -> None:
         self._methods = methods
         self._attributes: dict[str, Chain] = dict(attributes or {})
-        """What attributes of `self` have been given."""
+        """The chains that attributes of `self` hold."""
         self._set: set[Chain] = set()
-        """What the code gives to the config by itself."""
+        """Chains that the code itself assigns, which a config may leave out."""
         self._calls = 0
 
     def of(self, *names: str) -> frozenset[Chain]:
@@ -193,7 +193,7 @@ class _Needs:
             self._set.add(given)
 
     def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
-        """The chains that an expression reads for certain."""
+        """Return the chains that an expression reads for certain."""
         if isinstance(node, ast.expr) and (chain := self._chain(node, names)) is not None:
             is_given = any(chain[: len(given)] == given for given in self._set)
             return {chain} if chain and not is_given else set()
@@ -228,7 +228,7 @@ class _Needs:
         return found
 
     def _chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """The chain that an expression is; the empty one of the whole section, None of anything else."""
+        """Return the chain that an expression is: () for the whole section, None for another expression."""
         if isinstance(node, ast.Name):
             return names.get(node.id)
         if isinstance(node, ast.Attribute):

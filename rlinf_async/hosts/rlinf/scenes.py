@@ -37,7 +37,7 @@ NEEDED_METHODS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """How RLinf's own loop divides the environments of a run.
+    """The stages into which RLinf's own loop divides the environments of a run.
 
     Args:
         count: Stages of all env workers.
@@ -66,7 +66,7 @@ class StageDraws:
     """The tasks and initial states that RLinf's own class draws for one stage, rollout after rollout."""
 
     def __init__(self, env: Any, stages: Stages, stage: int) -> None:
-        """`env`: an environment of RLinf's class, whose simulators are not touched."""
+        """`env`: an environment of RLinf's class; its simulators are not touched."""
         self._env, self._stages, self._stage = env, stages, stage
         self._begin()
 

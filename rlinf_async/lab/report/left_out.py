@@ -32,9 +32,9 @@ class Kind:
     name: str
     words: str
     done: str
-    """What was done in the seconds that the estimate is made of."""
+    """The work that took the seconds behind the estimate."""
     seconds: Callable[[Sequence[Span]], float | None]
-    """Of a trace; None where they are not told."""
+    """Return the seconds of that work in a trace; None if no record has them."""
 
 
 def _of_kinds(*kinds: str) -> Callable[[Sequence[Span]], float | None]:
@@ -47,11 +47,7 @@ def _of_learner(spans: Sequence[Span]) -> float:
     if not passes:
         whole = sum(sum(durations(spans, kind)) for kind in ("accept", "finish"))
         passes = max(0.0, whole - sum(durations(spans, "optimizer step")))
-    return passes + _inference_scores_s(spans)
-
-
-def _inference_scores_s(spans: Sequence[Span]) -> float:
-    return sum(span["ended"] - span["began"] for span in spans if span["kind"] == "score")
+    return passes + sum(durations(spans, "score"))
 
 
 KINDS: tuple[Kind, ...] = (

@@ -134,13 +134,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
     if isinstance(error, RayNotStarted):
         return _not_started(error, again)
     if isinstance(error, RayNotJoined):
-        return Ending(
-            how="failed",
-            who="Ray",
-            why=str(error),
-            what_next=f"{TOKEN_REMEDY}, and {again}",
-            process=str(Process.DRIVER),
-        )
+        return _no_cluster(error, TOKEN_REMEDY, again)
     if isinstance(error, RayDied):
         return _ray_died(error.dead, again)
     of_worker = isinstance(error, ray.exceptions.RayTaskError)
@@ -232,6 +226,10 @@ def _not_started(error: RayNotStarted, restart: str) -> Ending:
         if place
         else ("see why in /tmp/ray/session_latest/logs, and whether the machine has memory and cores left")
     )
+    return _no_cluster(error, remedy, restart)
+
+
+def _no_cluster(error: RayNotStarted | RayNotJoined, remedy: str, restart: str) -> Ending:
     return Ending(
         how="failed",
         who="Ray",
