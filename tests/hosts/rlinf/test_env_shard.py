@@ -137,6 +137,32 @@ def test_environments_of_rlinfs_own_are_told_no_tasks(monkeypatch):
     assert told == []
 
 
+@pytest.mark.parametrize("how", ["take_on", "stand_at"])
+def test_environments_of_rlinfs_own_that_stand_at_a_place_are_told_it_before_the_reset(monkeypatch, how):
+    told = []
+    monkeypatch.setattr(
+        Walks,
+        "stand_at",
+        lambda env, place, number: told.append((place, number, env.rollouts)),
+        raising=False,
+    )
+    shard, _ = shard_of("env.train.env_class=null")
+    rollout(shard)
+    assert told == []
+    getattr(shard, how)(5, 7)
+    rollout(shard)
+    assert told == [(5, 7, 1)]
+
+
+def test_environments_of_a_class_of_their_own_are_told_no_place(monkeypatch):
+    told = []
+    monkeypatch.setattr(Walks, "stand_at", lambda env, place, number: told.append(place), raising=False)
+    shard, _ = shard_of()
+    shard.stand_at(5, 7)
+    rollout(shard)
+    assert told == []
+
+
 def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
     shard, _ = shard_of("env.train.auto_reset=true")
     with pytest.MonkeyPatch.context() as patch:
