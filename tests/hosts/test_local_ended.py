@@ -95,7 +95,10 @@ def test_every_trajectory_is_trained_once_in_every_mode(mode):
 
 
 def test_frames_that_environments_have_counted_are_told_with_each_step(monkeypatch):
-    """Three of four frames are left out of each decision, and nothing counts those of other steps."""
+    """Three of four frames are left out of each decision, and nothing counts those of other steps.
+
+    Without the levels, as with them the decisions of a batch may all be made before an earlier step is reported.
+    """
     monkeypatch.setattr(PointReach, "frames_drawn", 0, raising=False)
     monkeypatch.setattr(PointReach, "frames_left_out", 0, raising=False)
     act = PointReach.decide
@@ -106,6 +109,5 @@ def test_frames_that_environments_have_counted_are_told_with_each_step(monkeypat
         return act(self, actions)
 
     monkeypatch.setattr(PointReach, "decide", decide)
-    for report in trained({"mode": "full"}).reports:
-        # A decision may be counted between two looks at the same environments.
-        assert report.as_metrics()["async/skipped/frames"] == pytest.approx(0.75, abs=0.05)
+    reports = trained({"mode": "lean"}).reports
+    assert [report.as_metrics()["async/skipped/frames"] for report in reports] == [0.75] * len(reports)
