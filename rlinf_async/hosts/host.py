@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import yaml
@@ -80,6 +80,11 @@ class Host(Protocol):
     A host is a subclass. Creating one is cheap: each method imports the modules of the framework that it
     needs.
     """
+
+    setting_keys: Mapping[str, str] = MappingProxyType({})
+    """The dotted keys of this host for each setting that other hosts have as well, separated by spaces.
+
+    Hosts have the same name for one setting; its numbers may be counted in units of the framework."""
 
     @property
     def available(self) -> bool:

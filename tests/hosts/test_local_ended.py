@@ -97,7 +97,8 @@ def test_every_trajectory_is_trained_once_in_every_mode(mode):
 def test_frames_that_environments_have_counted_are_told_with_each_step(monkeypatch):
     """Three of four frames are left out of each decision, and nothing counts those of other steps.
 
-    Without the levels, as with them the decisions of a batch may all be made before an earlier step is reported.
+    Without the levels, as with them the decisions of a batch may all be made before an earlier step is
+    reported.
     """
     monkeypatch.setattr(PointReach, "frames_drawn", 0, raising=False)
     monkeypatch.setattr(PointReach, "frames_left_out", 0, raising=False)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.hosts.judge.keys import Key, Table
+from rlinf_async.hosts.host import every, load
+from rlinf_async.hosts.judge.keys import Key, Table, counterparts
 from rlinf_async.hosts.judge.kinds import Flag, Listed, Names, Or, Real, Text, Whole, written
 
 KINDS = (
@@ -113,3 +114,26 @@ def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
 
 def test_a_list_is_one_word_of_an_override():
     assert written(["model", "optimizer", None]) == "[model,optimizer,null]"
+
+
+def test_a_key_of_one_host_leads_to_the_keys_of_the_same_setting_of_every_other():
+    assert set(counterparts("settings.global_batch_size")) == {
+        "actor.global_batch_size",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+    }
+    assert counterparts("settings.total_envs")[0] == "env.train.total_num_envs"
+    assert counterparts("hparams.total_envs") == []
+    named = {setting: [host for host in every() if setting in host.setting_keys] for setting in settings()}
+    assert not [setting for setting, hosts in named.items() if len(hosts) < 2], "named by one host alone"
+
+
+@pytest.mark.parametrize("host", ["local", "rlinf", "verl"])
+def test_the_first_key_of_a_setting_has_a_row_in_its_hosts_table(host):
+    from tests.hosts.test_any_overrides import table_of
+
+    first = {keys.split()[0] for keys in load(host).setting_keys.values()}
+    assert first <= {row.name for row in table_of(host).rows} | {"vla.model.model_path"}
+
+
+def settings():
+    return {setting for host in every() for setting in host.setting_keys}
