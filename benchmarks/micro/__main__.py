@@ -62,6 +62,14 @@ def spans(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def rewards(rounds: Rounds = 3, file: File = None) -> None:
+    """Measure rollouts with an emulated reward model: waited for in each step, and beside the steps."""
+    from benchmarks.micro.rewards import measure
+
+    _report("rewards", measure(rounds), file, packages=("torch",))
+
+
+@app.command()
 def ratios(rounds: Rounds = 5, file: File = None) -> None:
     """Measure the cost of `measure_ratios`: a learner rank copies 1 GB of weights to the CPU and back."""
     from benchmarks.micro.ratios import measure

@@ -147,7 +147,8 @@ class _ShardLoop:
                     # requested: `last` must not share memory that a step writes.
                     free.set_result(None)
                 answer = None if last is None else await _ask(last, self.policy, self.spans)
-            # Outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
+            # Both outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
+            await record.complete(output)
             pieces = record.build(output, answer)
         except ShardFailure as failure:
             # Refunded before the rebuild, so that another shard can take the place meanwhile (`balance:

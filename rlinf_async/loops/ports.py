@@ -67,6 +67,10 @@ class Recorder(Protocol):
     def append(self, output: Any, answer: Any) -> None:
         """Record a decision: the output of the environments, and the answer of the policy."""
 
+    async def complete(self, output: Any) -> None:
+        """Wait for results of steps up to the last output that come after their step, such as the scores of a
+        reward model. The environments may play the next rollout meanwhile."""
+
     def build(self, output: Any, answer: Any) -> Sequence[Piece]:
         """Finish with the last output and the answer with its bootstrap value, which is None if no
         environment waited for actions; return the pieces for the learner.

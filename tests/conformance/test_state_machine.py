@@ -115,6 +115,9 @@ class Recorder:
     def append(self, output: Any, answer: Any) -> None:
         """Nothing is kept."""
 
+    async def complete(self, output: Any) -> None:
+        """Nothing comes late."""
+
     def build(self, output: Any, answer: Any) -> Any:
         return rollout(PLAN, self._ticket)
 

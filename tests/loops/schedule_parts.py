@@ -143,6 +143,9 @@ class Recorder:
         assert (claimed, mode) == (true, "train")
         self._versions.append(claimed)
 
+    async def complete(self, output):
+        """Nothing comes late."""
+
     def build(self, output, answer):
         schedule, ticket, versions = self._schedule, self._ticket, self._versions
         assert min(versions) >= ticket.version, "an action is older than what was published at its start"

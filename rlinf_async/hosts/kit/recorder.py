@@ -74,12 +74,13 @@ class Recorder(Generic[Output]):
         self._versions.append(whole["version"])
         self._played.append(output.playing)
 
+    async def complete(self, output: Output) -> None:
+        """Wait for results that come after their step. Hosts may override this."""
+
     def build(self, output: Output, answer: Mapping[str, Any] | None) -> list[Piece]:
         whole = self._see(output, answer, last=True)
-        # Only here: a rollout that failed earlier is repeated, and must leave no episodes.
-        self._episodes.extend(self._own_episodes)
         beyond = one_row(whole["forward_inputs"]) if self._settings.asynchrony.recomputes else None
-        return cut_into_pieces(
+        pieces = cut_into_pieces(
             self._ticket,
             self.rollout(),
             beyond,
@@ -88,6 +89,9 @@ class Recorder(Generic[Output]):
             played=self._played,
             steps_per_decision=self.steps_per_decision(),
         )
+        # Only here: a rollout that failed earlier is repeated, and must leave no episodes.
+        self._episodes.extend(self._own_episodes)
+        return pieces
 
     def _see(
         self, output: Output, answer: Mapping[str, Any] | None, *, last: bool = False

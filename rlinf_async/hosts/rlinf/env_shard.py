@@ -111,12 +111,17 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         busy: BusyMeter,
         *,
         rewards: ShardRewards | None = None,
+        waits_for_rewards: bool = True,
         skips_ended: bool = False,
     ) -> None:
-        """`rewards`: the rewards of a reward model, if the run has one."""
+        """
+        Args:
+            rewards: the rewards of a reward model, if the run has one.
+            waits_for_rewards: True to wait for the rewards of a step before the next step, as RLinf does.
+        """
         self._stage = WorkerStage(worker, stage, "train")
         super().__init__(simulators, busy=busy, number=stage, skips_ended=skips_ended, **self._stage.sizes())
-        self._rewards = rewards
+        self._rewards, self._waits_for_rewards = rewards, waits_for_rewards
         self._over = torch.zeros(self.size, dtype=torch.bool)
 
     def playing_at(self, output: ShardOutput) -> Playing | None:
@@ -128,7 +133,9 @@ class TrainShard(kit.TrainShard[ShardOutput]):
     async def step(self, answer: Mapping[str, Any]) -> ShardOutput:
         output = await super().step(answer)
         if self._rewards is not None:
-            await self._rewards.add(output.env)
+            self._rewards.begin(output.env)
+            if self._waits_for_rewards:
+                await output.env.scored()
         return output
 
     async def settle(self) -> None:

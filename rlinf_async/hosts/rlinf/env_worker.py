@@ -21,7 +21,7 @@ from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
-from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards
+from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.scenes import Stages, with_stock_scenes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
@@ -50,6 +50,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 cfg.rollout.pipeline_stage_num = asynchrony.rollout.shards
         super().__init__(cfg)
         self.reward_workers: Sequence[Handle] = ()
+        self._reward_queues: dict[int, RewardQueue] = {}
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds()
@@ -65,17 +66,32 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def train_shard(self, stage: int) -> TrainShard:
         simulators = self.simulators("train", stage)
-        rewards, skips_ended = self._rewards(simulators.shard), self.skips_ended
-        return TrainShard(self, stage, simulators, self._busy, rewards=rewards, skips_ended=skips_ended)
+        return TrainShard(
+            self,
+            stage,
+            simulators,
+            self._busy,
+            rewards=self._rewards(simulators.shard),
+            waits_for_rewards=not self.asynchrony.rollout.enabled,
+            skips_ended=self.skips_ended,
+        )
 
     def _rewards(self, shard: int) -> ShardRewards | None:
         """Return the rewards of a shard; shards are divided evenly over the reward workers."""
         if not self.reward_workers:
             return None
-        rank = shard % len(self.reward_workers)
-        deadline_s = self.asynchrony.advanced.deadline_s
-        worker = RewardWorker(rank=rank, handle=self.reward_workers[rank], deadline_s=deadline_s)
-        return ShardRewards(self.cfg.reward, worker, self.envs_per_shard("train"))
+        queue = self._reward_queue(shard % len(self.reward_workers))
+        return ShardRewards(self.cfg.reward, queue, self.envs_per_shard("train"))
+
+    def _reward_queue(self, rank: int) -> RewardQueue:
+        """Return the queue of this env worker for a reward worker."""
+        if rank not in self._reward_queues:
+            deadline_s = self.asynchrony.advanced.deadline_s
+            worker = RewardWorker(rank=rank, handle=self.reward_workers[rank], deadline_s=deadline_s)
+            # As in RLinf's own loop, where a reward worker scores its part of all environments of a stage.
+            most = int(self.cfg.env.train.total_num_envs) // (self._stock_stages * len(self.reward_workers))
+            self._reward_queues[rank] = RewardQueue(worker, most_environments=most)
+        return self._reward_queues[rank]
 
     def eval_shard(self, stage: int) -> EvalShard:
         skips_ended = self.asynchrony.skip.ended

@@ -1,15 +1,23 @@
 """Rewards of the reward model in RLinf's reward workers: its inputs, and the use of its results.
 
-RLinf's env worker waits for the reward of a step when it records the step. Here one of the reward workers
-scores the environments of a shard right after their step, so that later code is the same as without a reward
-model. Rewards equal those of RLinf's loop, as the model is frozen and scores every environment separately.
+RLinf's env worker waits for the rewards of a step before the next step. The rewards here equal those of
+RLinf's loop, as the model is frozen and scores every environment separately.
+
+Theory of operation. No decision depends on a reward before its rollout is handed over. So with level 2 a
+shard goes on at once, and a rollout waits for its rewards after its last decision, while the shard plays the
+next one. An env worker has one call under way at each reward worker. Observations that come meanwhile, of any
+of its shards and of several decisions, share the next call. A slow model thus gets larger batches, up to the
+largest that RLinf's own loop would send. Histories are scored one call each, in their order: a model of RLinf
+gets one history for each environment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -18,11 +26,14 @@ import torch
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.hosts.rlinf.compat import reward_method
 from rlinf_async.hosts.rlinf.settings import HISTORY, PER_STEP, TERMINAL
-from rlinf_async.hosts.rlinf.trajectory import EnvStep
+from rlinf_async.hosts.rlinf.trajectory import EnvStep, ModelRewards
 from rlinf_async.ray_runtime.handles import Handle
 
 ScoreInputs = Callable[[dict[str, Any]], Awaitable[Any]]
 """Scores the inputs from B environments: returns a tensor [B, 1] or [B, C], or None for no rewards."""
+
+HISTORY_INPUT = "history_input"
+"""RLinf's name for the histories of observations among the inputs of a reward model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +65,127 @@ class RewardWorker:
             ) from error
 
 
+class RewardQueue:
+    """The observations of an env worker that wait for one reward worker; one call is under way at a time."""
+
+    def __init__(self, score: ScoreInputs, *, most_environments: int) -> None:
+        """`most_environments`: the largest batch of a call that scores several inputs."""
+        self._score, self._most_environments = score, most_environments
+        self._waiting: deque[tuple[dict[str, Any], asyncio.Future[Any]]] = deque()
+        self._calls: asyncio.Task[None] | None = None
+
+    def put(self, shown: dict[str, Any]) -> asyncio.Future[Any]:
+        """Return the future scores of inputs: [B, 1] or [B, C], or None for no rewards."""
+        scores: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((shown, scores))
+        if self._calls is None or self._calls.done():
+            self._calls = asyncio.create_task(self._call())
+        return scores
+
+    async def _call(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            sizes = [_environments(shown) for shown, _ in batch]
+            try:
+                answer = await self._score(joined([shown for shown, _ in batch]))
+                parts = [answer] if len(batch) == 1 else split(answer, sizes)
+            # Any error: it is raised in the rollouts that wait for these scores.
+            except Exception as error:  # noqa: BLE001
+                for _, scores in batch:
+                    if not scores.done():
+                        scores.set_exception(error)
+                        scores.exception()  # a rollout that was given up leaves it unread
+                continue
+            for (_, scores), part in zip(batch, parts, strict=True):
+                if not scores.done():  # else nobody waits for it any more
+                    scores.set_result(part)
+
+    def _next_batch(self) -> list[tuple[dict[str, Any], asyncio.Future[Any]]]:
+        """Take the first inputs, and those behind them that may share their call."""
+        batch = [self._waiting.popleft()]
+        form, size = form_of(batch[0][0]), _environments(batch[0][0])
+        while form is not None and self._waiting:
+            shown = self._waiting[0][0]
+            size += _environments(shown)
+            if size > self._most_environments or form_of(shown) != form:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+
+def _environments(shown: dict[str, Any]) -> int:
+    return len(shown["dones"])
+
+
+def form_of(shown: dict[str, Any]) -> Any:
+    """Return the names, types and shapes of inputs from B environments, without B; None for inputs that must
+    be scored by themselves.
+    """
+    size = _environments(shown)
+
+    def form(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.ndim and len(value) == size:
+            return value.dtype, value.shape[1:]
+        if isinstance(value, list) and len(value) == size:
+            return list
+        if isinstance(value, dict):
+            return tuple((name, form(item)) for name, item in sorted(value.items()))
+        raise _NoRows
+
+    try:
+        return None if HISTORY_INPUT in shown else form(shown)
+    except _NoRows:
+        return None
+
+
+class _NoRows(Exception):
+    """A value that does not have an item for each environment."""
+
+
+def joined(inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join inputs of the same form along their environments."""
+    if len(inputs) == 1:
+        return inputs[0]
+    result: dict[str, Any] = {}
+    for name, first in inputs[0].items():
+        values = [one[name] for one in inputs]
+        if isinstance(first, dict):
+            result[name] = joined(values)
+        elif isinstance(first, list):
+            result[name] = [item for value in values for item in value]
+        else:
+            result[name] = torch.cat(values)
+    return result
+
+
+def split(answer: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    """Split the scores of joined inputs.
+
+    Raises:
+        RuntimeError: there is not one row of scores for each environment.
+    """
+    if answer is None:
+        return [None] * len(sizes)
+    scores = torch.as_tensor(answer)
+    if scores.ndim != 2 or len(scores) != sum(sizes):
+        raise RuntimeError(
+            f"the reward model has given rewards {list(scores.shape)} for {sum(sizes)} environments; "
+            f"expected was [{sum(sizes)}, 1] or a reward for each step as well"
+        )
+    return scores.split(list(sizes))
+
+
 class ShardRewards:
     """Adds the rewards of a reward model to the steps of the environments of one shard."""
 
-    def __init__(self, section: Any, score: ScoreInputs, size: int) -> None:
+    def __init__(self, section: Any, queue: RewardQueue, size: int) -> None:
         """
         Args:
             section: RLinf's section `reward`.
-            score: the reward worker.
+            queue: of the reward worker that scores the shard.
             size: the number of environments of the shard.
         """
-        self._section, self._score, self._size = section, score, size
+        self._section, self._queue, self._size = section, queue, size
         self._mode = section.get("reward_mode", PER_STEP)
         self._weight = section.get("reward_weight", 1.0)
         self._own_weight = section.get("env_reward_weight", 0.0)
@@ -79,31 +200,38 @@ class ShardRewards:
 
             self._history = HistoryManager(self._section, self._size)
 
-    async def add(self, step: EnvStep) -> None:
-        """Mix the model's rewards into those of `step`, weighted as RLinf's config says.
-
-        Raises:
-            RuntimeError: the model returned rewards of another shape, or some that are not finite.
+    def begin(self, step: EnvStep) -> None:
+        """Have `step` scored; `EnvStep.scored` mixes the rewards, weighted as RLinf's config says, and raises
+        a RuntimeError if the model returned rewards of another shape, or some that are not finite.
         """
         assert step.rewards is not None, "a step has rewards"
         assert step.dones is not None, "a step has ends"
         shown, lengths = self._model_inputs(step)
         # Without an end of an episode RLinf discards the scores, so that none are computed here.
         unused = self._mode == TERMINAL and not step.dones.any()
-        answer = torch.zeros_like(step.rewards) if unused else await self._score(shown)
-        if answer is None:
-            return
-        given = self._valid_rewards(answer, step.rewards)
-        if self._mode == TERMINAL:
-            given = at_first_end(given, step.dones)
-        # Cast before weighting, as in RLinf's `compute_bootstrap_rewards`.
-        rewards = given.to(step.rewards.dtype)
-        step.model_rewards = given
-        step.rewards = self._own_weight * step.rewards + self._weight * rewards
-        if self._spreads:
-            step.spread = (self._weight * rewards, lengths)
+        answer = None if unused else self._queue.put(shown)
+        step.scores = partial(self._mixed, answer, rewards=step.rewards, dones=step.dones, lengths=lengths)
         if not step.dones[:, -1].any():
             step.final_obs = None  # its value is not needed
+
+    async def _mixed(
+        self,
+        answer: Awaitable[Any] | None,
+        *,
+        rewards: torch.Tensor,
+        dones: torch.Tensor,
+        lengths: list[int],
+    ) -> ModelRewards | None:
+        scores = torch.zeros_like(rewards) if answer is None else await answer
+        if scores is None:
+            return None
+        given = self._valid_rewards(scores, rewards)
+        if self._mode == TERMINAL:
+            given = at_first_end(given, dones)
+        # Cast before weighting, as in RLinf's `compute_bootstrap_rewards`.
+        weighted = self._weight * given.to(rewards.dtype)
+        spread = (weighted, lengths) if self._spreads else None
+        return ModelRewards(mixed=self._own_weight * rewards + weighted, model=given, spread=spread)
 
     def _model_inputs(self, step: EnvStep) -> tuple[dict[str, Any], list[int]]:
         """Return the inputs of the model, and the number of decisions in the history of each environment."""
@@ -118,7 +246,7 @@ class ShardRewards:
         if self._history is None:
             return shown, []
         self._history.append_to_history_entries(last)
-        shown["history_input"], lengths = self._history.build_history_input(dones=ended)
+        shown[HISTORY_INPUT], lengths = self._history.build_history_input(dones=ended)
         each = zip(*lengths.values(), strict=True)
         # The shortest of the buffers determines the number, as in RLinf's `assign_history_reward`.
         return shown, [min(of_buffers) for of_buffers in each]

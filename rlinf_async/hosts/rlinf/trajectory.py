@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,19 @@ OUTCOME_FIELDS = ("rewards", "dones", "terminations", "truncations", "intervene_
 """Results of a chunk of steps, besides observations."""
 INFO_KEYS = ("success", "episode", "final_info")
 """Keys of a step's `info` that RLinf's reward models get."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRewards:
+    """The rewards of a step with a reward model."""
+
+    mixed: torch.Tensor
+    """[B, C]: the rewards of the environments and of the model, weighted."""
+    model: torch.Tensor
+    """[B, 1] or [B, C]: the model's rewards, before their weight."""
+    spread: tuple[torch.Tensor, list[int]] | None = None
+    """A reward [B, 1], and a number n of decisions for each environment: the reward belongs to the last n
+    decisions. The last of them already includes it."""
 
 
 @dataclass(kw_only=True)
@@ -43,11 +56,10 @@ class EnvStep:
     """[B, C] bool: the steps with an intervention."""
     infos: dict[str, Any] | None = None
     """Further inputs of reward models: success, and statistics of episodes."""
-    model_rewards: torch.Tensor | None = None
-    """[B, 1] or [B, C]: a reward model's part of the rewards, before its weight."""
-    spread: tuple[torch.Tensor, list[int]] | None = None
-    """A reward [B, 1], and a number n of decisions for each environment: the reward belongs to the last n
-    decisions. The last of them already includes it."""
+    scores: Callable[[], Awaitable[ModelRewards | None]] | None = None
+    """Waits for the reward model's answer, which may come while later steps are made; see `scored`."""
+    model: ModelRewards | None = None
+    """The reward model's answer, once it has come."""
 
     @classmethod
     def of(cls, output: Any) -> EnvStep:
@@ -61,6 +73,18 @@ class EnvStep:
     def __post_init__(self) -> None:
         self.obs = _policy_fields(self.obs)
         self.final_obs = None if self.final_obs is None else _policy_fields(self.final_obs)
+
+    async def scored(self) -> None:
+        """Wait for the rewards of the reward model, if there is one, and mix them into those of the step."""
+        if self.scores is not None:
+            scores, self.scores = self.scores, None
+            self.model = await scores()
+            if self.model is not None:
+                self.rewards = self.model.mixed
+
+    def without_observations(self) -> EnvStep:
+        """Return a step with the same results, and without the memory of its observations."""
+        return replace(self, obs={}, final_obs=None, infos=None)
 
     def rewards_with(self, values: torch.Tensor | None, algorithm: Any) -> torch.Tensor | None:
         """Return the rewards [B, C] of environments with auto_reset, with bootstrapped values as RLinf adds
@@ -106,10 +130,14 @@ class Trajectory:
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = defaultdict(list)
 
-    def see(self, step: EnvStep, rewards: torch.Tensor | None, values: torch.Tensor | None) -> None:
-        """Add an observation, its value, and the results of the decision before it."""
+    def see(self, step: EnvStep, values: torch.Tensor | None) -> None:
+        """Add an observation's value, and the ends of episodes in the decision before it."""
         ends = {name: getattr(step, name) for name in ("dones", "terminations", "truncations")}
-        self._add({**ends, "rewards": rewards, "prev_values": values})
+        self._add({**ends, "prev_values": values})
+
+    def reward(self, rewards: torch.Tensor | None) -> None:
+        """Add the rewards [B, C] of the next decision that has none yet; None: the start of a rollout."""
+        self._add({"rewards": rewards})
 
     def decide(self, inputs: Tree, logprobs: torch.Tensor, *, version: int) -> None:
         """Add a decision of one policy version on the last observation.
@@ -154,7 +182,7 @@ class Trajectory:
         inputs.pop("model_action", None)
 
     def spread(self, rewards: torch.Tensor, decisions: Sequence[int]) -> None:
-        """Add a reward to earlier decisions; the last decision already includes it.
+        """Add a reward to decisions before the last that has rewards, which already includes it.
 
         Args:
             rewards: [B, 1].
@@ -205,6 +233,8 @@ class ShardRecorder(Recorder[ShardOutput]):
         super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
         self._algorithm, self._resets = cfg.algorithm, bool(env.auto_reset)
         self._trajectory = Trajectory()
+        self._steps: list[tuple[EnvStep, torch.Tensor | None]] = []
+        """(results of a decision, bootstrap values); the first one is the start, without rewards."""
 
     def observation_of(self, output: ShardOutput) -> dict[str, Any]:
         return output.env.obs
@@ -219,15 +249,22 @@ class ShardRecorder(Recorder[ShardOutput]):
             self._trajectory.correct(step.intervene_actions, step.intervene_flags)
         # As RLinf's `compute_bootstrap_rewards`: without `auto_reset` no values are added to rewards.
         values = answer["bootstrap_values"] if self._resets else None
-        self._trajectory.see(step, step.rewards_with(values, self._algorithm), answer["prev_values"])
-        # After `see`, which added the row of this step, as `spread` leaves the last row out.
-        if step.spread is not None:
-            self._trajectory.spread(*step.spread)
-        if step.model_rewards is not None:
-            self._own_episodes.append({MODEL_REWARDS: step.model_rewards.float().flatten()})
+        self._steps.append((step.without_observations(), values))
+        self._trajectory.see(step, answer["prev_values"])
+
+    async def complete(self, output: ShardOutput) -> None:
+        """Wait for the rewards of a reward model, for all decisions of the rollout."""
+        for step in (*(step for step, _ in self._steps), output.env):
+            await step.scored()
 
     def decide(self, inputs: Tree, answer: Mapping[str, Any]) -> None:
         self._trajectory.decide(inputs, answer["prev_logprobs"], version=answer["version"])
 
     def rollout(self) -> Tree:
+        for step, values in self._steps:
+            self._trajectory.reward(step.rewards_with(values, self._algorithm))
+            if step.model is not None:
+                self._own_episodes.append({MODEL_REWARDS: step.model.model.float().flatten()})
+                if step.model.spread is not None:
+                    self._trajectory.spread(*step.model.spread)
         return self._trajectory.whole()

@@ -110,6 +110,9 @@ class VirtualRecorder:
     def append(self, output: Left, answer: int) -> None:
         self._versions.append(answer)
 
+    async def complete(self, output: Left) -> None:
+        """Nothing comes late."""
+
     def build(self, output: Left, answer: int | None) -> Sequence[Piece]:
         plan, horizon, played = self._settings.plan, self._settings.horizon, len(self._versions)
         lengths = [played + left for left in output]

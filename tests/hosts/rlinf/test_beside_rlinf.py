@@ -1,11 +1,25 @@
 """Rollouts of our env shards against those of RLinf's env worker, on the same environments and actions."""
 
+import asyncio
+
 import pytest
 import torch
 
-from tests.hosts.rlinf.workers import Scorer, collected_by_rlinf, collected_by_us, config, in_one_process
+from rlinf_async.hosts.rlinf import env_worker
+from rlinf_async.hosts.rlinf.rewards import RewardQueue
+from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
+from tests.hosts.rlinf.workers import (
+    HORIZON,
+    SHARDS,
+    Scorer,
+    Walks,
+    collected_by_rlinf,
+    collected_by_us,
+    config,
+    in_one_process,
+)
 
-ROLLOUTS = 3
+ROLLOUTS, STAGE = 3, 6
 FIELDS = ("rewards", "dones", "terminations", "truncations", "prev_values", "prev_logprobs", "actions")
 RESETS = ("env.train.auto_reset=true",)
 ALWAYS = (*RESETS, "algorithm.bootstrap_type=always")
@@ -118,3 +132,74 @@ def test_only_ends_of_episodes_are_scored_where_only_they_count():
         asked = [bool(shown["dones"].any()) for shown in scorer.asked]
     assert asked
     assert all(asked)
+
+
+class LateScorer(Scorer):
+    """Answers once a rollout has been played to its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.played = asyncio.Event()
+
+    async def remote(self, shown):
+        await self.played.wait()
+        return await super().remote(shown)
+
+
+@pytest.mark.parametrize("mode", [MODEL, ENDS, SPREAD], ids=["each step", "ends", "histories, spread"])
+def test_rewards_that_come_after_the_last_decision_are_rlinfs(mode, monkeypatch):
+    scorer, complete = LateScorer(), ShardRecorder.complete
+
+    def played(self, output):
+        scorer.played.set()
+        return complete(self, output)
+
+    def large(score, *, most_environments):
+        assert most_environments == STAGE  # RLinf's own loop has two stages here
+        return RewardQueue(score, most_environments=9 * STAGE)
+
+    monkeypatch.setattr(ShardRecorder, "complete", played)
+    monkeypatch.setattr(env_worker, "RewardQueue", large)
+    cfg = config(*mode, *RESETS)
+    with in_one_process():
+        theirs, _ = collected_by_rlinf(cfg, 1, scorer=Scorer())
+        # Without level 2 a shard would wait for the first rewards until its deadline.
+        ours, _ = collected_by_us(cfg, 1, together=False, scorer=scorer)
+    for expected, pieces in zip(theirs[0], ours[0], strict=True):
+        rewards = torch.cat([piece.payload["rewards"] for piece in pieces], dim=1)
+        assert torch.equal(rewards, expected.rewards)
+    shared = max(len(shown["dones"]) for shown in scorer.asked) > STAGE
+    assert shared == (mode is not SPREAD)
+
+
+class Noting(Scorer):
+    """Notes when the environments of a shard have stepped, and when their rewards have come, slowly."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = {stage: [] for stage in range(SHARDS)}
+
+    def walks(self, *args, **options):
+        scorer = self
+
+        class Noted(Walks):
+            def chunk_step(self, actions):
+                scorer.events[int(self.name[0]) // STAGE].append("step")
+                return super().chunk_step(actions)
+
+        return Noted(*args, **options)
+
+    async def remote(self, shown):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for stage in {int(name) // STAGE for name in shown["states"][:, 0]}:
+            self.events[stage].append("rewards")
+        return self.score(shown)
+
+
+def test_without_level_2_a_shard_waits_for_the_rewards_of_a_step_before_the_next_step():
+    scorer = Noting()
+    with in_one_process():
+        cfg = config(*MODEL, "async.mode=train", f"rollout.pipeline_stage_num={SHARDS}")
+        collected_by_us(cfg, 1, together=False, env_cls=scorer.walks, scorer=scorer)
+    assert scorer.events == {stage: ["step", "rewards"] * HORIZON for stage in range(SHARDS)}

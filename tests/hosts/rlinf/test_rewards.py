@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.core.failures import DeadlineError
-from rlinf_async.hosts.rlinf.rewards import RewardWorker, ShardRewards, at_first_end
+from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker, ShardRewards, at_first_end, split
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
 
 SECTION = OmegaConf.create({"reward_mode": "per_step"})
@@ -25,7 +25,12 @@ def added(answer, *, section=SECTION, **changes):
         return answer
 
     made = step(**changes)
-    asyncio.run(ShardRewards(section, ask, 2).add(made))
+
+    async def main():
+        ShardRewards(section, RewardQueue(ask, most_environments=2), 2).begin(made)
+        await made.scored()
+
+    asyncio.run(main())
     return made
 
 
@@ -92,3 +97,71 @@ def test_a_reward_worker_that_is_silent_or_dead_is_named():
         asyncio.run(worker(silence, deadline_s=0.01)({}))
     with pytest.raises(RuntimeError, match="reward worker 1 has died"):
         asyncio.run(worker(death)({}))
+
+
+def shown(*rows, **changes):
+    """Inputs from environments whose scores are `rows`."""
+    states = torch.tensor(rows, dtype=torch.float32)[:, None]
+    dones = torch.zeros(len(rows), dtype=torch.bool)
+    return {"states": states, "dones": dones, "task_descriptions": ["walk"] * len(rows), **changes}
+
+
+def scored(inputs, *, most, failing=()):
+    """Scores of `inputs` that are put while a first call is under way: (answers or errors, calls)."""
+    calls = []
+
+    async def score(inputs):
+        calls.append(inputs["states"].flatten().tolist())
+        await asyncio.sleep(0)
+        if set(calls[-1]) & set(failing):
+            raise RuntimeError("the model has failed")
+        return inputs["states"] * 10
+
+    async def main():
+        queue = RewardQueue(score, most_environments=most)
+        first = queue.put(shown(0))
+        await asyncio.sleep(0)  # the call begins
+        answers = [queue.put(each) for each in inputs]
+        await first
+        return await asyncio.gather(*answers, return_exceptions=True)
+
+    return asyncio.run(main()), calls
+
+
+def test_inputs_that_come_during_a_call_share_the_next_up_to_rlinfs_largest_batch():
+    answers, calls = scored([shown(1, 2), shown(3), shown(4, 5), shown(6)], most=4)
+    assert calls == [[0], [1, 2, 3], [4, 5, 6]]
+    assert [answer.flatten().tolist() for answer in answers] == [[10, 20], [30], [40, 50], [60]]
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {"env_infos": {"success": torch.zeros(1)}},
+        {"history_input": {"window": {"states": [[torch.ones(3)]]}}},
+        {"states": torch.ones(1, 2)},
+        {"env_infos": {"episode": {"return": torch.tensor(1.0)}}},
+    ],
+    ids=["other names", "histories", "other shapes", "no row for each environment"],
+)
+def test_inputs_of_another_form_have_a_call_of_their_own(unlike):
+    _, calls = scored([shown(1), shown(2, **unlike), shown(3), shown(4)], most=9)
+    assert [len(call) for call in calls] == [1, 1, 2 if "states" in unlike else 1, 2]
+
+
+def test_histories_are_never_joined():
+    each = {"history_input": {"window": {"states": [[torch.ones(3)]]}}}
+    _, calls = scored([shown(1, **each), shown(2, **each)], most=9)
+    assert calls == [[0], [1], [2]]
+
+
+def test_a_call_that_fails_fails_for_all_that_shared_it_and_for_no_other():
+    answers, calls = scored([shown(1, 2), shown(3), shown(4, 5)], most=3, failing={2})
+    assert calls == [[0], [1, 2, 3], [4, 5]]
+    assert [str(answer) for answer in answers[:2]] == ["the model has failed"] * 2
+    assert answers[2].flatten().tolist() == [40, 50]
+
+
+def test_scores_of_joined_inputs_without_a_row_for_each_environment_are_refused():
+    with pytest.raises(RuntimeError, match=r"rewards \[2, 1\] for 3 environments; expected was \[3, 1\]"):
+        split(torch.ones(2, 1), [1, 2])
