@@ -167,10 +167,12 @@ def split(answer: Any, sizes: Sequence[int]) -> Sequence[Any]:
     if answer is None:
         return [None] * len(sizes)
     scores = torch.as_tensor(answer)
-    if scores.ndim != 2 or len(scores) != sum(sizes):
+    size = sum(sizes)
+    if scores.ndim != 2 or len(scores) != size:
+        shapes = f"[{size}, 1] or [{size}, steps of a decision]"
         raise RuntimeError(
-            f"the reward model has given rewards {list(scores.shape)} for {sum(sizes)} environments; "
-            f"expected was [{sum(sizes)}, 1] or a reward for each step as well"
+            f"the reward model has given rewards {list(scores.shape)} for {size} environments; "
+            f"expected was {shapes}"
         )
     return scores.split(list(sizes))
 
