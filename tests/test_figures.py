@@ -8,8 +8,10 @@ from statistics import median
 
 import pytest
 
-from benchmarks.learning import pi0, singles
+from benchmarks.learning import causes as causes_plan
+from benchmarks.learning import evidence, pi0, singles
 from benchmarks.learning.campaign import complete, rows_of
+from benchmarks.learning.statistics import batch_at, learned, tost_paired
 from benchmarks.schedules import hosts
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.report.advice.bounds import LOGLINEAR_PRICE
@@ -61,6 +63,21 @@ def gains():
 def interval(row, prefix=""):
     middle, low, high = (100 * row[f"{prefix}{key}"] for key in ("difference", "ci_low", "ci_high"))
     return f"{middle:+.1f} % [{low:+.1f}, {high:+.1f}]"
+
+
+FINDINGS = evidence.findings()
+"""Every comparison of learning, computed anew from its runs."""
+
+
+def shown(test):
+    """A difference and its interval, as pages write them."""
+    return f"{100 * test.difference:+.1f} % [{100 * test.ci_low:+.1f}, {100 * test.ci_high:+.1f}]"
+
+
+def said_of(setting):
+    """The difference of a preregistered setting to the synchronous curve itself."""
+    (found,) = (one for one in FINDINGS if one.name == f"`{setting}`")
+    return shown(found.itself)
 
 
 def lines(page):
@@ -207,9 +224,9 @@ def learning():
     assert all("less" in row["claim"] and "before Holm" not in row["claim"] for row in toys.values())
     totals = [-100 * row["difference"] for row in toys.values()]
     said = f"{min(totals):.0f} to {max(totals):.0f} %"
-    for where in (measurements, page, "docs/index.md", "README.md"):
+    for where in (measurements, page):
         yield where, said
-    yield page, f"in each of {COUNTS[len(toys)]} settings"
+    yield page, f"{COUNTS[len(toys)]} settings of PPO and GRPO"
     beyond = [100 * row["beyond_delay_difference"] for row in toys.values()]
     for where in (measurements, page):
         yield where, f"between {min(beyond):+.1f} and {max(beyond):+.1f} %"
@@ -218,19 +235,21 @@ def learning():
     }
     assert kept == {"world-ppo-1-lag1-unstreamed", "world-ppo-4-lag1"}
     for name, row in pair.items():
-        if name in (*kept, "world-ppo-1-lag1-spread"):
-            yield page, interval(row)
         if not name.endswith("-loglinear"):
             yield measurements, interval(row)
             yield measurements, interval(row, "beyond_delay_")
-    default = pair["world-ppo-1-lag1-spread"]
-    explained = f"{100 * (default['beyond_delay_difference'] - default['difference']):.1f}"
-    yield page, f"{interval(default)}, of which the delay explains {explained}"
+    yield page, f"With the first version {said_of('world-ppo-1-lag1-spread')}"
     ((name, press),) = ((name, row) for name, row in on_rlinf.items() if row["claim"])
     assert (name, press["claim"]) == ("rlinf-press-ppo-1-fsdp1", "less, before Holm")
-    for where in (measurements, page):
-        yield where, f"learned less by its own test ({interval(press)})"
-    yield page, f"of {COUNTS[len(on_rlinf)]} settings with five seeds each"
+    yield measurements, f"learned less by its own test ({interval(press)})"
+    rlinf = [one for one in FINDINGS if one.group == evidence.ON_RLINF]
+    words = [one.words for one in rlinf]
+    assert set(words) == {"not below -5%", "unknown"}
+    yield (
+        page,
+        f"{COUNTS[len(rlinf)]} settings with five seeds each: {COUNTS[words.count('not below -5%')]} is not "
+        f"below -5 %, of {COUNTS[words.count('unknown')]} nothing is known",
+    )
     yield measurements, interval(on_rlinf["rlinf-press-ppo-1-fsdp2"])
     press = setting("rlinf-press-ppo-1-fsdp2")
     yield measurements, f"{press['difference']} % [{press['ci_low']}, {press['ci_high']}]"
@@ -252,20 +271,27 @@ def learning():
 
 
 def causes():
-    """Of the experiment that takes asynchronous training apart."""
+    """Of the experiment that takes asynchronous training apart, and of its rule for the default."""
     page, table = "docs/learning.md", lines("benchmarks/learning/results/causes.md")
     numbers = {row[0]: NUMBER.findall(row[1]) for row in table}
     found = {name: f"{got[0]} % [{got[1]}, {got[2]}]" for name, got in numbers.items() if len(got) == 3}
     claims = {row[0]: row[3] for row in table if len(row) == 6}
-    for arm in ("lag", "mixed", "own", "tasks", "before minus own"):
-        yield page, found[arm]
     for arm in ("own", "tasks"):
         yield MEASUREMENTS_OF_LEARNING, found[arm]
     assert {arm for arm, claim in claims.items() if "within" in claim} == {"tasks"}
     assert not any("less" in claim for claim in claims.values())
-    rows_ = (LEARNING / "causes.jsonl").read_text().splitlines()
-    seeds = [json.loads(line)["seed"] for line in rows_]
-    yield page, f"{COUNTS[sum(seeds.count(seed) == 6 for seed in set(seeds))]} of its 30 seeds are there"
+    rows_ = rows_of(causes_plan.ROWS_FILE, causes_plan.Run)
+    seeds = complete(rows_, causes_plan.runs())
+    yield page, f"{len(seeds)} of its {len(causes_plan.PLANNED_SEEDS)} seeds were run"
+    areas = causes_plan.shares(rows_, seeds)
+    rule = tost_paired(areas["own"], areas["tasks"], 1.0, evidence.TAIL)
+    assert rule.p_difference > 0.05  # by the rule the default stayed
+    yield page, f"it was {shown(rule)}, p = {rule.p_difference:.2f}"
+    normalised = tost_paired(areas["own"], areas["before"], 1.0, evidence.TAIL)
+    yield (
+        page,
+        f"({shown(normalised)} for how it was, one of {COUNTS[len(causes_plan.ARM_PAIRS)]} comparisons",
+    )
 
 
 def by_lag():
@@ -326,45 +352,95 @@ def flow():
     for page in ("README.md", "docs/index.md"):
         yield page, f"{said} in its asynchronous PPO"
     yield "docs/models.md", f"80 % success {said}"
-    for tested in pi0.speeds(found):
-        ratio = re.search(r": ([\d.]+), .* interval of ([\d.]+) to ([\d.]+)", tested)
+    for other in ("off", pi0.PEER_MODE):
+        logs = [
+            math.log(pi0.seconds_to_level(curves["full"]) / pi0.seconds_to_level(curves[other]))
+            for curves in found.values()
+            if other in curves
+        ]
+        test = tost_paired([0.0] * len(logs), logs, 1.0, evidence.TAIL)
+        middle, low, high = (math.exp(value) for value in (test.difference, test.ci_low, test.ci_high))
         for page in ("docs/models.md", "docs/learning.md"):
-            yield page, "{} [{}, {}]".format(*ratio.groups())
+            yield page, f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+        assert (high < 1) == (other == "off")
+    for tested in pi0.speeds(found):
         assert "which Holm keeps" in tested
-    middle, low, high = NUMBER.findall(pi0.learning(found).partition("learned: ")[2])[:3]
-    for page in ("README.md", "docs/index.md", "docs/models.md"):
-        yield page, f"{middle} % [{low}, {high}]"
+    taken = [
+        sum(batch_at(curves[mode]["success"], pi0.SUCCESS_LEVEL) + 1 for curves in found.values())
+        / len(found)
+        for mode in ("full", "off")
+    ]
+    yield "docs/learning.md", "it took {:.1f} batches where RLinf's loop took {:.1f}".format(*taken)
+    (one,) = (one for one in FINDINGS if one.group == evidence.FLOW)
+    for page in ("README.md", "docs/index.md", "docs/models.md", "docs/learning.md"):
+        yield page, shown(one.itself)
+    for page in ("docs/models.md", "docs/learning.md"):
+        yield page, f"p = {one.itself.p_difference:.2f}"
+    yield "docs/learning.md", f"(p = {one.p_not_worse:.3f})"
+    areas = [sum(sum(curves[mode]["success"]) for curves in found.values()) for mode in ("full", "off")]
+    yield "docs/learning.md", f"The plain area is {100 * (areas[0] / areas[1] - 1):.1f} % larger"
+
+
+def as_it_ships():
+    """Of `full` as it ships, against the synchronous curve itself."""
+    found = [one for one in FINDINGS if one.group == evidence.AS_IT_SHIPS]
+    *alone, pair = found
+    losses = [-100 * one.itself.difference for one in alone]
+    excluded = [one.itself.ci_low > -evidence.MARGIN for one in found]
+    assert all(one.itself.pairs == 17 for one in alone)
+    assert pair.itself.pairs == 10
+    for page in ("README.md", "docs/index.md", "docs/learning.md"):
+        yield page, f"learned {min(losses):.1f} to {max(losses):.1f} % less"
+        yield page, f"{-100 * pair.itself.difference:.1f} % less on"
+    below = sum(one.itself.ci_high < 0 for one in found)
+    for page in ("README.md", "docs/index.md"):
+        yield (
+            page,
+            f"at 95 % {COUNTS[below]} of these {COUNTS[len(found)]} are losses, and "
+            f"{COUNTS[sum(excluded)]} are above -5 %",
+        )
+    kept = COUNTS[sum(evidence.not_worse(found))]
+    yield (
+        "docs/learning.md",
+        f"excluded for {COUNTS[sum(excluded)]} of these {COUNTS[len(found)]}; for {kept} of them if the "
+        f"{COUNTS[len(found)]} are corrected for their number",
+    )
 
 
 def single_tasks():
-    """Of single tasks of real physics: how late runs were, and where they learned the same beyond that."""
+    """Of the experiment on single tasks: its question, its looks, and what it called `full`."""
     rows_ = rows_of(singles.ROWS_FILE, singles.Run)
     seeds = complete(rows_, singles.runs())
-    page = "docs/learning.md"
-    yield page, f"{len(seeds)} of its {len(singles.PLANNED_SEEDS)} seeds are there"
-    by_default, exact = (singles.claims(rows_, mode, seeds) for mode in ("tasks", "full"))
-    late = [one.late[0] for one, _ in by_default]
-    said = f"{min(late):.1f} to {max(late):.1f} batches late"
-    for one in ("README.md", "docs/index.md", page):
-        yield one, said
-    for one, claim in by_default:
-        test = one.beyond_delay
-        yield page, f"{100 * test.difference:+.1f} % [{100 * test.ci_low:+.1f}, {100 * test.ci_high:+.1f}]"
-        assert claim == "the same within 5 %"
-    assert len(by_default) == 4
-    late = [one.late[0] for one, _ in exact]
-    yield page, f"runs were {min(late):.1f} to {max(late):.1f} batches late"
-    same = [one.setting for one, claim in exact if claim == "the same within 5 %"]
-    (loss,) = (one for one, claim in exact if claim == "less")
-    test, lost = loss.beyond_delay, loss.setting.replace(", ", " with ")
+    page, looks = "docs/learning.md", (5, 11, len(seeds))
+    yield page, f"The plan said {len(singles.PLANNED_SEEDS)} seeds"
     yield (
         page,
-        f"the same within 5 % for {COUNTS[len(same)]}, and a loss for {lost}, "
-        f"{100 * test.difference:+.1f} % [{100 * test.ci_low:+.1f}, {100 * test.ci_high:+.1f}]",
+        "with {} and {}, the default became `tasks` after {}, and it ended with {}".format(
+            *looks[:2], looks[1], looks[2]
+        ),
     )
-    lags = [[one.lag for one, _ in found] for found in (by_default, exact)]
-    yield page, f"{min(lags[0]):.1f} to {max(lags[0]):.1f} versions old"
-    assert {f"{lag:.1f}" for lag in lags[1]} == {"0.9"}
+    level = evidence.pocock_level(looks)
+    yield page, f"({level:.3f} each, Pocock's)"
+    by_default, exact = (singles.claims(rows_, mode, seeds) for mode in ("tasks", "full"))
+    assert all(claim == "the same within 5 %" for _, claim in by_default)
+    # Holm's steps, at the level of a look.
+    ordered = sorted(one.beyond_delay.p_value for one, _ in by_default)
+    assert all(p <= level / (len(ordered) - rank) for rank, p in enumerate(ordered))
+    (loss,) = (one for one, claim in exact if claim == "less")
+    assert loss.setting == "button-press-topdown, PPO"
+    (found,) = (one for one in FINDINGS if (one.group, one.name) == (evidence.OWN_PLACES, loss.setting))
+    yield page, f"it lost on button-press-topdown with PPO, {shown(found.itself)}"
+    better = []
+    for setting in singles.TASK_AND_RECIPE_BY_SETTING:
+        sync, own, tasks = (
+            [rows_[singles.Run(setting, mode, seed)]["success"] for seed in seeds]
+            for mode in singles.COMPARED_MODES
+        )
+        _, before, after = learned(sync, own, tasks)
+        better.append(tost_paired(before, after, 1.0, evidence.TAIL))
+    first, *others = better
+    yield page, f"`tasks` is better by {shown(first).lstrip('+')}"
+    assert all(test.ci_low < 0 < test.ci_high for test in others)
 
 
 CLAIMS = [
@@ -372,6 +448,7 @@ CLAIMS = [
     for claims in (
         front_page,
         flow,
+        as_it_ships,
         single_tasks,
         causes,
         speed,

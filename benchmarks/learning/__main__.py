@@ -45,7 +45,7 @@ def preregistered(
     report: Annotated[bool, typer.Option("--report", help="Only write the reports.")] = False,
 ) -> None:
     """Compare all levels on with the synchronous loop; preregistration.yaml states tests and rules."""
-    from benchmarks.learning import gains, pages, plots, singles
+    from benchmarks.learning import gains, pages
     from benchmarks.learning.preregistration import load, missing
 
     settings = [one for one in load().settings if not report and (not only or one.name in only)]
@@ -54,9 +54,20 @@ def preregistered(
     found = gains.gains(load())
     for path in (*pages.write(load()), *gains.write(found)):
         console.print(f"wrote {path}")
-    console.print(f"drew {plots.forest([*singles.forest_rows(), *(gain.as_json() for gain in found)])}")
     pages.publish(load(), LEARNING_PAGE)
     _end(failed)
+
+
+@app.command()
+def evidence() -> None:
+    """Write what all stored comparisons say against the synchronous curve itself; nothing is run."""
+    from benchmarks.learning import evidence as shown
+    from benchmarks.learning import plots
+
+    found = shown.findings()
+    for path in (*shown.write(found), plots.forest([one.as_json() for one in found])):
+        console.print(f"wrote {path}")
+    shown.publish(found)
 
 
 @app.command()

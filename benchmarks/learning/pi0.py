@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.learning import cells, plots, tables
+from benchmarks.learning import cells, tables
 from benchmarks.learning.campaign import by_seed, origin
 from benchmarks.learning.on_ray import RUNS_FOLDER, train
 from benchmarks.learning.peers import ASYNC_PPO_PROGRAM, PeerCurve, read_async_ppo
@@ -87,10 +87,11 @@ def trained(run: Run) -> dict[str, Any]:
         train(directory, [CONFIG_NAME, *own, *ASYNC_PPO, updates], program=ASYNC_PPO_PROGRAM)
         return {**vars(run), **vars(read_async_ppo(read_scalars(directory)))}
     train(directory, ["-n", CONFIG_NAME, f"async.mode={run.mode}", *own])
-    return {**vars(run), **_read(directory)}
+    return {**vars(run), **read_curve(directory)}
 
 
-def _read(directory: Path) -> dict[str, Any]:
+def read_curve(directory: Path) -> dict[str, Any]:
+    """Return success, seconds since training began, and mean staleness, from the logs of a run."""
     scalars = {tag: list(values.values()) for tag, values in read_scalars(directory).items()}
     seconds = accumulate(scalars.get("time/step") or scalars["async/step_seconds"])
     return {
@@ -201,7 +202,9 @@ def learning(found: Mapping[int, Mapping[str, Curve]]) -> str:
 
 
 def draw(found: Mapping[int, Mapping[str, Curve]]) -> None:
-    """Write pi0.png."""
+    """Write pi0.png, and pi0-dark.png."""
+    from benchmarks.learning import plots  # which draws all experiments
+
     sides = {**SIDE_BY_MODE, PEER_MODE: PEER_MODE}
     curves = {
         side: {seed: _peer_curve(curves[mode]) for seed, curves in found.items() if mode in curves}

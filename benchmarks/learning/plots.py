@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 from PIL import Image
 
 from benchmarks.learning import cells, data
@@ -26,12 +28,14 @@ from benchmarks.learning.data import (
     Results,
     on_press,
 )
+from benchmarks.learning.evidence import MARGIN
 from benchmarks.learning.peers import LABEL_BY_LOOP, PeerCurve
 from benchmarks.learning.statistics import (
     WINDOW_BATCHES,
     area_under_curve,
     delayed,
     final_success,
+    median,
     moving_mean,
 )
 
@@ -151,63 +155,139 @@ def staleness(results: Results) -> Path | None:
     return _save(figure, "staleness.png", drawn)
 
 
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a page that a picture stands on."""
+
+    suffix: str
+    """What the file's name ends with, before `.png`."""
+    ground: str
+    ink: str
+    color_by_loop: Mapping[str, str]
+
+    @property
+    def style(self) -> Any:
+        """The settings of matplotlib, by their names."""
+        grounds = {f"{part}.facecolor": self.ground for part in ("figure", "axes", "savefig")}
+        inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+        return {**grounds, **dict.fromkeys(inks, self.ink)}
+
+
+THEMES = (
+    Theme("", "#ffffff", "#1f2328", COLOR_BY_LOOP),
+    Theme(
+        "-dark",
+        "#0d1117",
+        "#e6edf3",
+        {"synchronous": "#a5a5a5", "async-ppo": "#56B4E9", "asynchronous": "#ff8a3d"},
+    ),
+)
+
+
 def success_over_seconds(
     curves: Mapping[str, Mapping[int, PeerCurve]], level: float, *, seconds: float, name: str
-) -> Path | None:
-    """Draw success over the first `seconds` of training, for RLinf's loops and `full`, into the file `name`.
+) -> list[Path]:
+    """Draw when levels of success were reached, for RLinf's loops and `full`, on light and on dark ground.
 
-    Seeds are thin, their means thick; a mean ends where the shortest of its seeds ends.
+    A thin line is a seed: at each level the seconds after which `PeerCurve.seconds_to` finds it. The thick
+    line is their median, so that what it crosses at `level` is the median that tables and captions name.
+    A seed that never gets to a level counts as later than all others.
     """
-    figure, panel = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
-    for label, by_seed in curves.items():
-        color = COLOR_BY_LOOP[label]
-        lines = [_fresh_line(curve) for curve in by_seed.values()]
-        for line in lines:
-            panel.plot(*line, color=color, lw=0.7, alpha=0.35)
-        grid = np.linspace(max(line[0][0] for line in lines), min(line[0][-1] for line in lines), 200)
-        mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
-        panel.plot(grid, mean, color=color, lw=2.4, label=LABEL_BY_LOOP[label].replace("`", ""))
-    panel.axhline(level, color=GREY_COLOR, lw=0.8, ls=":")
-    panel.set(xlabel="seconds of training", xlim=(0, seconds), ylim=(0.3, 1.02))
-    panel.set_ylabel(f"success rate (mean of {WINDOW_BATCHES} batches)")
-    if curves:
-        panel.legend(loc="lower right")
-    return _save(figure, name, bool(curves))
+    levels = np.arange(0.0, 1.0001, 1 / 256)
+    drawn = [
+        {seed: [curve.seconds_to(each) for each in levels] for seed, curve in by_seed.items()}
+        for by_seed in curves.values()
+    ]
+    return [
+        path
+        for theme in THEMES
+        if (
+            path := _success_over_seconds(
+                dict(zip(curves, drawn, strict=True)), levels, level, seconds, name, theme
+            )
+        )
+    ]
+
+
+def _success_over_seconds(
+    reached: Mapping[str, Mapping[int, Sequence[float | None]]],
+    levels: np.ndarray,
+    level: float,
+    seconds: float,
+    file: str,
+    theme: Theme,
+) -> Path | None:
+    with plt.rc_context(theme.style):
+        figure, panel = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
+        panel.axhline(level, color=theme.ink, lw=0.8, ls=":")
+        for label, by_seed in reached.items():
+            color = theme.color_by_loop[label]
+            for values in by_seed.values():
+                panel.plot(*_reached(values, levels), color=color, lw=0.7, alpha=0.35)
+            middle = [median([values[place] for values in by_seed.values()]) for place in range(len(levels))]
+            at = middle[_place(levels, level)]
+            name = LABEL_BY_LOOP[label].replace("`", "")
+            words = name if at is None else f"{name}: {at:.0f} s to {level:.0%}"
+            panel.plot(*_reached(middle, levels), color=color, lw=2.4, label=words)
+            if at is not None:
+                panel.plot([at], [level], "o", color=color, ms=6)
+        panel.set(xlabel="seconds of training", xlim=(0, seconds), ylim=(0.4, 1.0))
+        panel.set_ylabel(f"success ({WINDOW_BATCHES} batches in a row)")
+        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        if reached:
+            panel.legend(loc="lower right")
+    return _save(figure, f"{Path(file).stem}{theme.suffix}.png", bool(reached))
+
+
+def _place(levels: np.ndarray, level: float) -> int:
+    """The place of the lowest of `levels` that is not below `level`."""
+    return int(np.searchsorted(levels, level - 1e-9))
+
+
+def _reached(seconds: Sequence[float | None], levels: np.ndarray) -> tuple[list[float], list[float]]:
+    """Return the seconds and the levels of those that were reached."""
+    pairs = [(at, level) for at, level in zip(seconds, levels, strict=True) if at is not None]
+    return [at for at, _ in pairs], [level for _, level in pairs]
+
+
+WIDEST_DIFFERENCE = 40.0
+"""Intervals beyond so many per cent are cut off at the edge of the picture."""
 
 
 def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:
-    """Draw differences of the area above the start, a line for each row with a claim, ordered by group.
-
-    `rows` are those of gains.json, and others of the same form.
-    """
-    shown = sorted((row for row in rows if row["claim"]), key=lambda row: str(row["group"]))
-    figure, panel = plt.subplots(figsize=(8, 0.6 + 0.27 * len(shown)), layout="constrained")
-    for margin in {100 * row["margin"] for row in shown}:
-        panel.axvspan(-margin, margin, color=GREY_COLOR, alpha=0.15, lw=0)
+    """Draw all rows of evidence.json: differences of what was learned, with intervals, ordered by group."""
+    count = len(rows) + len({row["group"] for row in rows})
+    figure, panel = plt.subplots(figsize=(9, 1 + 0.19 * count), layout="constrained")
+    panel.axvspan(-100 * MARGIN, 100 * MARGIN, color=GREY_COLOR, alpha=0.15, lw=0)
     panel.axvline(0, color=GREY_COLOR, lw=0.8)
-    for place, row in enumerate(reversed(shown)):
-        for prefix, color in (("", BLUE_COLOR), ("beyond_delay_", ORANGE_COLOR)):
+    ticks: list[tuple[int, str]] = []
+    for row, before in zip(rows, [None, *rows], strict=False):
+        if before is None or row["group"] != before["group"]:
+            ticks.append((-len(ticks), row["group"].replace("`", "")))
+            panel.text(-WIDEST_DIFFERENCE, ticks[-1][0], ticks[-1][1], fontsize=8, weight="bold", va="center")
+        place = -len(ticks)
+        ticks.append((place, f"{row['setting'].replace('`', '')} ({row['seeds']})"))
+        for prefix, color, up in (("", BLUE_COLOR, 0.12), ("moved_", ORANGE_COLOR, -0.2)):
             low, middle, high = (100 * row[f"{prefix}{key}"] for key in ("ci_low", "difference", "ci_high"))
-            at = place + (0.15 if not prefix else -0.15)
-            panel.plot([low, high], [at, at], color=color, lw=1.8)
-            panel.plot([middle], [at], "o", color=color, ms=4)
-    panel.set_yticks(range(len(shown)), [row["setting"] for row in reversed(shown)], fontsize=8)
-    panel.set(xlabel="asynchronous minus synchronous, % of what the synchronous runs learned")
-    handles = [
-        Line2D([], [], color=BLUE_COLOR, marker="o", label="in all"),
-        Line2D([], [], color=ORANGE_COLOR, marker="o", label="beyond the delay of the lag"),
-    ]
-    if shown:
-        panel.legend(handles=handles, loc="upper left")
-    return _save(figure, "forest.png", bool(shown))
-
-
-def _fresh_line(curve: PeerCurve) -> tuple[list[float], list[float]]:
-    """Return the seconds and the moving mean of success of the fresh batches."""
-    at = [number for number, fresh in enumerate(curve.fresh) if fresh]
-    return [curve.seconds[number] for number in at], list(
-        moving_mean([curve.success[number] for number in at])
+            width = 2.0 if not prefix else 1.0
+            panel.plot([low, high], [place + up] * 2, color=color, lw=width)
+            panel.plot([middle], [place + up], "o", color=color, ms=2 * width)
+    named = [tick for tick in ticks if tick[1] not in {row["group"].replace("`", "") for row in rows}]
+    panel.set_yticks([place for place, _ in named], [name for _, name in named], fontsize=8)
+    panel.set(
+        xlabel="`full` minus synchronous, % of what the synchronous runs learned, 95 %".replace("`", ""),
+        xlim=(-WIDEST_DIFFERENCE, WIDEST_DIFFERENCE),
+        ylim=(-len(ticks), 1),
     )
+    handles = [
+        Line2D([], [], color=BLUE_COLOR, lw=2, marker="o", label="against the synchronous curve itself"),
+        Line2D(
+            [], [], color=ORANGE_COLOR, lw=1, marker="o", ms=3, label="against that curve, moved by the lag"
+        ),
+    ]
+    if rows:
+        panel.legend(handles=handles, loc="upper right")
+    return _save(figure, "forest.png", bool(rows))
 
 
 PLOT_BY_NAME: dict[str, Callable[[Results], Path | None]] = {

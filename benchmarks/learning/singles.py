@@ -54,8 +54,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning import cells, gains, preregistered_run, tables
-from benchmarks.learning.campaign import by_seed, complete, origin, rows_of
+from benchmarks.learning import cells, preregistered_run, tables
+from benchmarks.learning.campaign import by_seed, complete, origin
 from benchmarks.learning.preregistration import Recipe, Task
 from benchmarks.learning.statistics import Tost, holm, learned, moved, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes
@@ -104,6 +104,19 @@ def task_of(setting: str) -> Task:
     )
 
 
+def recipe_and_times_of(setting: str) -> tuple[Recipe, ServiceTimes]:
+    """Return the recipe of a setting, and its service times in units of a rollout of the slowest shard."""
+    _, recipe = TASK_AND_RECIPE_BY_SETTING[setting]
+    task = task_of(setting)
+    return recipe, ServiceTimes(
+        slowest_decision=1 / task.horizon,
+        speeds=((0.5, 1.0),),
+        jitter=0.02,
+        inference=0.005,
+        sample=TRAINING_SHARES[recipe] / (task.envs * task.horizon),
+    )
+
+
 def block_of(task: Task, mode: str) -> dict[str, Any]:
     """Return the `async` block of a mode."""
     if mode == "synchronous":
@@ -127,15 +140,8 @@ def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
 
 def trained(run: Run) -> dict[str, Any]:
     """Train one run, and return its row."""
-    _, recipe = TASK_AND_RECIPE_BY_SETTING[run.setting]
     task = task_of(run.setting)
-    times = ServiceTimes(
-        slowest_decision=1 / task.horizon,
-        speeds=((0.5, 1.0),),
-        jitter=0.02,
-        inference=0.005,
-        sample=TRAINING_SHARES[recipe] / (task.envs * task.horizon),
-    )
+    recipe, times = recipe_and_times_of(run.setting)
     curves = preregistered_run.trained(task, recipe, block_of(task, run.mode), times, run.seed)
     return {**vars(run), **{name: curves[name] for name in ("success", "mean_lag", "streamed_share")}}
 
@@ -223,26 +229,6 @@ def claims(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> list[tup
         more = "more" if one.beyond_delay.difference > 0 else "less"
         words.append(", ".join(["the same within 5 %"] * is_same + [more] * is_other))
     return list(zip(found, words, strict=True))
-
-
-def forest_rows() -> list[dict[str, Any]]:
-    """Return rows for `plots.forest`, one for each setting, with the claims of `balance: tasks`, today's
-    default of `full`.
-    """
-    rows = rows_of(ROWS_FILE, Run)
-    seeds = complete(rows, runs())
-    found = claims(rows, "tasks", seeds) if len(seeds) >= LEAST_SEEDS else []
-    return [
-        {
-            "setting": one.setting,
-            "group": "single tasks of real physics",
-            "margin": EQUIVALENCE_MARGIN,
-            "claim": claim,
-        }
-        | gains.numbers(one.total, "")
-        | gains.numbers(one.beyond_delay, "beyond_delay_")
-        for one, claim in found
-    ]
 
 
 def _table(rows: Mapping[Run, Any], mode: str, seeds: Sequence[int]) -> str:
