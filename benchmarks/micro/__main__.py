@@ -47,10 +47,10 @@ def core(rounds: Rounds = 5, file: File = None) -> None:
 @app.command()
 def brokers(rounds: Rounds = 5, file: File = None) -> None:
     """Measure the same as `core` through the brokers, with all shards as tasks of one event loop."""
-    from benchmarks.micro.brokers import requests_per_second
+    from benchmarks.micro.brokers import REQUEST_COUNT, cpu_seconds
     from benchmarks.micro.core import measure
 
-    _report("brokers", measure(rounds, requests_per_second), file, packages=())
+    _report("brokers", measure(rounds, cpu_seconds, REQUEST_COUNT), file, packages=())
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from benchmarks.micro.core import MAX_BATCH, ROLLOUT_DECISIONS, piece_of
+from benchmarks.micro.core import MAX_BATCH, piece_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.queues import SharedQueues
@@ -17,9 +17,10 @@ REQUEST_COUNT = 40_000
 """Approximate number of requests in one measurement."""
 
 
-async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBroker) -> None:
+async def _shard(shard: int, requests: RequestBroker, trajectories: TrajectoryBroker, decisions: int) -> None:
     while (ticket := await trajectories.admit(shard)) is not None:
-        for number in range(ROLLOUT_DECISIONS):
+        await asyncio.sleep(0)  # every shard begins before the first one hands over
+        for number in range(decisions):
             await requests.act(ActionRequest(shard=shard, number=number, size=1, payload=None))
         await trajectories.put(ticket, [piece_of(ticket)])
 
@@ -35,23 +36,25 @@ async def _learner(trajectories: TrajectoryBroker, batches: int) -> None:
         trajectories.publish(batch + 1)
 
 
-async def _run(shards: int, batches: int) -> None:
+async def _run(shards: int, *, batches: int, decisions: int, tasks: bool) -> None:
     plan = ShardPlan(
         total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
     )
     requests = RequestBroker(SharedQueues(max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S))
-    trajectories = TrajectoryBroker(plan, max_staleness=0, until=batches, deadline_s=DEADLINE_S)
+    trajectories = TrajectoryBroker(
+        plan, max_staleness=0, any_place=tasks, until=batches, deadline_s=DEADLINE_S
+    )
     serving = asyncio.create_task(_inference(requests))
     await asyncio.gather(
-        _learner(trajectories, batches), *(_shard(shard, requests, trajectories) for shard in range(shards))
+        _learner(trajectories, batches),
+        *(_shard(shard, requests, trajectories, decisions) for shard in range(shards)),
     )
     requests.close()
     await serving
 
 
-def requests_per_second(shards: int, requests: int = REQUEST_COUNT) -> float:
-    """Return action requests per second of CPU time; all shards wait at the gate for every version."""
-    batches = max(1, requests // (shards * ROLLOUT_DECISIONS))
+def cpu_seconds(shards: int, *, batches: int, decisions: int, tasks: bool) -> float:
+    """Return the CPU time of `batches` batches; all shards wait at the gate for every version."""
     began = time.process_time()
-    asyncio.run(_run(shards, batches))
-    return batches * shards * ROLLOUT_DECISIONS / (time.process_time() - began)
+    asyncio.run(_run(shards, batches=batches, decisions=decisions, tasks=tasks))
+    return time.process_time() - began

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, Protocol
 
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.batching import DynamicBatcher
@@ -14,21 +14,27 @@ from rlinf_async.core.buffer import TrajectoryBuffer
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 SHARD_COUNTS = (1, 8, 64, 512, 4096)
+BALANCES = {"exact": False, "tasks": True}
+"""The rules of `balance`: whether a free shard collects for any place of a batch."""
 ROLLOUT_DECISIONS = 48
 """Action requests of one rollout of one shard."""
 MAX_BATCH = 256
 REQUEST_COUNT = 400_000
 """Approximate number of requests in one measurement."""
+ROLLOUT_COUNT = 8_192
+"""Approximate number of rollouts in one measurement of rollouts without requests."""
 
 
 @dataclass
 class Machinery:
-    """The gate, batcher and buffer of a run."""
+    """The gate, batcher and buffer of a run; with `tasks` any shard collects for any place."""
 
     shards: int
+    decisions: int
+    tasks: bool
 
     def __post_init__(self) -> None:
-        self.gate = AdmissionGate(shards=self.shards, epochs=1, max_staleness=1)
+        self.gate = AdmissionGate(shards=self.shards, epochs=1, max_staleness=1, any_place=self.tasks)
         self.batcher = DynamicBatcher[ActionRequest](max_size=MAX_BATCH)
         self.buffer = TrajectoryBuffer(pieces_per_rank=self.shards, max_staleness=1)
 
@@ -37,9 +43,10 @@ class Machinery:
         pieces.
         """
         tickets = [self._admit(shard) for shard in range(self.shards)]
-        for _ in range(ROLLOUT_DECISIONS):
+        for _ in range(self.decisions):
             self._decide()
-        for ticket in tickets:
+        for number, ticket in enumerate(tickets):
+            self.gate.record_duration(ticket, seconds_of(number))
             refused = self.buffer.put(piece_of(ticket))
             assert refused is None, refused
         taken = self.buffer.take(batch, 0)
@@ -65,6 +72,11 @@ class Machinery:
         assert answered == self.shards
 
 
+def seconds_of(number: int) -> float:
+    """Seconds of a rollout, which differ from those of the rollouts before and after it."""
+    return 1 + number * 7919 % 1009 / 1009
+
+
 def piece_of(ticket: Ticket) -> Piece:
     return Piece(
         ticket=ticket,
@@ -78,27 +90,53 @@ def piece_of(ticket: Ticket) -> Piece:
     )
 
 
-def requests_per_second(shards: int, requests: int = REQUEST_COUNT) -> float:
-    """Return action requests per second of CPU time, including tickets, pieces and publications."""
-    machinery = Machinery(shards)
-    batches = max(1, requests // (shards * ROLLOUT_DECISIONS))
+def cpu_seconds(shards: int, *, batches: int, decisions: int, tasks: bool) -> float:
+    """Return the CPU time of `batches` batches, including tickets, pieces and publications."""
+    machinery = Machinery(shards, decisions, tasks)
     began = time.process_time()
     for batch in range(batches):
         machinery.collect(batch)
         machinery.publish(batch + 1)
-    return batches * shards * ROLLOUT_DECISIONS / (time.process_time() - began)
+    return time.process_time() - began
 
 
-def measure(rounds: int, rate: Callable[[int], float] = requests_per_second) -> dict[str, Any]:
-    """Return the median of `rate` over `rounds` rounds, for every number of shards; a round measures each
-    once.
-    """
-    seen: dict[int, list[float]] = {shards: [] for shards in SHARD_COUNTS}
+class CpuSeconds(Protocol):
+    def __call__(self, shards: int, *, batches: int, decisions: int, tasks: bool) -> float: ...
+
+
+def requests_per_second(
+    cpu_seconds: CpuSeconds, shards: int, *, tasks: bool, requests: int = REQUEST_COUNT
+) -> float:
+    """Return action requests per second of CPU time."""
+    batches = max(1, requests // (shards * ROLLOUT_DECISIONS))
+    spent = cpu_seconds(shards, batches=batches, decisions=ROLLOUT_DECISIONS, tasks=tasks)
+    return batches * shards * ROLLOUT_DECISIONS / spent
+
+
+def us_per_rollout(
+    cpu_seconds: CpuSeconds, shards: int, *, tasks: bool, rollouts: int = ROLLOUT_COUNT
+) -> float:
+    """Return microseconds of CPU time of a rollout without action requests."""
+    batches = max(1, rollouts // shards)
+    return 1e6 * cpu_seconds(shards, batches=batches, decisions=0, tasks=tasks) / (batches * shards)
+
+
+def measure(
+    rounds: int, cpu_seconds: CpuSeconds = cpu_seconds, requests: int = REQUEST_COUNT
+) -> dict[str, Any]:
+    """Return medians over `rounds` rounds, for every number of shards; a round measures each once."""
+    seen: dict[str, dict[int, list[float]]] = {}
     for _ in range(rounds):
-        for shards, results in seen.items():
-            results.append(rate(shards))
-    return {
-        "requests_per_second": {str(n): round(statistics.median(results)) for n, results in seen.items()},
+        for shards, (balance, tasks) in product(SHARD_COUNTS, BALANCES.items()):
+            rate = requests_per_second(cpu_seconds, shards, tasks=tasks, requests=requests)
+            microseconds = us_per_rollout(cpu_seconds, shards, tasks=tasks)
+            for name, result in (("requests_per_second", rate), ("us_per_rollout", microseconds)):
+                seen.setdefault(f"{name}, {balance}", {}).setdefault(shards, []).append(result)
+    medians = {
+        name: {str(shards): round(statistics.median(results)) for shards, results in by_shards.items()}
+        for name, by_shards in seen.items()
+    }
+    return medians | {
         "decisions_per_rollout": ROLLOUT_DECISIONS,
         "max_batch_size": MAX_BATCH,
         "rounds": rounds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from itertools import product
 
@@ -14,7 +14,10 @@ Slot = tuple[int, int, int]
 
 
 class _SlotQueue:
-    """Hands out the slots of batch after batch, in order; slots that were given back come first."""
+    """Hands out the slots of batch after batch, in order; slots that were given back come first.
+
+    Places are sorted once a batch, so that a slot costs O(log n) of n places.
+    """
 
     def __init__(
         self, places: Iterable[tuple[int, int]], *, batch: int, slowness: Mapping[int, float] | None = None
@@ -22,64 +25,57 @@ class _SlotQueue:
         """`places`: (epoch, place) of every rollout that this queue contributes to a batch.
 
         `slowness`: seconds of a rollout by place. With it, places without an entry come first, then the
-        slowest ones.
+        slowest ones, as they are when the first slot of a batch is handed out.
         """
         self._all_places = list(places)
-        self._batch = batch
         self._slowness = slowness
-        self._places = self._in_order()
-        self._position = 0
         self._slots_given_back: deque[Slot] = deque()
         self._slots_to_skip: set[Slot] = set()
+        self._begin(batch)
 
     @property
-    def head(self) -> Slot:
-        """The slot that `pop` removes."""
-        return self._slots_given_back[0] if self._slots_given_back else self._next
+    def batch(self) -> int:
+        """The batch of the slot that `pop` hands out next."""
+        return self._slots_given_back[0][0] if self._slots_given_back else self._batch
 
-    def pop(self) -> None:
+    def pop(self) -> Slot:
+        """Remove the next slot, and return it."""
         if self._slots_given_back:
-            self._slots_given_back.popleft()
-            return
-        self._advance()
-        self._pass_over_skipped()
-
-    def skip(self, slots: Iterable[Slot]) -> None:
-        """Never hand out `slots`; slots of other queues are ignored."""
-        self._slots_to_skip.update(slots)
-        self._pass_over_skipped()
-
-    @property
-    def _next(self) -> Slot:
-        return (self._batch, *self._places[self._position])
-
-    def _advance(self) -> None:
+            return self._slots_given_back.popleft()
+        if not self._position:
+            self._sort()
+        slot = (self._batch, *self._places[self._position])
         self._position += 1
         if self._position == len(self._places):
-            self._batch, self._position = self._batch + 1, 0
-            self._places = self._in_order()
+            self._begin(self._batch + 1)
+        return slot
 
-    def order(self) -> None:
-        """Sort the places by the present `slowness`, unless a slot of the batch has been handed out."""
-        if not self._position:
-            self._places = self._in_order()
-            self._pass_over_skipped()
-
-    def _in_order(self) -> list[tuple[int, int]]:
-        if self._slowness is None:
-            return self._all_places
-        slowness = self._slowness
-        # Minus infinity comes first. The sort is stable: equal places keep the order of the synchronous loop.
-        return sorted(self._all_places, key=lambda place: -slowness.get(place[1], math.inf))
-
-    def _pass_over_skipped(self) -> None:
-        while self._next in self._slots_to_skip:
-            # A slot is passed over once: it is removed here, so that the set does not grow.
-            self._slots_to_skip.remove(self._next)
-            self._advance()
+    def skip(self, slots: Iterable[Slot]) -> None:
+        """Never hand out `slots`; no slot of their batches may have been handed out before."""
+        self._slots_to_skip.update(slots)
+        self._begin(self._batch)
 
     def give_back(self, slot: Slot) -> None:
         self._slots_given_back.append(slot)
+
+    def _begin(self, batch: int) -> None:
+        """Begin `batch`, or the first batch after it of which a slot is left."""
+        while not (places := self._places_left(batch)):
+            batch += 1
+        self._batch, self._places, self._position = batch, places, 0
+        # Without the batches before, so that the set does not grow.
+        self._slots_to_skip = {slot for slot in self._slots_to_skip if slot[0] >= batch}
+
+    def _places_left(self, batch: int) -> list[tuple[int, int]]:
+        if not self._slots_to_skip:
+            return self._all_places
+        return [place for place in self._all_places if (batch, *place) not in self._slots_to_skip]
+
+    def _sort(self) -> None:
+        if (slowness := self._slowness) is not None:
+            # Minus infinity comes first. The sort is stable: equal places keep the order of the synchronous
+            # loop.
+            self._places = sorted(self._places, key=lambda place: -slowness.get(place[1], math.inf))
 
 
 class AdmissionGate:
@@ -122,7 +118,7 @@ class AdmissionGate:
         if any_place:
             places = product(range(epochs), range(shards))
             # One queue for all shards. It reads this `_seconds` at every sort: change the dict in place.
-            self._queues = [_SlotQueue(places, batch=version, slowness=self._seconds)] * shards
+            self._queues = [_SlotQueue(places, batch=version, slowness=self._seconds)]
         else:
             self._queues = [
                 _SlotQueue(product(range(epochs), [shard]), batch=version) for shard in range(shards)
@@ -132,31 +128,28 @@ class AdmissionGate:
         """A ticket for the next rollout of `shard`, or None while it would be too far ahead."""
         if self.closed:
             return None
-        queue = self._queues[shard]
-        batch, epoch, place = queue.head
-        if batch > self.version + self.max_staleness or self._beyond_end(batch):
+        queue = self._queue(shard)
+        if queue.batch > self.version + self.max_staleness or self._beyond_end(queue.batch):
             return None
-        queue.pop()
+        batch, epoch, place = queue.pop()
         return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
         """Return True if `shard` has no rollout left to start in this run."""
-        return self.closed or self._beyond_end(self._queues[shard].head[0])
+        return self.closed or self._beyond_end(self._queue(shard).batch)
 
     def skip(self, slots: Iterable[Slot]) -> None:
         """Never admit `slots`, as a resumed run has their rollouts; none may have been admitted yet."""
-        # In a set, as every queue reads all of them, and `slots` may be an iterator.
-        finished_slots = set(slots)
-        # Each queue once: a queue that all shards share would add slots again that it has passed over, and
-        # keep them for ever.
-        for queue in {id(queue): queue for queue in self._queues}.values():
-            queue.skip(finished_slots)
+        by_queue: dict[_SlotQueue, list[Slot]] = defaultdict(list)
+        for slot in slots:
+            by_queue[self._queue(slot[2])].append(slot)
+        for queue, its_slots in by_queue.items():
+            queue.skip(its_slots)
 
     def record_duration(self, ticket: Ticket, seconds: float) -> None:
         """Record the seconds that the rollout of `ticket` took, for the order of places in later batches."""
         # A running mean with half of the weight on the last rollout; the first one is the first mean.
         self._seconds[ticket.place] = (self._seconds.get(ticket.place, seconds) + seconds) / 2
-        self._queues[ticket.shard].order()
 
     def publish(self, version: int) -> None:
         """All inference ranks act with `version` or a newer one from now on."""
@@ -166,11 +159,15 @@ class AdmissionGate:
 
     def refund(self, ticket: Ticket) -> None:
         """The rollout of `ticket` was refused or lost: let it be collected again."""
-        self._queues[ticket.shard].give_back((ticket.batch, ticket.epoch, ticket.place))
+        self._queue(ticket.shard).give_back((ticket.batch, ticket.epoch, ticket.place))
 
     def close(self) -> None:
         """Admit no more rollouts; those that have started continue."""
         self.closed = True
+
+    def _queue(self, place: int) -> _SlotQueue:
+        """The queue of a place, or of the shard with its number: its own, or the one that all share."""
+        return self._queues[place % len(self._queues)]
 
     def _beyond_end(self, batch: int) -> bool:
         return self.until is not None and batch >= self.until

@@ -12,8 +12,22 @@ from rlinf_async.observe.spans import read_spans
 
 @pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("shards", [1, 3, 300])
-def test_a_measurement_passes_whole_batches_through_everything(benchmark, shards):
-    assert benchmark.requests_per_second(shards, requests=3 * shards * core.ROLLOUT_DECISIONS) > 0
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_measurement_passes_whole_batches_through_everything(benchmark, shards, tasks):
+    sizes = {"requests": 3 * shards * core.ROLLOUT_DECISIONS, "tasks": tasks}
+    assert core.requests_per_second(benchmark.cpu_seconds, shards, **sizes) > 0
+    assert core.us_per_rollout(benchmark.cpu_seconds, shards, tasks=tasks, rollouts=3 * shards) > 0
+
+
+def test_a_round_measures_both_rules_of_balance_for_every_number_of_shards():
+    def cpu_seconds(shards, *, batches, decisions, tasks):
+        return batches * shards * (decisions + 1) * (2e-6 if tasks else 1e-6)
+
+    measured = core.measure(1, cpu_seconds)
+    per_rollout = {str(shards): 1 for shards in core.SHARD_COUNTS}
+    assert measured["us_per_rollout, exact"] == per_rollout
+    assert measured["us_per_rollout, tasks"] == {shards: 2 for shards in per_rollout}
+    assert measured["requests_per_second, exact"]["64"] == round(48 / 49e-6)
 
 
 def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):

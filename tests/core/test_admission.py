@@ -217,6 +217,103 @@ def test_whatever_happens_no_place_is_held_twice_and_none_is_too_far_ahead(
     assert [gate.admit(shard) for shard in range(shards)] == [None] * shards
 
 
+class SortedSlots:
+    """What a gate of any place hands out, by the rule alone: all slots are sorted at every ticket."""
+
+    def __init__(self, *, shards, epochs, skipped):
+        self.rest = {slot for slot in product(range(9), range(epochs), range(shards)) if slot not in skipped}
+        self.seconds, self.refunded, self.begun = {}, [], {}
+
+    def took(self, place, seconds):
+        self.seconds[place] = (self.seconds.get(place, seconds) + seconds) / 2
+
+    def next(self):
+        if self.refunded:
+            return self.refunded.pop(0)
+        batch = min(self.rest)[0]
+        # The order of a batch is settled by what was known when its first slot was handed out.
+        known = self.begun.setdefault(batch, dict(self.seconds))
+        of_batch = [slot for slot in self.rest if slot[0] == batch]
+        slot = min(of_batch, key=lambda slot: (-known.get(slot[2], float("inf")), slot))
+        self.rest.remove(slot)
+        return slot
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    shards=st.integers(1, 6),
+    epochs=st.integers(1, 3),
+    bound=st.integers(0, 2),
+    skipped=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)), max_size=30),
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["admit", "admit", "publish", "refund", "took", "took"]), st.integers(0, 20)
+        ),
+        max_size=120,
+    ),
+)
+def test_places_are_handed_out_as_if_they_were_all_sorted_at_every_ticket(
+    shards, epochs, bound, skipped, moves
+):
+    gate = AdmissionGate(shards=shards, epochs=epochs, max_staleness=bound, until=9, any_place=True)
+    gate.skip(skipped)
+    plain = SortedSlots(shards=shards, epochs=epochs, skipped=skipped)
+    held = []
+    for move, number in moves:
+        if move == "admit":
+            if (ticket := gate.admit(number % shards)) is not None:
+                assert (ticket.batch, ticket.epoch, ticket.place) == plain.next()
+                held.append(ticket)
+        elif move == "publish":
+            gate.publish(min(gate.version + 1, 8))
+        elif held and move == "took":
+            ticket = held[number % len(held)]
+            gate.record_duration(ticket, float(number))
+            plain.took(ticket.place, float(number))
+        elif held:
+            ticket = held.pop(number % len(held))
+            gate.refund(ticket)
+            plain.refunded.append((ticket.batch, ticket.epoch, ticket.place))
+
+
+class Compared(float):
+    """Seconds that count how often any of them are compared."""
+
+    count = 0
+
+    def __add__(self, other):
+        return Compared(float(self) + float(other))
+
+    def __truediv__(self, other):
+        return Compared(float(self) / other)
+
+    def __neg__(self):
+        return Compared(-float(self))
+
+    def __lt__(self, other):
+        Compared.count += 1
+        return float(self) < float(other)
+
+
+def comparisons(shards):
+    """Comparisons of seconds for the order of one batch, while every shard hands over and asks again."""
+    gate = AdmissionGate(shards=shards, epochs=1, max_staleness=0, any_place=True)
+    tickets = [gate.admit(shard) for shard in range(shards)]
+    Compared.count = 0
+    for number, ticket in enumerate(tickets):
+        gate.record_duration(ticket, Compared(number * 7919 % shards))
+        assert gate.admit(ticket.shard) is None
+    gate.publish(1)
+    assert None not in [gate.admit(shard) for shard in range(shards)]
+    return Compared.count
+
+
+def test_a_batch_of_twice_the_places_costs_little_more_than_twice_as_much():
+    few, many = comparisons(512), comparisons(1024)
+    assert few
+    assert many < 2.5 * few
+
+
 @pytest.mark.parametrize("any_place", [False, True])
 def test_rollouts_that_are_there_already_are_not_started(any_place):
     gate = AdmissionGate(shards=2, epochs=2, max_staleness=1, version=3, until=5, any_place=any_place)
