@@ -68,8 +68,12 @@ class Range:
 def _half(values: Sequence[float]) -> float | None:
     if len(values) < MIN_RUNS_OF_INTERVAL:
         return None
-    quantile = STUDENT_QUANTILES[min(len(values) - 2, len(STUDENT_QUANTILES) - 1)]
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return student_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def student_quantile(freedom: float) -> float:
+    """Return the quantile of Student's t at 97.5 %, for `freedom` rounded down, at least 1."""
+    return STUDENT_QUANTILES[max(1, int(min(freedom, len(STUDENT_QUANTILES)))) - 1]
 
 
 def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0) -> Table:

@@ -25,6 +25,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rlinf_async.observe.failures import count_failures
+from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.meters import Spread, StepReport
 from rlinf_async.observe.pace import Pace, clock, seconds
 from rlinf_async.observe.summary import Diagnosis, RunSummary
@@ -185,7 +186,7 @@ class RunDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
-        self._pace = Pace()
+        self._pace, self._on_cpu = Pace(), torch_is_for_cpu()
         self._table: StepTable | None = None
         self._progress: Progress | None = None
 
@@ -221,7 +222,7 @@ class RunDisplay:
                 left=remaining,
                 reported=self._progress.get_time(),
                 curve=_curve(self._pace.curve(), report, ascii_only=self.console.options.ascii_only),
-                bound=Diagnosis.of(report.busiest).sentence("this step"),
+                bound=Diagnosis.of(report.busiest, report.load, on_cpu=self._on_cpu).sentence("this step"),
             )
 
     def stop(self) -> None:

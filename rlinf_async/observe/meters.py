@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf_async.observe.load import Load
+
 
 class BusyMeter:
     """The share of time that each of `width` parallel servers spends working rather than waiting.
@@ -117,6 +119,8 @@ class StepReport:
     """Restarts during this step, by the part that was restarted: env, env_worker, inference."""
     skipped: Mapping[str, float] = field(default_factory=dict)
     """Shares of the synchronous loop's work that were left out: env_steps, decisions, frames."""
+    load: Load | None = None
+    """Busy processor cores of the machine during the step; None where the run's own are unknown."""
 
     @property
     def busiest(self) -> dict[str, float]:
@@ -136,6 +140,7 @@ class StepReport:
         metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
         metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
         metrics |= {f"async/skipped/{name}": share for name, share in self.skipped.items()}
+        metrics |= {} if self.load is None else self.load.as_metrics()
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds

@@ -15,6 +15,7 @@ from typing import Any
 
 from rlinf_async.observe import shapes
 from rlinf_async.observe.files import append, make_directory, read_regular, write_whole
+from rlinf_async.observe.load import usable_cores
 from rlinf_async.observe.plain_data import (
     MAX_JSON_BYTES,
     MAX_YAML_BYTES,
@@ -138,7 +139,7 @@ class RunDir:
         for file in (self.status, self.summary, self.traceback, *faults):
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
-        machine_facts = {"cores": _cores()}
+        machine_facts = {"cores": usable_cores()}
         content = {"title": title, **now, **machine_facts, **facts}
         write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
 
@@ -233,11 +234,6 @@ def warning_of(path: Path) -> Iterator[None]:
 def reason_of(error: OSError | MemoryError) -> str:
     """Return why a file cannot be written, in a few words."""
     return "no memory is left" if isinstance(error, MemoryError) else str(error.strerror or error)
-
-
-def _cores() -> int | None:
-    """Return the processor cores that this process may use; None if the system does not tell."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _numbers(line: str) -> dict[str, float] | None:

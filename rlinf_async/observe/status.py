@@ -13,10 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from rlinf_async.observe.failures import count_failures, read_failures, sentence
+from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.pace import WINDOW_STEPS, clock, seconds
 from rlinf_async.observe.resources import in_words
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import kind_words
+from rlinf_async.observe.summary import bound_of
 
 
 def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
@@ -97,7 +99,8 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         (`doing`) and its spans (`open`); `holds`, the resources of each process (`observe.resources`); and
         `foretold`, sentences about resources that will run out. For an ended run: `summary`, as in
         summary.json. If faults are recorded: `faults`, with their number in words, the `last` one as in
-        failures.jsonl, and its age.
+        failures.jsonl, and its age. `bound`: what bounds the run, in the sentence of terminal and report;
+        None before a step has ended.
 
     Raises:
         ValueError: there is no such run, or it has written nothing yet.
@@ -113,6 +116,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
             "step": steps,
             "total": total,
             "pace": _pace(records, 0),
+            "bound": _bound(records),
             "summary": summary,
             **faults,
         }
@@ -129,6 +133,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         "step": record["step"],
         "total": record["total"],
         "pace": pace,
+        "bound": _bound(records),
         "seen_s": round(age, 3),
         "still_s": record.get("still_s", 0.0),
         "driver": record.get("driver"),
@@ -140,6 +145,13 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         "foretold": [str(sentence) for sentence in record.get("foretold", {}).values()],
         **faults,
     }
+
+
+def _bound(records: RunDir) -> str | None:
+    versions = records.read(records.facts).get("versions")
+    torch = versions.get("torch") if isinstance(versions, dict) else None
+    found = bound_of(records.read_metrics(), on_cpu=isinstance(torch, str) and torch_is_for_cpu(torch))
+    return None if found is None else found.sentence()
 
 
 def _faults(run: Path, now: float) -> dict[str, Any]:
@@ -166,14 +178,19 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
         trained_count = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
         took = seconds(float(summary.get("seconds", 0)))
         how = ENDING_WORDS.get(str(summary.get("ended")), "has ended")
-        return [f"The run {how}: {facts['step']} steps in {took}, {trained_count}.", *_faults_in_words(facts)]
+        first = f"The run {how}: {facts['step']} steps in {took}, {trained_count}."
+        return [first, *_bound_in_words(facts), *_faults_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
-    lines += _faults_in_words(facts)
+    lines += [*_bound_in_words(facts), *_faults_in_words(facts)]
     lines += [f"  {sentence}" for sentence in facts.get("foretold", ())]
     lines += [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
     holds = {name: in_words(holding) for name, holding in facts.get("holds", {}).items()}
     return lines + [f"  {name} holds {words}" for name, words in holds.items() if words]
+
+
+def _bound_in_words(facts: Mapping[str, Any]) -> list[str]:
+    return [f"  {facts['bound']}"] if facts.get("bound") else []
 
 
 def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:

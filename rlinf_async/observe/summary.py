@@ -10,7 +10,8 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.failures import FaultCounts
-from rlinf_async.observe.meters import Spread, StepReport
+from rlinf_async.observe.load import Load, torch_is_for_cpu
+from rlinf_async.observe.meters import PUBLICATION_METRIC, Spread, StepReport
 
 SATURATED_SHARE = 0.7
 """A part that is busy for at least this share of the time bounds the run."""
@@ -31,7 +32,8 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The busiest part of a run or of a step, and the share of the time that it is busy, 0 to 1.
+    """What bounds a run or a step: its busiest part, and the share of the time that it is busy, 0 to 1; or
+    the machine.
 
     Every environment contributes equally to a batch, so the busiest shard counts, not the mean of the shards.
     The share is also the overlap efficiency: the busy time of the busiest part over the whole time.
@@ -39,23 +41,95 @@ class Diagnosis:
 
     part: str
     share: float
+    load: Load | None = None
+    """Busy processor cores; None where they are unknown."""
+    on_cpu: bool = False
+    """True if inference and learner have no accelerator."""
 
     @classmethod
-    def of(cls, busiest: Mapping[str, float]) -> Diagnosis:
+    def of(cls, busiest: Mapping[str, float], load: Load | None = None, *, on_cpu: bool = False) -> Diagnosis:
         """`busiest`: the busy share of each part's busiest process, by the keys of `BOUND_PHRASES`."""
         part = max(busiest, key=lambda name: busiest[name])
-        return cls(part, busiest[part])
+        return cls(part, busiest[part], load, on_cpu)
 
     @property
     def saturated(self) -> bool:
         return self.share >= SATURATED_SHARE
 
+    @property
+    def is_machine(self) -> bool:
+        """True if processor cores bound the run, which no setting can change.
+
+        Busy time covers the time that a process waits for a core, so that the busiest part may be starved.
+        """
+        on_cores = self.part == "env" or (self.on_cpu and self.part in ("inference", "learner"))
+        return self.saturated and on_cores and self.load is not None and self.load.is_full
+
     def sentence(self, what: str = "this run") -> str:
+        """Say what bounds `what`: the same words in the terminal, in `status` and in a report."""
         verb, subject = BOUND_PHRASES[self.part]
         share = f"{subject} {self.share:.0%} of the time"
+        if self.is_machine and self.load is not None:
+            return f"The machine bounds {what}: {self.load.in_words()}; {share}."
         if self.saturated:
             return f"{verb} {what}: {share}."
         return f"Nothing is busy all the time in {what}: of {PART_NAMES[self.part]}, {share}."
+
+
+class BoundTally:
+    """Finds what bounds a run: the means of the busy shares and of the load over its steps, by time.
+
+    The first step, in which the pipeline fills, counts only while it is the only one.
+    """
+
+    def __init__(self, *, on_cpu: bool) -> None:
+        self._on_cpu = on_cpu
+        self._first: tuple[float, Mapping[str, float], Load | None] | None = None
+        self._seconds = self._loaded_seconds = 0.0
+        self._busiest: dict[str, float] = defaultdict(float)
+        self._cores = [0.0, 0.0, 0.0]
+
+    def add(self, seconds: float, busiest: Mapping[str, float], load: Load | None) -> None:
+        """Add an ended step; `busiest` has the busy share of the busiest process of each part."""
+        if self._first is None:
+            self._first = seconds, busiest, load
+            return
+        self._seconds += seconds
+        for name, share in busiest.items():
+            self._busiest[name] += share * seconds
+        if load is not None:
+            self._loaded_seconds += seconds
+            each = (load.own, load.others, load.cores)
+            self._cores = [total + seconds * cores for total, cores in zip(self._cores, each, strict=True)]
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Return what bounds the steps so far; None without a step that took time."""
+        if not self._seconds:
+            if self._first is None or not self._first[0] or not self._first[1]:
+                return None
+            return Diagnosis.of(*self._first[1:], on_cpu=self._on_cpu)
+        load = None
+        if self._loaded_seconds:
+            own, others, cores = (total / self._loaded_seconds for total in self._cores)
+            load = Load(own=own, others=others, cores=cores)
+        busiest = {name: busy / self._seconds for name, busy in self._busiest.items()}
+        return Diagnosis.of(busiest, load, on_cpu=self._on_cpu) if busiest else None
+
+
+def bound_of(lines: Iterable[Mapping[str, float]], *, on_cpu: bool) -> Diagnosis | None:
+    """Return what bounds a run, from its lines of `metrics.jsonl`; None if they do not tell."""
+    tally = BoundTally(on_cpu=on_cpu)
+    for line in lines:
+        seconds = line.get("async/step_seconds", 0.0)
+        # Without a record of the busiest process, the mean of its part stands for it.
+        shares = {
+            part: line.get(f"async/busiest/{part}", line.get(f"async/busy/{part}")) for part in PART_NAMES
+        }
+        busiest = {part: share for part, share in shares.items() if share is not None}
+        if seconds > 0 and busiest:
+            published = min(1.0, line.get(PUBLICATION_METRIC, 0.0) / seconds)
+            tally.add(seconds, {**busiest, "publication": published}, Load.from_metrics(line))
+    return tally.diagnosis()
 
 
 SUCCESS_WINDOW_STEPS = 4
@@ -127,9 +201,7 @@ class Tally:
         self._steps = self._env_steps = 0
         self._seconds = 0.0
         self._busy: dict[str, float] = defaultdict(float)
-        self._first: StepReport | None = None
-        self._busiest: dict[str, float] = defaultdict(float)
-        self._busiest_seconds = 0.0
+        self._bound = BoundTally(on_cpu=torch_is_for_cpu())
         self._staleness, self._batch_size = Spread(), Spread()
         self._first_success: list[float] = []
         self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
@@ -141,12 +213,7 @@ class Tally:
         self._seconds += report.seconds
         for name, shares in report.busy.items():
             self._busy[name] += shares.mean * report.seconds
-        if self._first is None:
-            self._first = report
-        else:
-            self._busiest_seconds += report.seconds
-            for name, share in report.busiest.items():
-                self._busiest[name] += share * report.seconds
+        self._bound.add(report.seconds, report.busiest, report.load)
         self._staleness.merge(report.staleness)
         self._batch_size.merge(report.batch_size)
         if report.success is not None:
@@ -165,7 +232,7 @@ class Tally:
             seconds=seconds,
             env_steps=self._env_steps,
             busy={name: busy / seconds for name, busy in self._busy.items()} if seconds else {},
-            bound=self._bound(),
+            bound=self._bound.diagnosis(),
             staleness=self._staleness,
             batch_size=self._batch_size,
             window=window,
@@ -173,8 +240,3 @@ class Tally:
             ledger=ledger,
             faults=faults or FaultCounts(),
         )
-
-    def _bound(self) -> Diagnosis | None:
-        if self._busiest_seconds:
-            return Diagnosis.of({name: busy / self._busiest_seconds for name, busy in self._busiest.items()})
-        return Diagnosis.of(self._first.busiest) if self._first and self._first.seconds else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
 from rlinf_async.observe.files import make_directory, write_whole
+from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.resources import ResourceLog, held_by_this_process
@@ -46,9 +48,10 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
 
     tally, resources = Tally(), ResourceLog(run_dir, say=display.note)
 
-    outlet = StepOutlet(records)
+    outlet, load = StepOutlet(records), LoadMeter()
 
     def report(step: StepReport, metrics: Mapping[str, float]) -> None:
+        step = replace(step, load=load.pop())
         tally.add(step)
         outlet.log(step, metrics)
         holds = resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})

@@ -25,6 +25,7 @@ from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
 from rlinf_async.observe.failures import FaultCounts, count_failures
 from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import PUBLICATION_METRIC, Shares, Spread, StepReport
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
@@ -105,7 +106,7 @@ class StockRecords:
             fresh=not resume_step(cfg.runner.get("resume_dir"), digests=False),
         )
         self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)
-        self._tally = Tally()
+        self._tally, self._load = Tally(), LoadMeter()
         self._parts: dict[str, float] = {}
         self._step: int | None = None
         self._step_end: float | None = None
@@ -168,6 +169,7 @@ class StockRecords:
             success=parts.get("env/success_once"),
             busy={name: Shares.of([share]) for name, share in shares.items()},
             staleness=staleness,
+            load=self._load.pop(),
             batch_size=Spread(),
             batch_wait=Spread(),
             publication=min(1.0, parts.get(SYNC_METRIC, 0.0) / seconds),

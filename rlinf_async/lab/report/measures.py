@@ -23,8 +23,9 @@ from rlinf_async.lab.report.timelines import (
     timelines_of,
     union,
 )
+from rlinf_async.observe.load import Load, torch_is_for_cpu
 from rlinf_async.observe.spans import Process, Span
-from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS, Diagnosis
+from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS, Diagnosis, bound_of
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,12 @@ class Measures:
     """The mean busy share of each part."""
     busiest: Mapping[str, float] = field(default_factory=dict)
     """The busy share of the busiest process of each part, and that of `publication`."""
+    env_steps: float | None = None
+    """Fresh environment steps in a step, on average."""
+    mean_step_s: float | None = None
+    load: Load | None = None
+    without_accelerator: bool = False
+    """True if inference and learner had no accelerator."""
     staleness: float | None = None
     staleness_max: float | None = None
     batch_size: float | None = None
@@ -143,7 +150,9 @@ class Measures:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        return Diagnosis.of(self.busiest) if self.busiest else None
+        return (
+            Diagnosis.of(self.busiest, self.load, on_cpu=self.without_accelerator) if self.busiest else None
+        )
 
     @property
     def efficiency(self) -> float | None:
@@ -163,7 +172,13 @@ def measure(run: RunFiles) -> Measures:
     measures: dict[str, Any] = _of_metrics(regular) if regular else {}
     if window is not None:
         measures |= _of_spans(run, window)
+    versions = run.facts.get("versions")
+    torch = versions.get("torch") if isinstance(versions, dict) else None
+    on_cpu = isinstance(torch, str) and torch_is_for_cpu(torch)
+    bound = bound_of(run.metrics, on_cpu=on_cpu)
     return Measures(
+        load=None if bound is None else bound.load,
+        without_accelerator=on_cpu,
         steps=len(run.metrics),
         success=_ends(run.metrics, "env/success_once"),
         returns=_ends(run.metrics, "env/return"),
@@ -184,6 +199,8 @@ def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
     return {
         "rate": sum(line.get("async/env_steps", 0.0) for line in lines) / total,
         "step_s": statistics.median(seconds),
+        "mean_step_s": total / len(lines),
+        "env_steps": sum(line.get("async/env_steps", 0.0) for line in lines) / len(lines),
         "busy": {name: share for name, share in busy.items() if share is not None},
         "busiest": {**shares, "publication": min(1.0, publication / total)} if shares else {},
         "publication_s": publication / len(lines),

@@ -82,7 +82,7 @@ def _headline(subject: Subject) -> dict[str, Any]:
         "sentence": _sentence(subject),
         "tiles": _tiles(subject),
         "advice": subject.advice,
-        "full_cores": bool(subject.limit),
+        "full_cores": diagnosis is not None and diagnosis.is_machine,
         "faults": _fault_words(subject),
         "knows": diagnosis is not None,
         "traced": any(measures.shares.values()),
@@ -96,8 +96,6 @@ def _headline(subject: Subject) -> dict[str, Any]:
 def _sentence(subject: Subject) -> str:
     if subject.run.stock:
         return STOCK_SENTENCE
-    if subject.limit:
-        return subject.limit
     diagnosis = subject.measures.diagnosis
     return NO_BOUND_SENTENCE if diagnosis is None else diagnosis.sentence()
 

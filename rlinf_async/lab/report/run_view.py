@@ -21,8 +21,6 @@ class Subject:
     run: RunFiles
     measures: Measures
     advice: Sequence[Advice]
-    limit: str
-    """The sentence that the machine bounds the run, or ""."""
     timelines: Sequence[Timeline]
     steps: Sequence[Step]
     window: Interval | None
@@ -39,7 +37,6 @@ class Subject:
             run=run,
             measures=measures,
             advice=advise(facts),
-            limit=facts.limit,
             timelines=timelines_of(run.spans),
             steps=steps_of(run.spans),
             window=measured(run.spans),

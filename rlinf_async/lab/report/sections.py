@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.lab.report import charts, left_out, lines, time_line
+from rlinf_async.lab.report import charts, left_out, lines, time_line, uncertainty
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, ratio, share
 from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
@@ -250,8 +250,12 @@ def _last(pair: tuple[float, float] | None) -> float | None:
 
 COMPARED_FIGURES: Sequence[tuple[str, Read, Callable[[float | None], str]]] = (
     ("steps", lambda m: float(m.steps), number),
-    ("fresh env steps/s", lambda m: m.rate, number),
+    ("fresh env steps a step (mean)", lambda m: m.env_steps, number),
+    ("seconds a step (mean)", lambda m: m.mean_step_s, number),
+    ("fresh env steps/s, the first over the second", lambda m: m.rate, number),
     ("seconds a step (median)", lambda m: m.step_s, number),
+    ("cores that the run kept busy", lambda m: None if m.load is None else m.load.own, number),
+    ("cores that other work kept busy", lambda m: None if m.load is None else m.load.others, number),
     ("overlap efficiency", lambda m: m.efficiency, share),
     *((f"the busiest {part.member} works", _busiest(part.name), share) for part in ALL_PARTS),
     *(
@@ -279,17 +283,43 @@ def verdicts(subjects: Sequence[Subject]) -> list[str]:
 
 
 def _verdict(subject: Subject, first: Subject) -> str:
-    rate, base = subject.measures.rate, first.measures.rate
-    if not rate or not base:
+    if not subject.measures.rate or not first.measures.rate:
         return ""
-    times = f"{rate / base:.0f}" if rate >= 10 * base else f"{rate / base:.2g}"
-    speed = f"{subject.label} is {times} times as fast as {first.label}"
+    speed = _speed(subject, first) + _other_work(subject, first)
     success, before = (share(_last(each.measures.success)) for each in (subject, first))
     if NO_VALUE in (success, before):
-        return f"{speed}."
+        return speed
     if success == before:
-        return f"{speed}, with the same success at the end, {success}."
-    return f"{speed}; its success at the end is {success}, against {before}."
+        return f"{speed} Success at the end is the same, {success}."
+    return f"{speed} Its success at the end is {success}, against {before}."
+
+
+def _speed(subject: Subject, first: Subject) -> str:
+    found = uncertainty.times(subject.run.metrics, first.run.metrics)
+    if found is None:
+        return (
+            f"Too few steps to say how fast {subject.label} is beside {first.label}: "
+            f"{subject.measures.steps} and {first.measures.steps}, where each needs "
+            f"{uncertainty.LEAST_STEPS}."
+        )
+    speed = f"{subject.label} is {found.in_words()} times as fast as {first.label}"
+    spread = "95 % by the spread over steps"
+    return f"{speed} ({spread})." if found.differs else f"{speed} ({spread}), which shows no difference."
+
+
+LOAD_DIFFERENCE = 0.25
+"""Cores: smaller differences of what other work kept busy are not told."""
+
+
+def _other_work(subject: Subject, first: Subject) -> str:
+    """Return a sentence where other work kept different numbers of cores busy, or where that is unknown."""
+    loads = [each.measures.load for each in (subject, first)]
+    if loads[0] is None or loads[1] is None:
+        return " What else their machines did was not recorded of both."
+    own, before = (load.others for load in loads if load is not None)
+    if abs(own - before) < LOAD_DIFFERENCE:
+        return ""
+    return f" Other work kept {own:.2g} cores busy beside it, {before:.2g} beside {first.label}."
 
 
 def compared_figures(subjects: Sequence[Subject]) -> Table:

@@ -10,6 +10,7 @@ from typing import Any
 from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
+from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, prefixed
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
@@ -71,6 +72,7 @@ class StepReporter:
         """
         self._fleet = fleet
         self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
+        self._load = LoadMeter()
         self._faults = FailureReader(run_dir)
         self._say = say
         self._total, self._decisions = total, decisions
@@ -101,6 +103,7 @@ class StepReporter:
             publication=min(1.0, step.publication_seconds / step.seconds) if step.seconds else 0.0,
             staleness=trajectories.staleness,
             skipped={**trajectories.skipped_shares(decisions=self._decisions), **frames.shares},
+            load=self._load.pop(),
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},

@@ -10,6 +10,7 @@ from rlinf_async.lab.report.advice import ADVICE_RULES, Facts, advise
 from rlinf_async.lab.report.advice.machine import RLINF_KEYS, VERL_KEYS, Keys, Machine
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
+from rlinf_async.observe.load import Load
 from tests.lab.report.making import PLAN, write_run
 
 ON = {"train": True, "rollout": True, "streamer": True}
@@ -313,14 +314,11 @@ def test_every_rule_states_its_condition(rule):
     assert rule.__doc__
 
 
-def test_a_machine_without_an_idle_core_is_said_to_be_the_limit():
-    assert (
-        facts(env__busiest=0.93, cores=2, simulators="worker").limit
-        == "The machine bounds this run: about 2 of 2 processor cores are busy."
-    )
-    assert facts(env__busiest=0.93, cores=16).limit == ""
-    assert facts(env__busiest=0.93, cores=None).limit == ""
-    assert facts(cores=2, simulators="worker").limit == ""
+def test_idle_cores_are_those_that_were_measured_where_they_were():
+    load = Load(own=3.0, others=12.5, cores=16.0)
+    assert facts(load=load).idle_cores == 0.5
+    assert not facts(load=load).has_idle_core
+    assert facts(load=replace(load, others=0.0)).idle_cores == 13.0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
 from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.load import Load
+from rlinf_async.observe.status import status_of
+from rlinf_async.observe.summary import BoundTally
 from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
 pytest.importorskip("jinja2", reason="the report needs it: pip install 'rlinf-async[report]'")
@@ -148,9 +151,12 @@ def test_two_runs_are_compared_with_their_ratio_to_the_first(tmp_path):
     config = {**CONFIG, "async": {"mode": "train"}, "runner": {"logger": {"log_path": "/elsewhere"}}}
     two = write_run(tmp_path, name="two", lines=lines, config=config)
     html = page(tmp_path, one, two)
-    assert "fresh env steps/s</th><td>32</td><td>64</td><td>2.00x</td>" in html
+    assert "the first over the second</th><td>32</td><td>64</td><td>2.00x</td>" in html
+    assert "fresh env steps a step (mean)</th><td>320</td><td>640</td><td>2.00x</td>" in html
+    assert "seconds a step (mean)</th><td>10</td><td>10</td><td>1.00x</td>" in html
     assert '<th scope="row">async.mode</th><td>full</td><td>train</td>' in html
-    assert "two is 2 times as fast as one, with the same success at the end, 20%." in html
+    assert "Too few steps to say how fast two is beside one: 3 and 3, where each needs 9." in html
+    assert "Success at the end is the same, 20%." in html
     assert "runner.logger.log_path" not in html.split("Config and versions")[0]
     assert [title for title in TITLES if title not in headings(html)] == []
 
@@ -162,20 +168,62 @@ def test_runs_of_which_one_has_no_records_are_compared_all_the_same(tmp_path):
     assert "There is no trace of shards and ranks of bare." in html
 
 
+def loaded(others):
+    """Metrics of twelve steps, beside other work that kept so many cores busy."""
+    load = {"async/load/own_cores": 1.0, "async/load/other_cores": others, "async/load/cores": 16.0}
+    return [metrics(step, **{"async/step_seconds": 10.0 + step % 3, **load}) for step in range(1, 13)]
+
+
 def test_a_run_that_is_slower_and_succeeds_less_is_said_to_be_so_before_anything_else(tmp_path):
-    lines = [metrics(step, async__env_steps=240.0, env__success_once=0.1) for step in (1, 2, 3)]
-    html = page(tmp_path, write_run(tmp_path, name="one"), write_run(tmp_path, name="two", lines=lines))
-    said = "two is 0.75 times as fast as one; its success at the end is 10%, against 20%."
-    assert said in html.split("<article>")[0]
+    slower = [
+        {**line, "async/env_steps": 240.0, "env/success_once": 0.1, "async/load/other_cores": 2.0}
+        for line in loaded(0.5)
+    ]
+    runs = [
+        write_run(tmp_path, name=name, lines=lines) for name, lines in (("one", loaded(0.5)), ("two", slower))
+    ]
+    head = page(tmp_path, *runs).split("<article>")[0]
+    found = re.search(
+        r"two is 0\.75 \[(0\.\d\d), (0\.\d\d)\] times as fast as one \(95 % by the spread", head
+    )
+    assert float(found[1]) < 0.75 < float(found[2])
+    assert "Other work kept 2 cores busy beside it, 0.5 beside one." in head
+    assert re.search(r"Its success at the end is 10%, against \d+%\.", head)
     assert "times as fast" not in page(tmp_path, tmp_path / "one")
 
 
-def test_where_the_cores_are_full_the_sentence_and_the_advice_name_the_machine(tmp_path):
-    facts = {**FACTS, "cores": 1, "versions": {"torch": "2.13.0+cpu"}}
-    html = page(tmp_path, write_run(tmp_path, facts=facts))
-    assert "The machine bounds this run: about 1 of 1 processor cores are busy." in html
-    assert "bounds this run: the busiest" not in html
+def test_runs_that_do_not_differ_are_said_not_to(tmp_path):
+    runs = [write_run(tmp_path, name=name, lines=loaded(0.0)) for name in ("one", "two")]
+    said = "times as fast as one (95 % by the spread over steps), which shows no difference."
+    assert said in page(tmp_path, *runs)
+
+
+def test_where_the_cores_are_full_every_view_names_the_machine_and_whose_work_fills_it(tmp_path):
+    facts = {**FACTS, "cores": 2, "versions": {"torch": "2.13.0+cpu"}}
+    load = {"async/load/own_cores": 1.3, "async/load/other_cores": 0.6, "async/load/cores": 2.0}
+    run = write_run(tmp_path, facts=facts, lines=[metrics(step, **load) for step in (1, 2, 3)])
+    said = (
+        "The machine bounds this run: 1.9 of 2 processor cores are busy, 1.3 by this run and 0.6 by other "
+        "work; the busiest rank works 90% of the time."
+    )
+    html = page(tmp_path, run)
+    assert said in html
     assert "would share the same cores" in html
+    assert f"  {said}" in status_of(run)
+
+
+@pytest.mark.parametrize("others", [0.0, 15.5])
+def test_terminal_status_and_report_name_the_same_bound_of_a_run(tmp_path, others):
+    lines = loaded(others)
+    run = write_run(tmp_path, lines=lines)
+    (subject,) = subjects([RunFiles.read(run)])
+    tally = BoundTally(on_cpu=False)
+    for line in lines:
+        busiest = {part: line[f"async/busiest/{part}"] for part in ("env", "inference", "learner")}
+        tally.add(line["async/step_seconds"], busiest, Load.from_metrics(line))
+    said = tally.diagnosis().sentence()
+    assert subject.measures.diagnosis.sentence() == said
+    assert f"  {said}" in status_of(run)
 
 
 def test_runs_in_directories_of_the_same_name_are_told_apart(tmp_path):

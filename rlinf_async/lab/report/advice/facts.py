@@ -106,7 +106,10 @@ class Facts:
 
     @property
     def idle_cores(self) -> float | None:
-        """Processor cores that the run left idle; None where that is unknown."""
+        """Processor cores that the run and other work left idle; None where that is unknown."""
+        load = self.measures.load
+        if load is not None:
+            return max(0.0, load.cores - load.own - load.others)
         return self.machine.idle_cores(self.plan, self.measures)
 
     @property
@@ -155,22 +158,6 @@ class Facts:
             plan.total_envs // plan.env_workers // plan.group_size, MOST_SHARDS if apart else AUTO_SHARDS
         )
         return next((n for n in range(2 * plan.shards_per_worker, most + 1) if plan.fits(n)), None)
-
-    @property
-    def limit(self) -> str:
-        """The sentence that processor cores bound the run, which no setting can change; "" if they do not.
-
-        A span also covers the time that its process waits for a core, so that the busiest part may be
-        starved.
-        """
-        idle, cores = self.idle_cores, self.machine.cores
-        on_cores = self.bound == "env" or (self.machine.on_cpu and self.bound in ("inference", "learner"))
-        if idle is None or cores is None or idle >= MIN_IDLE_CORES or not on_cores:
-            return ""
-        return (
-            f"The machine bounds this run: about {min(cores, cores - idle):.2g} of {cores} processor cores "
-            "are busy."
-        )
 
 
 Rule = Callable[[Facts], Advice | None]
