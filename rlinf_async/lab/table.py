@@ -10,27 +10,12 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
+from rlinf_async.lab.student import student_quantile
+
 MAX_UNBROKEN_WORD = 40
 """Up to this length, words in the first column are not broken, and other columns become narrower instead."""
 MIN_RUNS_OF_INTERVAL = 3
 """Fewest runs for an interval: that of two runs is twelve times as wide as their spread, and useless."""
-STUDENT_QUANTILES = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-)
-"""Quantiles of Student's t at 97.5 %, from one degree of freedom on; beyond the table, the last counts."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +54,6 @@ def _half(values: Sequence[float]) -> float | None:
     if len(values) < MIN_RUNS_OF_INTERVAL:
         return None
     return student_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def student_quantile(freedom: float) -> float:
-    """Return the quantile of Student's t at 97.5 %, for `freedom` rounded down, at least 1."""
-    return STUDENT_QUANTILES[max(1, int(min(freedom, len(STUDENT_QUANTILES)))) - 1]
 
 
 def screen(head: Sequence[str], rows: Iterable[Sequence[str]], *, space: int = 0) -> Table:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlinf_async.lab.table import student_quantile
+from rlinf_async.lab.student import student_quantile
 
 LEAST_BLOCKS = 4
 """Fewest blocks of steps of which a spread is taken."""
