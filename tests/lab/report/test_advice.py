@@ -79,6 +79,7 @@ def facts(**changes):
 
 WORDS = {
     "asks": "waiting for actions",
+    "steps": "stepping",
     "gate": "at the gate",
     "idle": "waiting for requests",
     "waits": "waiting for trajectories",
@@ -88,6 +89,18 @@ WORDS = {
 }
 STREAMS = {"streamer": False, "learner__waits": 0.45, "learner__trains": 0.5, "env__gate": 0.3}
 """What asks for level 3."""
+
+MANY = ShardPlan(**{**PLAN, "total_envs": 64, "shards_per_worker": 64})
+CROWDED = {
+    "plan": MANY,
+    "ask_s": 0.123,
+    "queued_s": 0.002,
+    "forward_s": 0.013,
+    "env__steps": 0.2,
+    "env__asks": 0.7,
+    "inference__idle": 0.8,
+}
+"""Sixty-four shards of one worker: a decision of 158 ms has a step of 35 ms, and 15 ms of inference."""
 
 
 def test_good_numbers_ask_for_nothing():
@@ -131,6 +144,12 @@ def test_good_numbers_ask_for_nothing():
             "Inference is idle 61% of the time while shards wait for actions 30%; of more and smaller "
             "shards, some "
             "step while others are answered. Change async.rollout.shards from 2 to 4.",
+        ),
+        (
+            CROWDED,
+            "An answer takes 123 ms, of which 15 ms are the queue and the forward pass: 64 shards share the "
+            "Python of an env worker, and 68% of a decision is the wait for it; fewer and larger shards ask "
+            "it less often. Change async.rollout.shards from 64 to 16 (environments",
         ),
         (
             {"env__busiest": 0.93},
@@ -291,10 +310,34 @@ def test_a_rule_speaks_on_its_numbers(changes, sentence):
         ({"staleness_max": 0.0, "steps": 2}, "async.train.enabled"),
         ({"driver": {"evaluate": 0.2}, "evaluates_every": -1}, "runner.val_check_interval"),
         ({"max_wait_s": 0.02, "queued_s": 0.001}, "async.rollout.max_wait_ms"),
+        ({**CROWDED, "ask_s": 0.02}, "async.rollout.shards"),
+        ({**CROWDED, "env__steps": 3.0}, "async.rollout.shards"),
+        ({**CROWDED, "rollout": False, "env__busiest": 0.9}, "async.rollout.shards"),
+        ({**CROWDED, "learner__busiest": 0.95}, "async.rollout.shards"),
+        ({**CROWDED, "queued_s": None}, "async.rollout.shards"),
+        ({**CROWDED, "plan": replace(MANY, shards_per_worker=2), "batch_size": 1.0}, "async.rollout.shards"),
     ],
 )
 def test_what_would_not_help_is_not_advised(changes, setting):
     assert setting not in [advice.setting for advice in advise(facts(**changes))]
+
+
+def test_shards_that_wait_for_python_are_not_made_smaller():
+    """Were the wait for answers taken for a lack of shards, 64 shards would become 128 and wait longer."""
+    crowded = {**CROWDED, "plan": replace(MANY, total_envs=256), "batch_size": 6.0}
+    (advice,) = [one for one in advise(facts(**crowded)) if one.setting == "async.rollout.shards"]
+    assert (advice.before, advice.after) == ("64", "16")
+
+
+@pytest.mark.parametrize(("between", "shards"), [(0.31, 32), (0.51, 16), (0.76, 8), (0.99, 2)])
+def test_as_many_shards_are_advised_as_decisions_without_the_wait_fit_into_one_with_it(between, shards):
+    """By counting: the interpreter works one part of a decision for each of 64 shards in turn."""
+    answer = 1.0 - between - 0.01
+    crowded = facts(plan=MANY, env__steps=0.01, env__asks=0.99, ask_s=0.99, queued_s=0.0, forward_s=answer)
+    per_decision = 1.0 / 64  # of the interpreter, which is never idle
+    without_wait = 0.01 + answer
+    fit = [n for n in (2, 4, 8, 16, 32) if n * per_decision <= max(without_wait, 2 * per_decision) + 1e-9]
+    assert crowded.fewer_shards == max(fit) == shards
 
 
 def test_a_setting_is_advised_once():

@@ -20,6 +20,7 @@ ADVICE_RULES: Sequence[Rule] = (
     waits.stop_deferring,
     waits.run_ahead,
     waits.smaller_shards,
+    waits.larger_shards,
     waits.shorter_queue,
     bounds.cheaper_publication,
     waits.rarer_evaluation,

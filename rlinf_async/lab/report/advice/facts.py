@@ -14,6 +14,8 @@ from rlinf_async.observe.spans import kind_words
 VERL_EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 MIN_IDLE_CORES = 1.0
 """Fewest idle cores, on average, before advice adds a part that needs a core."""
+BETWEEN_SHARE = 0.3
+"""Above this share of a decision on the way between env worker and inference, shards wait for Python."""
 MIN_MEAN_BATCH_SIZE = 1.5
 """Below this mean batch size most batches hold one request, and shards are already too small."""
 
@@ -142,6 +144,33 @@ class Facts:
         )
 
     @property
+    def between_share(self) -> float:
+        """The share of a shard's decision in which it neither steps, nor waits in the queue of inference or
+        for a forward pass: its request and answer are on their way, or wait for the env worker's Python.
+
+        At least that much: the queue's time is that of the oldest request of each batch.
+        """
+        measures, asks = self.measures, self.waits("env", "ask")
+        if not measures.ask_s or measures.queued_s is None or measures.forward_s is None or not asks:
+            return 0.0
+        between = max(0.0, 1.0 - (measures.queued_s + measures.forward_s) / measures.ask_s)
+        return between * asks / (asks + self.waits("env", "step"))
+
+    @property
+    def fewer_shards(self) -> int | None:
+        """The number of shards per env worker that would keep the worker's Python busy; None if the present
+        ones leave it time.
+
+        While requests wait for one interpreter, a decision lasts as long as the interpreter works for one
+        decision of every shard. So many shards are enough as decisions without that wait fit into this time.
+        """
+        plan = self.plan
+        if plan is None or plan.shards_per_worker <= AUTO_SHARDS or self.between_share < BETWEEN_SHARE:
+            return None
+        enough = int(plan.shards_per_worker * (1.0 - self.between_share))
+        return next((n for n in range(max(enough, AUTO_SHARDS), AUTO_SHARDS - 1, -1) if plan.fits(n)), None)
+
+    @property
     def more_shards(self) -> int | None:
         """The next number of shards per env worker to try; None if shards should not be split.
 
@@ -151,7 +180,7 @@ class Facts:
         plan = self.plan
         if plan is None or not self.on("rollout") or not self.divisible or not self.has_idle_core:
             return None
-        if (self.measures.batch_size or 0.0) < MIN_MEAN_BATCH_SIZE:
+        if (self.measures.batch_size or 0.0) < MIN_MEAN_BATCH_SIZE or self.fewer_shards is not None:
             return None
         apart = self.machine.simulators == "processes"
         most = min(

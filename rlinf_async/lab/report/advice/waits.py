@@ -130,6 +130,27 @@ def smaller_shards(facts: Facts) -> Advice | None:
     )
 
 
+def larger_shards(facts: Facts) -> Advice | None:
+    """Requests of many shards wait for one env worker's Python, and `Facts.fewer_shards` names a number."""
+    shards, ask_s = facts.fewer_shards, facts.measures.ask_s
+    if shards is None or facts.plan is None or ask_s is None or not facts.on("rollout"):
+        return None
+    if facts.bound in ("inference", "learner"):  # their pace is the run's, however fast shards are
+        return None
+    queued, forward = facts.measures.queued_s or 0.0, facts.measures.forward_s or 0.0
+    return Advice(
+        rule="larger shards",
+        because=f"An answer takes {ask_s * 1000:.0f} ms, of which {(queued + forward) * 1000:.0f} ms are the "
+        f"queue and the forward pass: {facts.plan.shards_per_worker} shards share the Python of an env "
+        f"worker, and {facts.between_share:.0%} of a decision is the wait for it; fewer and larger shards "
+        "ask it less often",
+        setting="async.rollout.shards",
+        before=str(facts.plan.shards_per_worker),
+        after=str(shards),
+        but="environments of a shard wait for the slowest of them; or take more env workers",
+    )
+
+
 def shorter_queue(facts: Facts) -> Advice | None:
     """Requests wait for their batch to fill while inference is idle, or wait for busy inference."""
     queued, forward = facts.measures.queued_s or 0.0, facts.measures.forward_s or 0.0
