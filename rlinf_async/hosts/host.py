@@ -135,6 +135,12 @@ class Host(Protocol):
             ValueError: the config cannot run, with the remedy; or it describes its cluster itself.
         """
 
+    def absent(self, cfg: DictConfig) -> list[str]:
+        """Return the reasons for which a run of `cfg` could not begin on this machine, though it could
+        elsewhere.
+        """
+        return []
+
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         """Print the result of `explain`."""
 

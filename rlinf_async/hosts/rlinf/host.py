@@ -110,6 +110,11 @@ class RLinfHost(PackagedHost):
 
         train(cfg, dashboard=dashboard)
 
+    def absent(self, cfg: DictConfig) -> list[str]:
+        from rlinf_async.hosts.rlinf.presence import presence_reasons
+
+        return [reason.text for reason in presence_reasons(plain(cfg))]
+
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.runner.logger.log_path)
 

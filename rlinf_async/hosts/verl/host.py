@@ -80,6 +80,11 @@ class VerlHost(PackagedHost):
         )
         make_ready(cfg)
 
+    def absent(self, cfg: DictConfig) -> list[str]:
+        from rlinf_async.hosts.verl.presence import presence_reasons
+
+        return [reason.text for reason in presence_reasons(plain(cfg))]
+
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         from rlinf_async.hosts.verl.checkpoint import resume_point, set_aside
         from rlinf_async.hosts.verl.task_runner import train

@@ -74,8 +74,10 @@ def run(sweep: Sweep, console: Console) -> bool:
     """Make the missing runs, and show the results; return True if every run has succeeded.
 
     Raises:
-        ValueError: the directory is not free.
+        ValueError: the directory is not free; or runs are missing, and this machine lacks what they need.
     """
+    if sweep.absent and not all(cell.done for cell in sweep.cells):
+        raise ValueError("\n".join(sweep.absent))
     with sweep.directory.claimed():
         try:
             _run_missing(sweep, console)

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlinf_async.compose import compose_config
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.host import Workload, host_of
+from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
@@ -130,6 +131,8 @@ class Sweep:
     """Success rate for the measures of time and environment steps to success."""
     steps: int = 0
     """Steps of a run; 0 if unknown."""
+    absent: tuple[str, ...] = ()
+    """Sentences on what the runs need and this machine has not; a sweep of another machine can be planned."""
 
     def cells_of(self, setting: Setting) -> list[SweepCell]:
         return [cell for cell in self.cells if cell.setting == setting]
@@ -163,8 +166,7 @@ def plan(
     own = {**SWEEP_KEYS, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
     _refuse_own([*overrides, *(f"{key}=1" for key, _ in axes)], own)
     _check_steps(workload)
-    for setting in settings:
-        _check_setting(setting, config_name, config_dir, overrides)
+    absent = _check_settings(settings, config_name, config_dir, overrides)
     config_path = None if config_dir is None else str(config_dir.resolve())
     identity = {"config_name": config_name, "config_dir": config_path, "overrides": list(overrides)}
     directory = SweepDirectory(output or Path("sweeps") / config_name, identity)
@@ -193,6 +195,7 @@ def plan(
         off=workload.off,
         goal=success,
         steps=workload.steps[1],
+        absent=absent,
     )
 
 
@@ -226,10 +229,37 @@ def _refuse_own(overrides: Sequence[str], own: Mapping[str, str]) -> None:
             )
 
 
-def _check_setting(setting: Setting, name: str, directory: Path | None, overrides: Sequence[str]) -> None:
-    try:
-        cfg = compose_config(name, [*overrides, *setting.overrides], directory)
-        host_of(cfg).explain(cfg)
-    except (ValueError, OmegaConfBaseException, HydraException) as error:
-        text = " ".join(str(error).split()) if isinstance(error, HydraException) else error
-        raise ValueError(f"the setting {setting.name} cannot run: {text}") from error
+def _check_settings(
+    settings: Sequence[Setting], name: str, directory: Path | None, overrides: Sequence[str]
+) -> tuple[str, ...]:
+    """Check every setting; return sentences on what this machine lacks.
+
+    Raises:
+        ValueError: some cannot run; the message has every reason once, with the settings that it stops.
+    """
+    refused: dict[str, list[str]] = {}
+    absent: dict[str, list[str]] = {}
+    for setting in settings:
+        try:
+            cfg = compose_config(name, [*overrides, *setting.overrides], directory)
+            host = host_of(cfg)
+            host.explain(cfg)
+            for reason in host.absent(cfg):
+                absent.setdefault(reason, []).append(setting.name)
+        except (ValueError, OmegaConfBaseException, HydraException) as error:
+            for text in _reasons(error):
+                refused.setdefault(text, []).append(setting.name)
+    if refused:
+        raise ValueError("\n".join(_sentence(of, "cannot run", why) for why, of in refused.items()))
+    return tuple(_sentence(of, "cannot run on this machine", why) for why, of in absent.items())
+
+
+def _reasons(error: Exception) -> list[str]:
+    if isinstance(error, RefusedError):
+        return [reason.text for reason in error.reasons]
+    return [" ".join(str(error).split()) if isinstance(error, HydraException) else str(error)]
+
+
+def _sentence(settings: Sequence[str], verb: str, reason: str) -> str:
+    noun = "setting" if len(settings) == 1 else "settings"
+    return f"the {noun} {', '.join(settings)} {verb}: {reason}"

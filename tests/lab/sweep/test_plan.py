@@ -7,11 +7,13 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from omegaconf import OmegaConf
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.host import RLinfHost
+from rlinf_async.lab.sweep import command
 from rlinf_async.lab.sweep.cell import Record
 from rlinf_async.lab.sweep.plan import plan
 
@@ -109,6 +111,40 @@ def test_what_cannot_be_swept_is_refused_before_anything_starts(tmp_path, overri
     with pytest.raises(ValueError, match=words):
         planned(tmp_path, *overrides, **changes)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_every_setting_is_checked_before_the_first_run_and_every_reason_is_told_once(tmp_path):
+    with pytest.raises(ValueError, match="cannot run") as refused:
+        planned(tmp_path, "async.rollout.shards=5", modes="off,train,rollout,full")
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith("the settings rollout, full cannot run: ")
+    with pytest.raises(ValueError, match="cannot run") as refused:
+        planned(tmp_path, "reward.use_reward_model=true", "async.rollout.shards=5", modes="off,rollout,full")
+    lines = str(refused.value).splitlines()
+    assert all(line.count("cannot run: ") == 1 for line in lines)
+    reasons = [line.partition("cannot run: ")[2] for line in lines]
+    assert len(reasons) > 1
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_what_a_machine_lacks_ends_a_sweep_before_its_first_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = sweep("--modes", "off,train,full", "actor.model.model_path=/path/to/model")
+    assert result.exit_code == 2
+    words = " ".join(result.output.split())
+    assert words.count("/path/to/model does not exist; name the checkpoint") == 1
+    assert "the settings off, train, full cannot run on this machine: actor.model.model_path=" in words
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_whose_runs_are_done_is_shown_where_its_model_is_gone(tmp_path, monkeypatch):
+    made = planned(tmp_path, "actor.model.model_path=/path/to/model")
+    assert len(made.absent) == 1
+    monkeypatch.setattr(type(made.cells[0]), "done", True)
+    monkeypatch.setattr("rlinf_async.lab.sweep.command._write", lambda sweep: [])
+    monkeypatch.setattr("rlinf_async.lab.sweep.command._show", lambda *args: None)
+    monkeypatch.setattr("rlinf_async.lab.sweep.command._write_page", lambda *args: None)
+    assert command.run(made, Console())
 
 
 def test_what_a_level_refuses_may_be_swept_without_that_level(tmp_path):
