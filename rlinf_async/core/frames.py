@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from weakref import ReferenceType, ref
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,14 @@ class FrameMeter:
     """Counts the frames between two readings; environments may be replaced in between."""
 
     def __init__(self) -> None:
-        self._last_readings: list[tuple[object, FrameCount]] = []
+        self._last_readings: list[tuple[ReferenceType[Any], FrameCount]] = []
+        """Of environments that have counted frames; weak, as replaced environments may hold much memory."""
 
     def pop(self, envs: Sequence[object]) -> FrameCount:
         """The frames of `envs` since the last call, without those of environments that were replaced."""
         total, readings = FrameCount(), [(env, count_of(env)) for env in envs]
         for env, count in readings:
-            before = next((read for other, read in self._last_readings if other is env), FrameCount())
+            before = next((read for other, read in self._last_readings if other() is env), FrameCount())
             total += count - before
-        self._last_readings = readings
+        self._last_readings = [(ref(env), count) for env, count in readings if count != FrameCount()]
         return total

@@ -45,7 +45,7 @@ def slope(samples: Sequence[Sample]) -> float:
 def seconds_left(samples: Sequence[Sample], limit: float) -> float | None:
     """Seconds from the last sample until the usage reaches `limit`; None if it does not grow steadily, or
     does not reach the limit within `HORIZON_S`."""
-    if len(samples) < LEAST_SAMPLES or samples[-1][0] - samples[0][0] < LEAST_SPAN_S:
+    if not _suffices(samples):
         return None
     steps = [later - early for (_, early), (_, later) in pairwise(samples)]
     if sum(step > 0 for step in steps) < GROWING_SHARE * len(steps):
@@ -56,6 +56,10 @@ def seconds_left(samples: Sequence[Sample], limit: float) -> float | None:
         return None
     left = max(0.0, limit - samples[-1][1]) / min(late, max(early, SLOWED_FACTOR * late))
     return left if left <= HORIZON_S else None
+
+
+def _suffices(samples: Sequence[Sample]) -> bool:
+    return len(samples) >= LEAST_SAMPLES and samples[-1][0] - samples[0][0] >= LEAST_SPAN_S
 
 
 class Growth:
@@ -75,6 +79,13 @@ class Growth:
             span = self.samples[-1][0] - self.samples[0][0]
             self._every_s = span / len(self.samples)
         return True
+
+    @property
+    def per_second(self) -> float | None:
+        """The slope of the later half; None with too few samples, or too short a time, for a forecast."""
+        if not _suffices(self.samples):
+            return None
+        return slope(self.samples[len(self.samples) // 2 :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +116,11 @@ class Foreteller:
         self._growth: dict[tuple[str, str], Growth] = {}
         self._seconds_returned: dict[tuple[str, str], float] = {}
 
+    def per_second(self, process: str, what: str) -> float | None:
+        """The growth of a resource of a process, per second; None if it was seen for too short a time."""
+        growth = self._growth.get((process, what))
+        return None if growth is None else growth.per_second
+
     def look(self, now: float, holdings: Mapping[str, Mapping[str, Held]]) -> list[Foretold]:
         """Add the usage of each process by resource; return the new forecasts."""
         new = []
@@ -118,9 +134,9 @@ class Foreteller:
                 if left is None or left > self._seconds_returned.get(key, float("inf")) / 2:
                     continue
                 self._seconds_returned[key] = left
-                later = growth.samples[len(growth.samples) // 2 :]
+                per_second = growth.per_second or 0.0
                 new.append(
-                    Foretold(process=process, what=what, held=held, per_second=slope(later), seconds=left)
+                    Foretold(process=process, what=what, held=held, per_second=per_second, seconds=left)
                 )
         # Forget processes that have ended: a later process of the same name starts without samples.
         present = {(process, what) for process, measures in holdings.items() for what in measures}

@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ BYTE_RESOURCES = frozenset({"memory", "address space", "shared memory", "disk"})
 """Resources that are counted in bytes; others are numbers of things."""
 
 Holding = dict[str, dict[str, float]]
-"""By resource: `value` and `limit`, as plain data."""
+"""By resource: `value`, `limit` and, in the status of a run, its growth `per_minute`, as plain data."""
+STEADY_SHARE = 0.01
+"""Usage that changes by a smaller share of itself in a minute is called steady."""
 
 
 def held_by_this_process(*, children: bool = True) -> Holding:
@@ -110,19 +113,33 @@ def as_held(holding: Any) -> dict[str, Held]:
 def sentence_of(foretold: Foretold) -> str:
     """Return a forecast in a sentence: the resource, its growth, and the time until its limit is reached."""
     what, held = foretold.what, foretold.held
-    say = _bytes if what in BYTE_RESOURCES else _count
+    say = partial(amount, what)
     return (
-        f"what it holds of {what} grows by {say(foretold.per_second * 60)} a minute: it holds "
-        f"{say(held.value)} of at most {say(held.limit)}, which it reaches in {seconds(foretold.seconds)}"
+        f"its use of {what} grows by {say(foretold.per_second * 60)} a minute: it uses {say(held.value)} of "
+        f"at most {say(held.limit)}, which it reaches in {seconds(foretold.seconds)}"
     )
 
 
 def in_words(holding: Any) -> str:
     """Return a holding in a line: `1.2 GB memory, 34 descriptors, 12 threads`."""
-    return ", ".join(
-        f"{(_bytes if what in BYTE_RESOURCES else _count)(held.value)} {what}"
-        for what, held in as_held(holding).items()
-    )
+    return ", ".join(f"{amount(what, held.value)} {what}" for what, held in as_held(holding).items())
+
+
+def amount(what: str, value: float) -> str:
+    """Return an amount of a resource in words: `1.2 GB` of memory, `34` descriptors."""
+    return _bytes(value) if what in BYTE_RESOURCES else _count(value)
+
+
+def growth_in_words(what: str, held: Any) -> str:
+    """Return the growth of a resource, as plain data of the status: `+10 MB a minute`, `steady`; "" if it is
+    unknown.
+    """
+    value, per_minute = (held.get(name) for name in ("value", "per_minute"))
+    if not isinstance(value, int | float) or not isinstance(per_minute, int | float):
+        return ""
+    if abs(per_minute) < STEADY_SHARE * value or not per_minute:
+        return "steady"
+    return f"{'+' if per_minute > 0 else '-'}{amount(what, abs(per_minute))} a minute"
 
 
 def _bytes(count: float) -> str:
@@ -166,7 +183,7 @@ def _most_threads() -> float:
 class ResourceLog:
     """Follows the resources of a run's processes, and forecasts which will run out.
 
-    A forecast is recorded as a fault, and printed.
+    A forecast is printed, and recorded as a fault the first time that a resource of a process has one.
     """
 
     def __init__(self, run_dir: Path, *, say: Callable[[str], None]) -> None:
@@ -181,20 +198,33 @@ class ResourceLog:
         """Take a sample of `processes` by name, at `now` in seconds; return `holds` and `foretold` for the
         status.
 
-        A call within `SAMPLE_INTERVAL_S` of the last one returns the same, and does not call `processes`.
+        A call within `SAMPLE_INTERVAL_S` of the last one returns the same, and does not call `processes`;
+        so does one whose sample cannot be taken.
         """
         if now - self._last_look < SAMPLE_INTERVAL_S:
             return self._status
         self._last_look = now
-        asked = processes() if callable(processes) else processes
+        try:
+            asked = processes() if callable(processes) else processes
+        except (OSError, MemoryError, psutil.Error):  # a process without descriptors cannot read `/proc`
+            return self._status
         holdings = {**asked, RUN: held_by_machine(self._run_dir)}
         foretold = dict(self._status.get("foretold", {}))
         for end in self._foreteller.look(now, {name: as_held(held) for name, held in holdings.items()}):
-            sentence = sentence_of(end)
-            foretold[f"{end.process}, {end.what}"] = f"{end.process}: {sentence}"
-            record_failure(
-                self._run_dir, process=end.process, what="runs out", error=sentence, action="the run goes on"
-            )
-            self._say(f"{end.process}: {sentence}")
+            sentence, key = sentence_of(end), f"{end.process}, {end.what}"
+            if key not in foretold:
+                record_failure(
+                    self._run_dir,
+                    process=end.process,
+                    what="runs out",
+                    error=sentence,
+                    action="the run goes on",
+                )
+            foretold[key] = f"{end.process}: {sentence}"
+            self._say(foretold[key])
+        for name, holding in holdings.items():
+            for what, held in holding.items():
+                if (growth := self._foreteller.per_second(name, what)) is not None:
+                    held["per_minute"] = growth * 60
         self._status = {"holds": holdings, "foretold": foretold}
         return self._status

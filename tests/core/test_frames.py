@@ -1,6 +1,6 @@
 """Which steps are drawn, and what is counted of it."""
 
-from types import SimpleNamespace
+import weakref
 
 import pytest
 
@@ -105,12 +105,26 @@ def test_environments_that_count_nothing_have_no_share():
     assert FrameCount(1, 3).shares == {"frames": 0.75}
 
 
+class Env:
+    def __init__(self, **facts):
+        vars(self).update(facts)
+
+
 def test_a_meter_reads_what_was_counted_since_through_wrappers_and_replacements():
-    inner = SimpleNamespace(frames_drawn=2, frames_left_out=8)
-    wrapped, other = SimpleNamespace(unwrapped=inner), SimpleNamespace(frames_drawn=1, frames_left_out=4)
+    inner = Env(frames_drawn=2, frames_left_out=8)
+    wrapped, other = Env(unwrapped=inner), Env(frames_drawn=1, frames_left_out=4)
     meter = FrameMeter()
     assert meter.pop([wrapped, other]) == FrameCount(3, 12)
     inner.frames_drawn, inner.frames_left_out = 3, 12
     assert meter.pop([wrapped, other]) == FrameCount(1, 4)
-    new = SimpleNamespace(frames_drawn=1, frames_left_out=1)
+    new = Env(frames_drawn=1, frames_left_out=1)
     assert meter.pop([wrapped, new]) == FrameCount(1, 1)
+
+
+def test_a_meter_keeps_no_environments_that_were_replaced():
+    env, meter = Env(frames_drawn=2, frames_left_out=8), FrameMeter()
+    meter.pop([env])
+    assert meter.pop([env]) == FrameCount()
+    replaced = weakref.ref(env)
+    del env
+    assert replaced() is None

@@ -2,12 +2,19 @@
 
 import gc
 import os
+import resource
+import threading
+import weakref
+from functools import partial
 
 import numpy as np
 import pytest
 
+from rlinf_async.core.restarts import RestartBudget
+from rlinf_async.hosts.local import trainer
 from rlinf_async.hosts.local.envs import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.loops import env_restarts
 from rlinf_async.observe import resources
 from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.resources import ResourceLog, held_by_this_process
@@ -59,8 +66,8 @@ class Opens(PointReach):
 def test_memory_that_environments_keep_is_foretold(tmp_path, little_room):
     said, _ = foretold(Keeps, tmp_path)
     (sentence,) = [one for one in said if "memory" in one]
-    assert sentence.startswith("driver: what it holds of memory grows by ")
-    assert "a minute: it holds " in sentence
+    assert sentence.startswith("driver: its use of memory grows by ")
+    assert "a minute: it uses " in sentence
     assert " which it reaches in " in sentence
     (fault,) = [fault for fault in read_failures(tmp_path) if "memory" in fault["error"]]
     assert (fault["process"], fault["what"], fault["action"]) == ("driver", "runs out", "the run goes on")
@@ -69,7 +76,7 @@ def test_memory_that_environments_keep_is_foretold(tmp_path, little_room):
 def test_files_that_environments_open_are_foretold(tmp_path, little_room):
     said, steps = foretold(Opens, tmp_path)
     (sentence,) = [one for one in said if "descriptors" in one]
-    assert sentence.startswith("driver: what it holds of descriptors grows by 60 a minute")
+    assert sentence.startswith("driver: its use of descriptors grows by 60 a minute")
     counts = [step["holds"]["driver"]["descriptors"]["value"] for step in steps]
     assert counts == sorted(counts)
     assert (counts[-1] - counts[0]) % 5 == 0
@@ -92,5 +99,92 @@ def test_a_run_directory_that_grows_is_foretold(tmp_path, monkeypatch):
         free["bytes"] -= MEGABYTE
         log.look(STEP_S * step, {})
     (sentence,) = [one for one in said if "disk" in one]
-    assert sentence.startswith("the run: what it holds of disk grows by 12.6 MB a minute")
+    assert sentence.startswith("the run: its use of disk grows by 12.6 MB a minute")
     assert sentence.endswith("which it reaches in 460 s")
+
+
+def test_a_limit_that_comes_near_is_recorded_once_and_said_again_when_half_of_the_time_is_left(tmp_path):
+    said = []
+    log = ResourceLog(tmp_path, say=said.append)
+    for step in range(12):
+        log.look(STEP_S * step, {"env-0": {"descriptors": {"value": 10 + 5 * step, "limit": 80}}})
+    assert [sentence.rpartition("in ")[2] for sentence in said] == ["35 s", "15 s"]
+    (fault,) = read_failures(tmp_path)
+    assert (fault["process"], "env-0: " + fault["error"]) == ("env-0", said[0])
+
+
+def test_the_status_of_a_run_has_the_growth_of_each_resource(tmp_path, little_room):
+    _, steps = foretold(Opens, tmp_path)
+    assert "per_minute" not in steps[0]["holds"]["driver"]["descriptors"]
+    assert steps[-1]["holds"]["driver"]["descriptors"]["per_minute"] == 60.0
+    assert steps[-1]["holds"]["driver"]["threads"]["per_minute"] == 0.0
+
+
+def test_a_sample_that_cannot_be_taken_is_left_out(tmp_path):
+    def without_descriptors():
+        raise OSError(24, "Too many open files")
+
+    log = ResourceLog(tmp_path, say=pytest.fail)
+    seen = log.look(0.0, {"driver": {"threads": {"value": 3}}})
+    assert log.look(STEP_S, without_descriptors) == seen
+
+
+def test_a_run_is_looked_at_while_its_first_batch_is_collected(tmp_path, monkeypatch):
+    """A batch may take longer than the memory lasts."""
+    monkeypatch.setattr(trainer, "LOOK_INTERVAL_S", 0.0)
+    looks, released = [], threading.Event()
+
+    class Waits(PointReach):
+        def decide(self, actions):
+            assert released.wait(20)
+            return super().decide(actions)
+
+    def look():
+        looks.append(len(steps))
+        if len(looks) == 20:
+            released.set()
+
+    steps = []
+    settings = settings_of(batches=2, asynchrony={"mode": "off"})
+    LocalTrainer(
+        settings,
+        lambda first, size: Waits(size, first=first),
+        look=look,
+        on_step=lambda *step: steps.append(step),
+    ).run()
+    assert looks[:20] == [0] * 20
+    assert len(steps) == 2
+
+
+def test_what_failed_environments_hold_is_free_before_others_are_built(monkeypatch):
+    """Else environments that have used up the memory of their process fail again in all later rebuilds."""
+    monkeypatch.setattr(env_restarts, "RestartBudget", partial(RestartBudget, first_wait_s=0.0))
+    failed, alive = [], []
+
+    class Failing(PointReach):
+        def __init__(self, size, *, first):
+            super().__init__(size, first=first)
+            alive.append(sum(one() is not None for one in failed))
+
+        def begin(self):
+            if self._episode == 3 and not failed:
+                failed.append(weakref.ref(self))
+                raise MemoryError("there is no room for a frame")
+            return super().begin()
+
+    settings = settings_of(batches=8, asynchrony={"mode": "off"})
+    LocalTrainer(settings, lambda first, size: Failing(size, first=first)).run()
+    assert len(failed) == 1
+    assert alive[-1] == 0
+
+
+@pytest.mark.parametrize("limit", [130, 256])
+def test_a_run_needs_few_descriptors(limit):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        settings = settings_of(batches=1, asynchrony={"mode": "off"})
+        result = LocalTrainer(settings, lambda first, size: PointReach(size, first=first)).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(result.reports) == 1

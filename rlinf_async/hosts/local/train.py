@@ -54,9 +54,11 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         step = replace(step, load=load.pop())
         tally.add(step)
         outlet.log(step, metrics)
-        holds = resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
-        records.write_step(step.step, step.total, **holds)
+        records.write_step(step.step, step.total, **look())
         display.step(step)
+
+    def look() -> dict[str, Any]:
+        return resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
 
     def fault(facts: dict[str, Any]) -> None:
         display.note(sentence(facts))
@@ -68,6 +70,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         on_step=report,
         run_dir=run_dir,
         on_fault=fault,
+        look=look,
         keep_steps=False,
     )
     for remark in (*own_blocks(cfg), *remarks(settings.run, auto_reset=False)):

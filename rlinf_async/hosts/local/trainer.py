@@ -40,6 +40,7 @@ from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
 Result = TypeVar("Result")
 OnStep = Callable[[StepReport, Mapping[str, float]], None]
+LOOK_INTERVAL_S = 1.0
 LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 """The loops' process names in a trace; all three are in this process."""
 
@@ -103,6 +104,7 @@ class LocalTrainer:
         watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
+        look: Callable[[], object] | None = None,
         keep_steps: bool = True,
     ) -> None:
         """Set up a run.
@@ -113,6 +115,7 @@ class LocalTrainer:
             on_step: called with the report and all metrics of every batch, times included.
             run_dir: the directory for spans and for faults that the run survives.
             on_fault: called with every such fault.
+            look: called every `LOOK_INTERVAL_S` seconds, also during a long batch.
             keep_steps: False to leave reports and metrics of batches out of the result, so that memory does
                 not grow with their number.
         """
@@ -121,6 +124,7 @@ class LocalTrainer:
         self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
         self._weights = weights
         self._on_step = on_step
+        self._look = look
         self._keep_steps = keep_steps
         self._watch = watch
         self._faults = Faults(run_dir, on_fault)
@@ -171,7 +175,7 @@ class LocalTrainer:
                 keep_steps=self._keep_steps,
             )
             with asyncio.Runner(loop_factory=process.loop) as runner:
-                return runner.run(interruptible(run.train()))
+                return runner.run(interruptible(looked_at(run.train(), self._look)))
 
     def _rank(self, rank: int, **parts: Any) -> InferenceRank:
         """Return an inference rank; the first one examines the policy."""
@@ -333,6 +337,23 @@ class LocalRun(InProcessRun):
             self._reports.append(report)
             self._metrics.append(metrics)
         self._on_step(report, {**metrics, **times})
+
+
+async def looked_at(work: Coroutine[Any, Any, Result], look: Callable[[], object] | None) -> Result:
+    """Run `work`, and call `look` every `LOOK_INTERVAL_S` seconds meanwhile."""
+    if look is None:
+        return await work
+
+    async def watch() -> None:
+        while True:
+            look()
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        return await work
+    finally:
+        watching.cancel()
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

@@ -15,6 +15,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -30,8 +31,8 @@ from rlinf_async.core.failures import FailedForGood
 T = TypeVar("T")
 
 FIRST_SPARE_DESCRIPTOR = 512
-"""Copies of descriptors have at least this number, as code that closes foreign descriptors closes low
-ones."""
+"""Copies of descriptors have at least this number, or half of a lower limit, as code that closes foreign
+descriptors closes low ones."""
 STANDARD_STREAMS = (0, 1, 2)
 LONGEST_WAIT_S = 5.0
 """The longest wait of an event loop: if its descriptor is closed meanwhile, the wait ends by nothing else."""
@@ -80,7 +81,7 @@ class WholeProcess:
         """Guard these descriptors: keep a copy of each."""
         with self._lock:
             for each in descriptors:
-                spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, FIRST_SPARE_DESCRIPTOR)
+                spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _first_spare())
                 self._spares[each] = spare, os.fstat(each)
 
     def let_go(self, descriptors: list[int]) -> None:
@@ -208,7 +209,7 @@ class _Loop(asyncio.SelectorEventLoop):
         selector, near, far = self.own
         fresh = (DefaultSelector(), *socket.socketpair())
         # First to higher numbers: a new descriptor may have got the number that another one is to take.
-        free = max(FIRST_SPARE_DESCRIPTOR, *self.own) + 1
+        free = max(_first_spare(), *self.own) + 1
         copies = [fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, free) for each in fresh]
         for each in fresh:
             each.close()
@@ -224,6 +225,11 @@ class _Loop(asyncio.SelectorEventLoop):
         if not self.is_closed():
             self._process.let_go(self.own)
         super().close()
+
+
+def _first_spare() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FIRST_SPARE_DESCRIPTOR if limit < 0 else min(FIRST_SPARE_DESCRIPTOR, limit // 2)
 
 
 def _is_open(descriptor: int, status: os.stat_result) -> bool:

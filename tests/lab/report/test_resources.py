@@ -7,10 +7,14 @@ import pytest
 from rlinf_async.lab.report.resources import resources
 
 HOLDS = {
-    "driver": {"memory": {"value": 1.5e9, "limit": 8e9}, "descriptors": {"value": 34}},
+    "driver": {
+        "memory": {"value": 1.5e9, "limit": 8e9, "per_minute": 6e7},
+        "descriptors": {"value": 34, "per_minute": 0.2},
+        "threads": {"value": 12, "per_minute": -3},
+    },
     "the run": {"disk": {"value": 2e6, "limit": 1e9}},
 }
-SENTENCE = "driver: what it holds of memory grows by 10 MB a minute"
+SENTENCE = "driver: its use of memory grows by 10 MB a minute"
 
 
 def section(status):
@@ -19,9 +23,11 @@ def section(status):
 
 def test_each_process_has_a_row_and_what_is_foretold_is_said():
     found = section({"holds": HOLDS, "foretold": {"driver, memory": SENTENCE}})
-    assert found.tables[0].header == ["", "memory", "descriptors", "disk"]
-    assert found.tables[0].rows[0][:3] == ["driver", "1.5 GB", "34"]
-    assert found.tables[0].rows[1][3] == "2 MB"
+    assert found.tables[0].header == ["", "memory", "descriptors", "threads", "disk"]
+    assert found.tables[0].rows == [
+        ["driver", "1.5 GB, +60 MB a minute", "34, steady", "12, -3 a minute", "-"],
+        ["the run", "-", "-", "-", "2 MB"],
+    ]
     assert found.remarks == [SENTENCE]
 
 
