@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rlinf_async.config.checks import check_choice, check_flag, check_whole, is_finite
+from rlinf_async.core.config_keys import shortened
 from rlinf_async.core.types import Correction
 
 
@@ -57,7 +58,7 @@ class RolloutConfig:
         wait = self.max_wait_ms
         if wait != "auto" and not (is_finite(wait) and wait >= 0):
             raise ValueError(
-                f"async.rollout.max_wait_ms={wait!r} must be auto or a finite number of "
+                f"async.rollout.max_wait_ms={shortened(wait)} must be auto or a finite number of "
                 "at least 0; nearest: 0"
             )
 

@@ -99,7 +99,7 @@ class LocalHost(Host):
 
     def workload(self, cfg: DictConfig) -> Workload:
         settings = settings_of(cfg)
-        if cfg.settings.get("seed") is None:
+        if (cfg.get("settings") or {}).get("seed") is None:
             raise ValueError(
                 "the config gives no settings.seed, by which its runs could be told apart; add it"
             )

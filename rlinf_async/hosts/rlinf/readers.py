@@ -18,11 +18,8 @@ from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.keys import asks_for_nothing, own_sections
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
-from rlinf_async.hosts.rlinf.sources import FUNCTIONS, sources_of
+from rlinf_async.hosts.rlinf.sources import FUNCTIONS, Chain, Chains, is_self, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
-
-Chain = tuple[str, ...]
-"""The parts of a dotted key, as far as the sources tell them."""
 
 # The files of the classes in `replacements.ROLE_OF_CLASS` and `RUNNER_CLASSES`: a class that is added there
 # needs its file and its name here, or keys that it reads are not refused.
@@ -45,7 +42,7 @@ REPLACED_CLASSES = (
     "EmbodiedRunner",
     "AsyncPPOEmbodiedRunner",
 )
-CONFIG_NAMES = ("cfg", "config")
+WHOLE_CONFIGS: Mapping[str, Chain] = {"cfg": (), "config": ()}
 """Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
 
 
@@ -94,13 +91,12 @@ def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> list[ast.Clas
     return list(chosen.values())
 
 
-class _Reader:
+class _Reader(Chains):
     """The chains that functions read, or a class with its bases, which share the attributes of `self`."""
 
     def __init__(self, definitions: Sequence[ast.stmt]) -> None:
+        super().__init__(WHOLE_CONFIGS)
         self.chains: set[Chain] = set()
-        self._attributes: dict[str, Chain] = {}
-        """What attributes of `self` have been given."""
         nodes = (node for definition in definitions for node in ast.walk(definition))
         scopes = [node for node in nodes if isinstance(node, FUNCTIONS)]
         # Twice: a method may read an attribute that a later one sets.
@@ -109,14 +105,14 @@ class _Reader:
                 self._read(scope)
 
     def _read(self, scope: ast.AST) -> None:
-        names: dict[str, Chain] = {}
+        names: dict[str, Chain] = {**WHOLE_CONFIGS}
         methods: set[ast.expr] = set()
         for node in _in_order(scope):
             if isinstance(node, ast.Call):
                 methods.add(node.func)  # `get` of `cfg.env.get` is no key
-            if isinstance(node, ast.Assign) and (chain := self._chain(node.value, names)) is not None:
+            if isinstance(node, ast.Assign) and (chain := self.chain(node.value, names)) is not None:
                 self._keep(node.targets, chain, names)
-            if isinstance(node, ast.expr) and node not in methods and (chain := self._chain(node, names)):
+            if isinstance(node, ast.expr) and node not in methods and (chain := self.chain(node, names)):
                 self.chains.add(chain)
 
     def _keep(self, targets: list[ast.expr], chain: Chain, names: dict[str, Chain]) -> None:
@@ -124,24 +120,16 @@ class _Reader:
             if isinstance(target, ast.Name):
                 names[target.id] = chain
             elif isinstance(target, ast.Attribute) and is_self(target.value):
-                self._attributes[target.attr] = chain
+                self.attributes[target.attr] = chain
 
-    def _chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """The chain that an expression is; the empty one of a whole config, None of anything else."""
-        if isinstance(node, ast.Name):
-            return names.get(node.id, () if node.id in CONFIG_NAMES else None)
+    def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
+        """As of `Chains`; also of `a or b`, of `"key" in section`, and of calls that read one key."""
         if isinstance(node, ast.BoolOp):
-            return self._chain(node.values[0], names)
-        if isinstance(node, ast.Attribute):
-            if is_self(node.value):
-                return self._attributes.get(node.attr, () if node.attr in CONFIG_NAMES else None)
-            return self._longer(node.value, node.attr, names)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self._longer(node.value, node.slice.value, names)
+            return self.chain(node.values[0], names)
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             left = node.left.value if isinstance(node.left, ast.Constant) else None
-            return self._longer(node.comparators[0], left, names)
-        return self._of_call(node, names) if isinstance(node, ast.Call) else None
+            return self.longer(node.comparators[0], left, names)
+        return self._of_call(node, names) if isinstance(node, ast.Call) else super().chain(node, names)
 
     def _of_call(self, call: ast.Call, names: Mapping[str, Chain]) -> Chain | None:
         """`section.get("key")`, `getattr(section, "key")`, `OmegaConf.select(section, "key.of.it")`."""
@@ -150,12 +138,8 @@ class _Reader:
             return None
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if name == "get" and isinstance(call.func, ast.Attribute):
-            return self._longer(call.func.value, constants[0], names)
-        return self._longer(call.args[0], constants[0], names) if name in ("getattr", "select") else None
-
-    def _longer(self, section: ast.expr, key: object, names: Mapping[str, Chain]) -> Chain | None:
-        chain = self._chain(section, names)
-        return (*chain, *key.split(".")) if chain is not None and isinstance(key, str) else None
+            return self.longer(call.func.value, constants[0], names)
+        return self.longer(call.args[0], constants[0], names) if name in ("getattr", "select") else None
 
 
 def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
@@ -164,10 +148,6 @@ def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, FUNCTIONS):
             yield child
             yield from _in_order(child)
-
-
-def is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -43,7 +43,7 @@ from rlinf_async.hosts.verl.settings import (
     size_reasons,
     whole,
 )
-from rlinf_async.hosts.verl.values import type_reasons, unknown_key_reasons
+from rlinf_async.hosts.verl.values import filled_in, type_reasons, unknown_key_reasons
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
@@ -61,6 +61,7 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     cfg = plain(config) if isinstance(config, DictConfig) else config
     # Alone and first: with something else in a block's place, the lookups below would fail on their own.
     refuse(TABLE.block_reasons(cfg))
+    cfg = filled_in(cfg)
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
     wrong_values = [*TABLE.reasons(cfg), *type_reasons(cfg)]
     reasons = [*wrong_values, *_refused_key_reasons(cfg), *unknown_key_reasons(cfg), *more_reasons]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async.core.config_keys import lookup
@@ -27,7 +27,7 @@ from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.presence import runnable_settings
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
-from rlinf_async.hosts.verl.values import changes, other_words, unread_sections, without_fate
+from rlinf_async.hosts.verl.values import changes, filled_in, other_words, unread_sections, without_fate
 
 FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
 
@@ -40,6 +40,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
     """
     cfg = plain(config)
     settings = runnable_settings(cfg)
+    cfg = filled_in(cfg)
     # Memory of accelerators means nothing on CPUs, but a config may be explained for another cluster.
     on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
     return {
@@ -64,7 +65,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(cfg),
-        "begins": beginning(config),
+        "begins": beginning(OmegaConf.create({"trainer": cfg["trainer"]})),
         "remarks": [*beyond(cfg, settings, cluster), *remarks(cfg, settings)],
     }
 

@@ -61,16 +61,15 @@ class VerlHost(PackagedHost):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
-        from rlinf_async.hosts.verl.keys import TABLE
         from rlinf_async.hosts.verl.presence import runnable_settings, validate
+        from rlinf_async.hosts.verl.values import fill_in
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
         settings = runnable_settings(plain(cfg))
         # Before `validate`, which imports veRL, as veRL reads VERL_PLATFORM at its import.
         _choose_device(cfg)
-        for key, value in TABLE.nulls(plain(cfg)):
-            OmegaConf.update(cfg, key, value)
+        fill_in(cfg)
         validate(cfg)
         # Before checkpoints are read: another run might be writing or removing one.
         claim(cfg)

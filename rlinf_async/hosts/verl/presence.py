@@ -27,14 +27,14 @@ from rlinf_async.hosts.judge.presence import (
     model_reasons,
     own_check,
 )
-from rlinf_async.hosts.judge.reasons import Reason, unknown
+from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.installation import get_ready
 from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE, default_of
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
-from rlinf_async.hosts.verl.values import changes, is_switch
+from rlinf_async.hosts.verl.values import changes, filled_in, is_switch
 
 LOGGER_NAMES = (
     "clearml",
@@ -171,7 +171,8 @@ def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
         RefusedError: all that stands in the way.
         ValueError: as of `config.read`, and of veRL's own checks.
     """
-    cfg = TABLE.without_nulls(cfg)
+    refuse(TABLE.block_reasons(cfg))
+    cfg = filled_in(cfg)
     settings = read(cfg, more_reasons=list(presence_reasons(cfg)))
     if is_for_verl_to_judge(cfg):
         validate(OmegaConf.create(dict(cfg)))

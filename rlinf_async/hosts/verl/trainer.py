@@ -22,6 +22,7 @@ from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
+from rlinf_async.hosts.verl.values import fill_in
 from rlinf_async.hosts.workers.env_actor import EnvActor
 from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
@@ -91,6 +92,7 @@ class VLAAsyncTrainer(PPOTrainer):
         config, on_gpu = self.config, self.config.trainer.device != "cpu"
         TERMINATION.install()  # after Ray's start, and before models are loaded, which takes long
         make_ready(config)
+        fill_in(config)
         self.settings = read(config)
         # Before `write_back`, which replaces the settings on which the remarks are.
         notes = list(remarks(plain(config), self.settings))

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf, open_dict
+
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
+from rlinf_async.hosts.async_block import MISSING_VALUE, plain
 from rlinf_async.hosts.judge.keys import Key, counterparts, own_sections
 from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Flag, Kind, Listed, Real, Text
 from rlinf_async.hosts.judge.reasons import Reason
@@ -30,6 +33,32 @@ def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in dotted(cfg).items():
         if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
             yield key, value
+
+
+def filled_in(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `cfg` (plain data) with the values that null stands for, and with veRL's defaults for those of
+    its keys that are absent, except for those that every run has to set.
+    """
+    result = TABLE.without_nulls(cfg)
+    for key, value in dotted(resolve(defaults(), cfg)).items():
+        row, (*sections, name) = TABLE.find(key), key.split(".")
+        if value == MISSING_VALUE or (row is not None and row.required):
+            continue
+        place: Any = result
+        for section in sections:
+            place = place.setdefault(section, {}) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place.setdefault(name, value)
+    return result
+
+
+def fill_in(config: DictConfig) -> None:
+    """Do the same in a config itself: veRL's own code ends at a key that is absent, or at some nulls."""
+    before, after = dotted(plain(config)), dotted(filled_in(plain(config)))
+    with open_dict(config):
+        for key, value in after.items():
+            if key not in before or (value is not None and before[key] is None):
+                OmegaConf.update(config, key, value)
 
 
 def is_switch(key: str) -> bool:

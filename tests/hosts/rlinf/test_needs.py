@@ -17,7 +17,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.needs import _Needs, needed_key_reasons, of_environment, of_model, of_worker
-from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config
 
@@ -59,7 +59,120 @@ def test_a_key_is_needed_where_it_is_read_whatever_else_a_config_says():
         "passed.of_it",
         "of_all",
         "leaves",
+        # Calculated with, or asked for a key of their own.
+        "size.=",
+        "passed.of_it.=",
+        "of_all.=",
+        "section.*",
     }
+
+
+VALUES = """
+class Base:
+    def __init__(self, cfg, number):
+        self.cfg = cfg
+        cfg.arguments.number = number
+        self.steps = 0
+        if cfg.get("steps"):
+            self.steps = cfg.steps
+        self.many = self.steps > 0 and number
+
+    def step(self, actions):
+        self.done = self.count >= self.cfg.longest
+        for each in actions:
+            self.step = cfg.never_certain + 1
+
+
+class Env(Base):
+    def __init__(self, cfg, number):
+        super().__init__(cfg, number)
+        self.env = self.maker()
+        build(**cfg.options)
+
+    def maker(self):
+        def make():
+            return simulator(int(self.cfg.width), self.cfg.title, "%s" % self.cfg.shown)
+
+        return make
+"""
+
+
+def test_a_value_is_needed_where_it_is_calculated_with_also_in_a_base_and_in_a_function_handed_back(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text(VALUES)
+    methods = Sources(package).methods("package:Env")
+    found = {".".join(chain) for chain in _Needs(methods).of("__init__", "step")}
+    assert found == {
+        "arguments.*",
+        "options",
+        "options.*",
+        "width",
+        "width.=",
+        "title",
+        "shown",
+        "longest",
+        "longest.=",
+    }
+
+
+def refused(base, kind, section, key):
+    cfg = plain(base)
+    cfg["env"]["train"] |= {"env_type": kind, "env_class": None, **copy.deepcopy(section)}
+    *sections, name = key.split(".")
+    place = cfg["env"]["train"]
+    for each in sections:
+        place = place[each]
+    before = [reason.text for reason in needed_key_reasons(cfg)]
+    place[name] = None
+    return before, [reason.text for reason in needed_key_reasons(cfg) if reason.text not in before]
+
+
+CAMERA = {"height": 64, "width": 64}
+ISAAC = {
+    "id": "Isaac",
+    "num_envs": None,
+    "task_description": "stack",
+    "table_cam": CAMERA,
+    "wrist_cam": CAMERA,
+}
+MANISKILL = {
+    "id": "PickCube-v1",
+    "num_envs": None,
+    "sim_backend": "cpu",
+    "obs_mode": None,
+    "enable_shadow": None,
+}
+MANISKILL |= {"sim_config": {"sim_freq": 100}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "key", "said"),
+    [
+        ("isaaclab", ISAAC, "init_params", "init_params=null must be a block of keys"),
+        ("isaaclab", ISAAC, "init_params.id", "init_params.id=null must have a value"),
+        ("isaaclab", ISAAC, "init_params.table_cam", "init_params.table_cam=null must be a block of keys"),
+        ("isaaclab", ISAAC, "init_params.wrist_cam.height", "wrist_cam.height=null must have a value"),
+        ("isaaclab", ISAAC, "max_episode_steps", "max_episode_steps=null must have a value"),
+        ("maniskill", MANISKILL, "init_params", "init_params=null must be a block of keys"),
+        ("maniskill", MANISKILL, "init_params.id", "init_params.id=null must be the name of a task"),
+    ],
+)
+def test_nulls_that_end_rlinfs_simulators_are_named_before_they_are_built(base, kind, arguments, key, said):
+    more = {"use_rel_reward": False, "reward_coef": 1.0, "use_fixed_reset_state_ids": False}
+    before, after = refused(base, kind, {"init_params": arguments, **more}, key)
+    assert before == []
+    assert any(said in text for text in after), after
+
+
+def test_maniskills_arguments_are_refused_as_null_where_their_type_does_not_take_it(base):
+    pytest.importorskip("mani_skill", reason="ManiSkill is not installed")
+    for key, is_refused in {"sim_backend": True, "sim_config.sim_freq": True, "obs_mode": False}.items():
+        more = {"init_params": MANISKILL, "use_rel_reward": False, "use_fixed_reset_state_ids": False}
+        before, after = refused(base, "maniskill", more, f"init_params.{key}")
+        assert before == []
+        expected = f"env.train.init_params.{key}=null must have a value: ManiSkill needs one"
+        assert after == ([expected] if is_refused else [])
 
 
 @pytest.fixture(scope="module")

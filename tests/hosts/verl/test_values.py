@@ -5,8 +5,10 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.keys import defaults, resolved_defaults
-from rlinf_async.hosts.verl.values import changes
+from rlinf_async.hosts.verl.values import changes, fill_in
+from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -42,3 +44,37 @@ def test_a_key_that_no_longer_follows_another_is_a_change():
         "trainer.n_gpus_per_node": 3,
         "actor_rollout_ref.rollout.n_gpus_per_node": 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("algorithm.gamma", 1.0),
+        ("critic.cliprange_value", 0.5),
+        ("trainer.default_local_dir", "checkpoints/verl_examples/other"),
+        (f"{ACTOR}.optim", {"optimizer": "AdamW"}),
+        ("actor_rollout_ref.rollout.val_kwargs", {"do_sample": False}),
+        ("critic.optim", {"optimizer": "AdamW"}),
+    ],
+)
+def test_a_key_of_verls_that_is_absent_has_verls_default(key, default):
+    """In `explain`, and in the config that veRL's own code reads, with keys that point to others."""
+    config = composed("trainer.experiment_name=other", "trainer.project_name=verl_examples", f"~{key}")
+    assert OmegaConf.select(config, key) is None
+    explain(config)
+    fill_in(config)
+    found = OmegaConf.select(config, key)
+    assert found == default if not isinstance(default, dict) else default.items() <= found.items()
+
+
+def test_a_default_is_not_written_over_a_value_and_a_key_that_every_run_sets_stays_absent():
+    config = composed("algorithm.gamma=0.5", "trainer.save_freq=null", "~data.train_batch_size")
+    before = dotted(plain(config))
+    fill_in(config)
+    after = dotted(plain(config))
+    changed = {key for key, value in before.items() if after[key] != value}
+    assert changed == {key for key in changed if before[key] is None}
+    assert after["trainer.save_freq"] == -1
+    assert "data.train_batch_size" not in after
+    with pytest.raises(ValueError, match=r"data\.train_batch_size is missing"):
+        explain(config)
