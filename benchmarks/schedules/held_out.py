@@ -20,6 +20,7 @@ import typer
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.command import STEPS, WARM_UP
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import BENCH_MODES
 from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
@@ -32,6 +33,13 @@ KNOWN_MODE = "full"
 """The mode of the run that the predictions are made from."""
 HELD_OUT_MODES = ("train", "rollout", "streamer", "full-loglinear")
 """The predicted modes; all other modes change which environments a batch is made of."""
+EARLY_END_MODES = ("lean", "levels")
+"""The predicted modes of scenarios with episodes that end early: dead work is what they are about."""
+
+
+def predicted_modes(scenario: str) -> Sequence[str]:
+    """Return the modes that are predicted for the scenario of that name."""
+    return EARLY_END_MODES if SCENARIOS_BY_NAME[scenario].ends_early else HELD_OUT_MODES
 
 
 def planned(run: Path, modes: Sequence[str] = HELD_OUT_MODES) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def known_run(scenario: str) -> dict[str, Any]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     _cell(scenario, KNOWN_MODE, 0).measured_in(directory.absolute())
-    return planned(directory / "run")
+    return planned(directory / "run", predicted_modes(scenario))
 
 
 def _cell(scenario: str, mode: str, repetition: int) -> BenchCell:

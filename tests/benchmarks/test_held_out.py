@@ -41,6 +41,13 @@ def test_what_is_planned_is_written_down_before_it_is_run_and_no_run_is_made_twi
     assert made == [(mode, repetition) for repetition in range(2) for mode in HELD_OUT_MODES]
 
 
+def test_where_episodes_end_early_the_modes_with_and_without_dead_work_are_planned(tmp_path, monkeypatch):
+    monkeypatch.setattr(held_out, "RUNS_FOLDER", tmp_path / "runs")
+    monkeypatch.setattr(BenchCell, "measured_in", lambda cell, directory: left_by(directory / "run"))
+    assert set(held_out.known_run("ends-early")["planned"]) == {"lean", "levels"}
+    assert set(held_out.known_run("libero")["planned"]) == set(HELD_OUT_MODES)
+
+
 def test_an_error_is_of_the_plan_against_the_median_of_what_was_measured():
     found = {
         "replay": 0.0,
