@@ -19,9 +19,13 @@ class FrameCount:
 
     drawn: int = 0
     left_out: int = 0
+    drawn_s: float = 0.0
+    """Seconds of simulators that drawing took; 0 where environments do not measure it."""
 
     def __add__(self, other: FrameCount) -> FrameCount:
-        return FrameCount(self.drawn + other.drawn, self.left_out + other.left_out)
+        return FrameCount(
+            self.drawn + other.drawn, self.left_out + other.left_out, self.drawn_s + other.drawn_s
+        )
 
     @property
     def shares(self) -> dict[str, float]:
@@ -30,7 +34,9 @@ class FrameCount:
         return {"frames": self.left_out / frames} if frames else {}
 
     def __sub__(self, other: FrameCount) -> FrameCount:
-        return FrameCount(self.drawn - other.drawn, self.left_out - other.left_out)
+        return FrameCount(
+            self.drawn - other.drawn, self.left_out - other.left_out, self.drawn_s - other.drawn_s
+        )
 
 
 class Frames:
@@ -41,6 +47,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._drawn = self._left_out = 0
+        self._drawn_s = 0.0
         self._steps = self._to_come = 0
         self._settling_steps: int | None = None
         self.drawing = True
@@ -48,7 +55,7 @@ class Frames:
 
     @property
     def count(self) -> FrameCount:
-        return FrameCount(self._drawn, self._left_out)
+        return FrameCount(self._drawn, self._left_out, self._drawn_s)
 
     @contextmanager
     def decision(self, steps: int) -> Iterator[None]:
@@ -106,6 +113,10 @@ class Frames:
     def count_left_out(self, environments: int) -> None:
         self._left_out += environments
 
+    def count_seconds(self, seconds: float) -> None:
+        """Count seconds that a simulator took to draw."""
+        self._drawn_s += seconds
+
     def _count(self, environments: int) -> bool:
         if self.drawing:
             self.count_drawn(environments)
@@ -115,10 +126,16 @@ class Frames:
 
 
 def count_of(env: object) -> FrameCount:
-    """The counts of environments that have the attributes `frames_drawn` and `frames_left_out`."""
+    """Return the counts of environments, from their attributes `frames_drawn`, `frames_left_out` and
+    `frames_drawn_s`; 0 for those that they lack.
+    """
     # The wrapped environment has the counts: wrappers neither draw nor forward attributes.
     env = getattr(env, "unwrapped", env)
-    return FrameCount(int(getattr(env, "frames_drawn", 0)), int(getattr(env, "frames_left_out", 0)))
+    return FrameCount(
+        int(getattr(env, "frames_drawn", 0)),
+        int(getattr(env, "frames_left_out", 0)),
+        float(getattr(env, "frames_drawn_s", 0.0)),
+    )
 
 
 class FrameMeter:

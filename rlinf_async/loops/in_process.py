@@ -108,6 +108,7 @@ class InProcessRun:
             busy={name: Shares.of(meter.pop()) for name, meter in self._busy.items()},
             staleness=trained_batch.staleness,
             skipped={**trained_batch.skipped_shares(decisions=decisions), **frames.shares},
+            frames_drawn_s=frames.drawn_s,
             batch_size=requests.batch_size,
             batch_wait=requests.batch_wait,
             restarts=restarts or {},

@@ -95,6 +95,7 @@ class Spread:
 
 PUBLICATION_METRIC = "async/publication_seconds"
 LAG_METRIC = "async/publication/lag_seconds"
+FRAMES_DRAWN_METRIC = "async/frames/drawn_seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,8 @@ class StepReport:
     """Shares of the synchronous loop's work that were left out: env_steps, decisions, frames."""
     load: Load | None = None
     """Busy processor cores of the machine during the step; None where the run's own are unknown."""
+    frames_drawn_s: float = 0.0
+    """Seconds of simulators that drawing frames took; 0 where environments do not measure it."""
 
     @property
     def busiest(self) -> dict[str, float]:
@@ -141,6 +144,8 @@ class StepReport:
         metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
         metrics |= {f"async/skipped/{name}": share for name, share in self.skipped.items()}
         metrics |= {} if self.load is None else self.load.as_metrics()
+        if self.frames_drawn_s:
+            metrics[FRAMES_DRAWN_METRIC] = self.frames_drawn_s
         metrics["async/env_steps"] = float(self.env_steps)
         metrics["async/env_steps_per_second"] = self.env_steps_per_second
         metrics["async/step_seconds"] = self.seconds

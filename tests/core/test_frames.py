@@ -117,8 +117,10 @@ def test_a_meter_reads_what_was_counted_since_through_wrappers_and_replacements(
     assert meter.pop([wrapped, other]) == FrameCount(3, 12)
     inner.frames_drawn, inner.frames_left_out = 3, 12
     assert meter.pop([wrapped, other]) == FrameCount(1, 4)
-    new = Env(frames_drawn=1, frames_left_out=1)
-    assert meter.pop([wrapped, new]) == FrameCount(1, 1)
+    new = Env(frames_drawn=1, frames_left_out=1, frames_drawn_s=0.5)
+    assert meter.pop([wrapped, new]) == FrameCount(1, 1, 0.5)
+    new.frames_drawn_s = 2.0
+    assert meter.pop([wrapped, new]) == FrameCount(0, 0, 1.5)
 
 
 def test_a_meter_keeps_no_environments_that_were_replaced():

@@ -14,15 +14,19 @@ from rlinf_async.lab.report.content import Section, Table
 from rlinf_async.lab.report.formatting import duration, share
 from rlinf_async.lab.report.measures import durations, mean_of
 from rlinf_async.lab.report.run_view import Subject
+from rlinf_async.observe.meters import FRAMES_DRAWN_METRIC
 from rlinf_async.observe.spans import Span
 
 METRIC = "async/skipped/{}"
 ENV_STEPS = "async/env_steps"
 """What each step of a run counts by: environment steps of a synchronous loop."""
 FRAMES_REMARK = (
-    "What the frames would have cost is not known: environments draw within their steps, and no record tells "
-    "one from the other."
+    "What the frames would have cost is not known where environments do not measure how long they draw; a "
+    "run with async.skip.frames=false tells (rlinf-async sweep --vary async.skip.frames=true,false)."
 )
+
+
+Metrics = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +37,19 @@ class Kind:
     words: str
     done: str
     """The work that took the seconds behind the estimate."""
-    seconds: Callable[[Sequence[Span]], float | None]
-    """Return the seconds of that work in a trace; None if no record has them."""
+    seconds: Callable[[Metrics, Sequence[Span]], float]
+    """Return the seconds of that work in a run's metrics or trace; 0 if no record has them."""
 
 
-def _of_kinds(*kinds: str) -> Callable[[Sequence[Span]], float | None]:
-    return lambda spans: sum(sum(durations(spans, kind)) for kind in kinds)
+def _of_kind(kind: str) -> Callable[[Metrics, Sequence[Span]], float]:
+    return lambda _, spans: sum(durations(spans, kind))
 
 
-def _of_learner(spans: Sequence[Span]) -> float:
+def _of_frames(metrics: Metrics, _: Sequence[Span]) -> float:
+    return sum(step.get(FRAMES_DRAWN_METRIC, 0.0) for step in metrics)
+
+
+def _of_learner(_: Metrics, spans: Sequence[Span]) -> float:
     """Seconds of passes over samples: of micro-batches, or of all training where those were not recorded."""
     passes = sum(durations(spans, "micro-batch"))
     if not passes:
@@ -54,20 +62,20 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="frames",
         words="frames that nobody looks at",
-        done="",
-        seconds=lambda spans: None,
+        done="frames that were drawn",
+        seconds=_of_frames,
     ),
     Kind(
         name="env_steps",
         words="environment steps after an end",
         done="steps of shards",
-        seconds=_of_kinds("step"),
+        seconds=_of_kind("step"),
     ),
     Kind(
         name="decisions",
         words="decisions after an end",
         done="forward passes of inference ranks",
-        seconds=_of_kinds("forward"),
+        seconds=_of_kind("forward"),
     ),
     Kind(
         name="samples",
@@ -85,8 +93,8 @@ class LeftOut:
     kind: Kind
     share: float
     """Of what the synchronous loop does."""
-    done_s: float | None
-    """Seconds of what was done, of all processes together; None where they are not known."""
+    done_s: float
+    """Seconds of what was done, of all processes together; 0 where they are not known."""
 
     @property
     def saved_s(self) -> float | None:
@@ -96,13 +104,13 @@ class LeftOut:
         return self.done_s * self.share / (1 - self.share)
 
 
-def left_out(metrics: Sequence[Mapping[str, float]], spans: Sequence[Span]) -> list[LeftOut]:
+def left_out(metrics: Metrics, spans: Sequence[Span]) -> list[LeftOut]:
     """Return what a run has left out of each kind of which it has left out anything."""
     found = []
     for kind in KINDS:
         part = mean_of(metrics, METRIC.format(kind.name), weight=ENV_STEPS)
         if part:
-            found.append(LeftOut(kind=kind, share=part, done_s=kind.seconds(spans)))
+            found.append(LeftOut(kind=kind, share=part, done_s=kind.seconds(metrics, spans)))
     return found
 
 
@@ -110,7 +118,7 @@ def section(subjects: Sequence[Subject]) -> Section:
     """A table for each run that has left out anything."""
     found = [(subject, left_out(subject.run.metrics, subject.run.spans)) for subject in subjects]
     some = [(subject, kinds) for subject, kinds in found if kinds]
-    frames = any(each.kind.name == "frames" for _, kinds in some for each in kinds)
+    frames = any(each.kind.name == "frames" and not each.done_s for _, kinds in some for each in kinds)
     return Section(
         id="left-out",
         nav="Left out",
@@ -125,7 +133,13 @@ def section(subjects: Sequence[Subject]) -> Section:
 
 def _table(subject: Subject, kinds: Sequence[LeftOut], *, alone: bool) -> Table:
     rows = [
-        [each.kind.words, share(each.share), duration(each.saved_s), duration(each.done_s), each.kind.done]
+        [
+            each.kind.words,
+            share(each.share),
+            duration(each.saved_s),
+            duration(each.done_s or None),
+            each.kind.done if each.done_s else "",
+        ]
         for each in kinds
     ]
     header = ("left out", "share", "would have cost, estimated", "as what was done took", "")

@@ -104,6 +104,7 @@ class StepReporter:
             staleness=trajectories.staleness,
             skipped={**trajectories.skipped_shares(decisions=self._decisions), **frames.shares},
             load=self._load.pop(),
+            frames_drawn_s=frames.drawn_s,
             batch_size=requests["size"],
             batch_wait=requests["wait"],
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_async.hosts.kit.frames import draw_last_only
-from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld
+from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld, robosuite
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras, keeps_time
 
@@ -38,8 +38,11 @@ class Vector:
 
     def __init__(self, size):
         self.sent = []
-        self.workers = [SimpleNamespace(render=lambda i=i: self.drawn(i)) for i in range(size)]
-        self.pictures = 0
+        self.workers = [
+            SimpleNamespace(render=lambda i=i: self.drawn(i), get_env_attr=lambda _, i=i: self.drawing[i])
+            for i in range(size)
+        ]
+        self.pictures, self.drawing = 0, [libero.Drawing(0, 0.0)] * size
 
     def drawn(self, number):
         self.pictures += 1
@@ -99,6 +102,19 @@ def test_rlinfs_libero_marks_all_but_the_last_step_of_a_decision():
     assert (env.frames_drawn, env.frames_left_out) == (2, 4)
 
 
+def test_the_seconds_that_liberos_processes_have_drawn_are_counted_once_and_of_each_of_their_simulators():
+    env = libero.adapt(LiberoLike)()
+    env.env.drawing = [libero.Drawing(0, 1.0), libero.Drawing(0, 2.0)]
+    env.chunk_step(ACTIONS)
+    assert env.frames_drawn_s == 0  # nobody has asked for last frames
+    env.draw_last_only()
+    env.chunk_step(ACTIONS)
+    assert env.frames_drawn_s == 3.0
+    env.env.drawing = [libero.Drawing(0, 1.5), libero.Drawing(1, 2.25)]  # a simulator of the next task
+    env.chunk_step(ACTIONS)
+    assert env.frames_drawn_s == 3.0 + 0.5 + 2.25
+
+
 def test_of_a_reset_of_libero_only_the_last_of_its_steps_is_drawn_once_their_number_is_known():
     env = libero.adapt(LiberoLike)()
     env.draw_last_only()
@@ -120,13 +136,16 @@ def test_environments_that_nobody_has_told_draw_as_rlinfs_own(like):
     assert env.chunk_step(ACTIONS) == stock.chunk_step(ACTIONS)
 
 
-def test_rlinfs_metaworld_draws_the_last_step_and_shows_no_old_picture():
+def test_rlinfs_metaworld_draws_the_last_step_and_shows_no_old_picture(monkeypatch):
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr(metaworld, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     env = metaworld.adapt(MetaWorldLike)()
     env.draw_last_only()
     env.reset()
     observations, *_ = env.chunk_step(ACTIONS)
     assert observations == [None, None, [(3, 0), (4, 1)]]
     assert (env.frames_drawn, env.frames_left_out) == (4, 4)
+    assert env.frames_drawn_s == 4 * 3
 
 
 def test_what_is_reset_after_the_last_step_of_metaworld_is_drawn_again():
@@ -189,6 +208,20 @@ def test_a_still_camera_keeps_its_picture_and_its_sensor():
     assert camera._sensor is sensor
     scene._update_observables(force=True)
     assert (camera._current_observed_value, camera.taken) == (2, 2)
+
+
+def test_the_seconds_of_sensors_are_those_of_pictures_that_are_drawn(monkeypatch):
+    scene, clock = Scene(), iter(range(0, 100, 7))
+    monkeypatch.setattr(robosuite, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    cameras, camera = StillCameras(scene), scene._observables["picture"]
+    sensor = camera._sensor
+    scene._update_observables(force=True)
+    assert cameras.drawn_s == 7
+    with cameras.still():
+        scene._update_observables(force=True)
+    assert (cameras.drawn_s, camera._sensor) == (7, sensor)
+    scene._update_observables(force=True)
+    assert (cameras.drawn_s, camera._current_observed_value) == (14, 2)
 
 
 def test_cameras_that_sample_at_another_rate_than_steps_are_drawn_at_every_step():

@@ -53,6 +53,15 @@ def test_what_was_left_out_would_have_cost_as_much_as_the_same_work_that_was_don
     assert found.remarks == [FRAMES_REMARK]
 
 
+def test_frames_would_have_cost_as_much_as_those_whose_drawing_was_measured(tmp_path):
+    drawn = {"async/frames/drawn_seconds": 1.5}
+    found, (rows,) = shown(
+        write_run(tmp_path, lines=[line | drawn for line in lines({"frames": 0.75}, {"frames": 0.75})])
+    )
+    assert rows["frames that nobody looks at"] == ["75%", "9 s", "3 s", "frames that were drawn"]
+    assert found.remarks == []
+
+
 def test_steps_of_a_run_count_by_their_environment_steps(tmp_path):
     few, many = lines({"env_steps": 0.0}, {"env_steps": 0.5})
     _, (rows,) = shown(write_run(tmp_path, lines=[few, many | {"async/env_steps": 3 * 320.0}]))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 from rlinf_async.core.frames import Frames
@@ -19,6 +20,8 @@ from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras
 
 CHILD_MODULE, CHILD_CLASS = "rlinf.envs.libero.venv", "OffScreenRenderEnv"
 """The module and the name of the class that a simulator's process uses to build the next task."""
+NUMBERS = count()
+"""Numbers of the simulators that a process builds, one after the other."""
 
 
 def adapt(env_cls: type) -> type | None:
@@ -33,8 +36,20 @@ class Unseen:
     value: Any
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """What a simulator says of its drawing: its own number in its process, and its seconds so far."""
+
+    of: int
+    seconds: float
+
+
 class LiberoFrames(LastFrames):
     """Wraps the arguments of calls to simulators in `Unseen` if the frames are not used."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._drawing: dict[int, Drawing] = {}
+        super().__init__(*args, **kwargs)
 
     def get_env_fns(self) -> list[Callable[[], Any]]:
         return [partial(start, build) for build in super().get_env_fns()]  # type: ignore[misc]
@@ -45,6 +60,19 @@ class LiberoFrames(LastFrames):
         vector.step = partial(_step, vector.step, self._frames)
         vector.reset = partial(_reset, vector.reset, self._frames, len(vector.workers))
         vector.set_init_state = partial(_set_init_state, vector.set_init_state, self._frames)
+
+    def chunk_step(self, chunk_actions: Any) -> tuple[Any, ...]:
+        result = super().chunk_step(chunk_actions)
+        if self._last_only:
+            self._frames.count_seconds(sum(map(self._seconds_since, range(len(self.env.workers)))))  # type: ignore[attr-defined]
+        return result
+
+    def _seconds_since(self, number: int) -> float:
+        """Return the seconds that simulator `number` has drawn since the last call."""
+        drawing: Drawing = self.env.workers[number].get_env_attr("drawing")  # type: ignore[attr-defined]
+        before = self._drawing.get(number)
+        self._drawing[number] = drawing
+        return drawing.seconds - (before.seconds if before and before.of == drawing.of else 0.0)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         with self._frames.settling() if self._last_only else nullcontext():
@@ -87,6 +115,11 @@ class Simulator:
 
     def __init__(self, env: Any) -> None:
         self._env, self._cameras = env, StillCameras(getattr(env, "env", None))
+        self._number = next(NUMBERS)
+
+    @property
+    def drawing(self) -> Drawing:
+        return Drawing(self._number, self._cameras.drawn_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

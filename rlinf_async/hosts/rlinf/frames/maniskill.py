@@ -6,6 +6,7 @@ random numbers that a task draws for them, are computed at every step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -54,7 +55,11 @@ class ManiskillFrames(LastFrames):
 
     def _taken(self, sense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._frames.count_drawn(self.num_envs)  # type: ignore[attr-defined]
-        return sense(*args, **kwargs)
+        began_s = time.perf_counter()
+        pictures = sense(*args, **kwargs)
+        if not self._simulator.gpu_sim_enabled:  # a GPU goes on drawing after the call
+            self._frames.count_seconds(time.perf_counter() - began_s)
+        return pictures
 
     def _wrap_obs(self, raw_obs: Any, infos: Any = None) -> Any:
         sensors = raw_obs.get("sensor_data") if isinstance(raw_obs, dict) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,9 @@ class LateCamera:
     def __call__(self, **options: Any) -> Any:
         if self._frames.drawing or self._picture is None:
             self._frames.count_drawn(1)
+            began_s = time.perf_counter()
             self._picture = self._render(**options)
+            self._frames.count_seconds(time.perf_counter() - began_s)
         else:
             self._frames.count_left_out(1)
         return self._picture

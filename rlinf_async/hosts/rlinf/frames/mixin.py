@@ -29,6 +29,10 @@ class LastFrames:
     def frames_left_out(self) -> int:
         return self._frames.count.left_out
 
+    @property
+    def frames_drawn_s(self) -> float:
+        return self._frames.count.drawn_s
+
     def chunk_step(self, chunk_actions: Any) -> tuple[Any, ...]:
         if not self._last_only:
             return super().chunk_step(chunk_actions)  # type: ignore[misc]

@@ -9,6 +9,7 @@ random numbers; only their sensors return the previous image.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,8 @@ class StillCameras:
     def __init__(self, env: Any) -> None:
         """`env`: a robosuite `MujocoEnv`; for any other object `still` has no effect."""
         self._env, self._still = env, False
+        self.drawn_s = 0.0
+        """Seconds that these cameras took to draw."""
         if keeps_time(env):
             # Patched on the instance, as every reset replaces observables or their sensors.
             env._update_observables = partial(self._update, env._update_observables)
@@ -38,13 +41,11 @@ class StillCameras:
             self._still = False
 
     def _update(self, update: Callable[..., None], force: bool = False) -> None:
-        if not self._still:
-            return update(force=force)
         cameras = [each for each in self._env._observables.values() if each.modality == IMAGE_MODALITY]
         sensors = [camera._sensor for camera in cameras]
         try:
             for camera in cameras:
-                camera._sensor = _Old(camera)
+                camera._sensor = _Old(camera) if self._still else _Timed(camera, self)
             return update(force=force)
         finally:
             for camera, sensor in zip(cameras, sensors, strict=True):
@@ -59,6 +60,20 @@ class _Old:
 
     def __call__(self, _: object) -> Any:
         return self._camera._current_observed_value
+
+
+class _Timed:
+    """A camera's sensor, whose seconds are counted."""
+
+    def __init__(self, camera: Any, cameras: StillCameras) -> None:
+        self._sensor, self._cameras, self.__modality__ = camera._sensor, cameras, camera.modality
+
+    def __call__(self, cache: object) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return self._sensor(cache)
+        finally:
+            self._cameras.drawn_s += time.perf_counter() - began_s
 
 
 def keeps_time(env: Any) -> bool:
