@@ -81,3 +81,39 @@ def test_every_evaluation_is_of_the_same_episodes(build):
         env.reset()
         ids.append(env._env.eval_episode_ids.tolist())
     assert ids[0] == ids[1] == [0, 1]
+
+
+def played(env, *, stands):
+    """Play three rollouts; return what simulators show that are not to stand, and all that a reset shows."""
+    actions, shown = torch.Generator().manual_seed(0), []
+    for decisions in ([[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2]]):
+        env.let_play(None)
+        shown.append(env.reset()[0])
+        for numbers in decisions:
+            if stands:
+                env.let_play(numbers)
+            [observation], *columns, _ = env.chunk_step(torch.rand(3, 2, 7, generator=actions) - 0.5)
+            fields = {**observation, "rewards": columns[0], "terminations": columns[1]}
+            shown.append({name: [value[number] for number in numbers] for name, value in fields.items()})
+    return shown
+
+
+def test_simulators_that_play_do_not_see_that_others_are_left_alone(build):
+    section = {"max_episode_steps": 100}
+    left_alone = build(3, **section)
+    for one, other in zip(
+        played(build(3, **section), stands=False), played(left_alone, stands=True), strict=True
+    ):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_a_simulator_that_is_left_alone_stands_still(build):
+    env = build(2, max_episode_steps=100)
+    env.reset()
+    [before], *_ = env.chunk_step(torch.ones(2, 1, 7))
+    env.let_play([1])
+    [after], *_ = env.chunk_step(torch.ones(2, 3, 7))
+    np.testing.assert_array_equal(after["states"][0], before["states"][0])
+    assert np.abs(after["states"][1] - before["states"][1]).max() > 1e-3

@@ -11,12 +11,12 @@ from rlinf_async.hosts.contract import Contract, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
-from rlinf_async.hosts.kit.standing import let_play
+from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
 from rlinf_async.hosts.rlinf.scenes import STAND_METHOD
-from rlinf_async.hosts.rlinf.standing import StandingVectorEnv, stands
+from rlinf_async.hosts.rlinf.standing import stands
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from rlinf_async.hosts.kit.standing import StandingVectorEnv
 from rlinf_async.hosts.verl.verl_vla.sections import SIMULATOR_CLASSES, worker_config
 
 OBSERVATION_NAMES = {
@@ -106,6 +107,12 @@ class VerlVlaEnv:
             observation = _replaced(observation, done, renamed_fields(self._env.env_reset(env_ids=done)))
             self._begin(done)
         return [observation], rewards * ~over, terminations, truncations, [info]
+
+    def let_play(self, numbers: Sequence[int] | None) -> None:
+        """From now on the simulators at `numbers` (None: all) are stepped; the others repeat what they gave
+        last.
+        """
+        StandingVectorEnv.within(self._env).let_play(numbers)
 
     def close(self) -> None:
         self._env.close()

@@ -1,17 +1,18 @@
-"""Simulators whose episodes have ended are left alone, in a vector environment with RLinf's calls."""
+"""Simulators whose episodes have ended are left alone, in a vector environment with LIBERO's calls."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rlinf_async.hosts.rlinf.standing import StandingVectorEnv, stands
+from rlinf_async.hosts.kit.standing import StandingVectorEnv
+from rlinf_async.hosts.rlinf.standing import stands
 
 SIZE = 3
 
 
 class Vector:
-    """As `rlinf.envs.venv`: counts the steps and pictures of each simulator."""
+    """As `libero.libero.envs.venv`: counts the steps and pictures of each simulator."""
 
     def __init__(self):
         self.steps, self.drawn = [0] * SIZE, [0] * SIZE
@@ -19,12 +20,15 @@ class Vector:
             SimpleNamespace(render=lambda number=number: self._draw(number)) for number in range(SIZE)
         ]
 
+    def __len__(self):
+        return SIZE
+
     def _draw(self, number):
         self.drawn[number] += 1
         return f"{number} at {self.steps[number]}"
 
     def step(self, action, id=None):
-        numbers = range(SIZE) if id is None else id
+        numbers = range(SIZE) if id is None else np.atleast_1d(id)
         assert len(action) == len(numbers)
         for number in numbers:
             self.steps[number] += 1
@@ -59,7 +63,29 @@ def test_those_that_stand_are_neither_stepped_nor_drawn_and_give_what_they_gave(
     assert env.env.steps == [3, 2, 3]
 
 
-def test_calls_of_some_simulators_and_all_others_are_the_vector_environments_own():
+def test_a_call_of_some_simulators_steps_those_among_them_that_play():
+    simulators, env = standing()
+    simulators.step([1, 2, 3])
+    simulators.let_play([2])
+    seen, rewards, ends = simulators.step([7, 8], np.array([2, 0]))
+    assert ([each["step"] for each in seen], rewards.tolist(), ends.tolist()) == (
+        [2, 1],
+        [7.0, 1.0],
+        [False, True],
+    )
+    assert simulators.step([9], 1)[1].tolist() == [2.0]
+    assert env.env.steps == [1, 1, 2]
+
+
+def test_what_a_simulator_repeats_is_its_own_copy():
+    simulators, _ = standing()
+    ends = simulators.step([1, 2, 3])[2]
+    ends[:] = True
+    simulators.let_play([])
+    assert simulators.step([1, 2, 3])[2].tolist() == [True, False, False]
+
+
+def test_a_simulator_that_was_never_stepped_cannot_stand_and_other_calls_are_the_vector_environments_own():
     simulators, env = standing()
     simulators.let_play([])
     assert simulators.step([5], [1])[1].tolist() == [5.0]
