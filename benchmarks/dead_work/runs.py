@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
@@ -134,32 +135,37 @@ def _ends_s(directory: Path) -> list[float]:
 
 
 def table() -> str:
-    """Return a Markdown table: the values of all turns, and median and range of the ratios within a turn."""
-    lines = []
-    for simulator in OVERRIDES_BY_SIMULATOR:
-        found = {
-            (row["mode"], row["turn"]): row
-            for row in read_rows(RESULTS_FILE)
-            if row["simulator"] == simulator
-        }
-        if not found:
-            continue
-        lines += [f"| {simulator} | seconds a batch | CPU seconds a batch |", "|---|---|---|"]
-        for mode in OVERRIDES_BY_MODE:
-            own = [row for (name, _), row in found.items() if name == mode]
-            numbers = [
-                ", ".join(str(row[key]) for row in own) for key in ("seconds_a_batch", "cpu_s_a_batch")
-            ]
-            lines.append(f"| {mode} | {numbers[0]} | {numbers[1]} |")
-        for over, under in COMPARED_MODES:
-            turns = [turn for name, turn in found if name == over and (under, turn) in found]
-            numbers = []
-            for key in ("seconds_a_batch", "cpu_s_a_batch"):
-                ratios = [found[over, turn][key] / found[under, turn][key] for turn in turns]
-                spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
-                numbers.append(f"{median(ratios):.2f}{spread}" if ratios else "")
-            lines.append(f"| {over} over {under} | {numbers[0]} | {numbers[1]} |")
+    """Return the Markdown tables of the page `runs.md`: the values of all turns, and median and span of the
+    ratios within a turn.
+    """
+    found = {(row["simulator"], row["mode"], row["turn"]): row for row in read_rows(RESULTS_FILE)}
+    columns = {"seconds_a_batch": 1, "cpu_s_a_batch": 1, "cores_of_others": 2}  # with digits
+    lines = ["| turns | seconds a batch | CPU seconds a batch | cores of others |", "|---|---|---|---|"]
+    for simulator, mode in product(OVERRIDES_BY_SIMULATOR, OVERRIDES_BY_MODE):
+        own = [found[simulator, mode, turn] for turn in range(TURN_COUNT) if (simulator, mode, turn) in found]
+        values = [", ".join(f"{row[name]:.{digits}f}" for row in own) for name, digits in columns.items()]
+        lines.append(f"| {simulator}: `{mode}` | {' | '.join(values)} |")
+    lines += ["", "| ratio within a turn | seconds | CPU seconds |", "|---|---|---|"]
+    for simulator, (over, under) in product(OVERRIDES_BY_SIMULATOR, COMPARED_MODES):
+        cells = [
+            _ratio([(simulator, over), (simulator, under)], name, found)
+            for name in ("seconds_a_batch", "cpu_s_a_batch")
+        ]
+        lines.append(f"| {simulator}: `{over}` over `{under}` | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _ratio(
+    sides: Sequence[tuple[str, str]], name: str, found: Mapping[tuple[str, str, int], Mapping[str, Any]]
+) -> str:
+    """Return median and span of the ratio of two sides' values `name`, over the turns that both have."""
+    over, under = sides
+    ratios = [
+        found[(*over, turn)][name] / found[(*under, turn)][name]
+        for turn in range(TURN_COUNT)
+        if (*over, turn) in found and (*under, turn) in found
+    ]
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
 
 
 def main() -> None:
