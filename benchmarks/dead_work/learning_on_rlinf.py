@@ -14,6 +14,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def end_workers() -> None:
     """End all actors but RLinf's managers: RLinf's own runner leaves its workers behind, with their names."""
     for name in ray.util.list_named_actors():
         if not name.endswith("Manager"):
-            ray.kill(ray.get_actor(name))
+            with suppress(ValueError):  # an actor that has ended in the meantime
+                ray.kill(ray.get_actor(name))
 
 
 def missing_pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, list[str]]]:

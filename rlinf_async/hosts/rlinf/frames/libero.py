@@ -64,7 +64,8 @@ class LiberoFrames(LastFrames):
     def chunk_step(self, chunk_actions: Any) -> tuple[Any, ...]:
         result = super().chunk_step(chunk_actions)
         if self._last_only:
-            self._frames.count_seconds(sum(map(self._seconds_since, range(len(self.env.workers)))))  # type: ignore[attr-defined]
+            numbers = range(len(self.env.workers))  # type: ignore[attr-defined]
+            self._frames.count_seconds(sum(self._seconds_since(number) for number in numbers))
         return result
 
     def _seconds_since(self, number: int) -> float:
