@@ -106,6 +106,43 @@ def test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps(examples
     assert all("runner.max_epochs=12" in cell.command for cell in planned.cells)
 
 
+def test_the_training_command_of_the_libero_page_composes_and_lacks_nothing_but_the_model(examples, tmp_path):
+    """With the page's placeholder it is refused for it alone; with a folder in its place for nothing."""
+    from rlinf_async.compose import compose_config
+    from rlinf_async.hosts.rlinf.host import RLinfHost
+
+    (line,) = (
+        line for line in blocks(page("rlinf-pi05")) if line.lstrip().startswith("python $EMBODIED_PATH")
+    )
+    words = shlex.split(line)
+    name = words[words.index("--config-name") + 1]
+    overrides = [word for word in words if "=" in word]
+    absent = RLinfHost().absent(compose_config(name, overrides, examples))
+    wanted = [reason for reason in absent if "needs the package" not in reason]
+    assert [reason.partition(" ")[0] for reason in wanted] == ["actor.model.model_path=/path/to/model"]
+    (tmp_path / "model").mkdir()
+    here = [word.replace("/path/to/model", str(tmp_path / "model")) for word in overrides]
+    absent = RLinfHost().absent(compose_config(name, here, examples))
+    assert [reason for reason in absent if "needs the package" not in reason] == []
+
+
+LINES_RUN_ELSEWHERE = {
+    "pip install .": "tests/test_packaging.py",
+    "export EMBODIED_PATH=": "a path of the user's",
+    "rlinf-async doctor": "tests/doctor",
+    "rlinf-async explain": "test_explain_of_the_libero_config_says_what_the_page_says and the next",
+    "rlinf-async sweep": "test_the_sweep_of_the_libero_page_is_three_settings_of_twelve_steps",
+    "python $EMBODIED_PATH/train_embodied_agent.py": "the test above; tests/vla/test_runs.py: tiny weights",
+}
+"""What each line of the page on pi0.5 is executed by, by its beginning."""
+
+
+def test_every_line_of_the_libero_page_is_executed_by_a_test():
+    lines = [line.strip() for line in blocks(page("rlinf-pi05")) if line.strip()]
+    assert len(lines) > 6
+    assert [line for line in lines if not line.startswith(tuple(LINES_RUN_ELSEWHERE))] == []
+
+
 def test_maniskill_on_a_gpu_is_not_split(examples):
     mlp, openpi, apart = (
         explained(words, examples) for words in commands("choosing", "explain") if "--gpus" in words
