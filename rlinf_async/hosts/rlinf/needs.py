@@ -92,7 +92,9 @@ def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reas
     numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
     for name, value in {**arguments, **dotted(numbers)}.items():
         if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
-            yield Reason(f"{place}.{name}=null must have a value: ManiSkill needs one", f"~{place}.{name}")
+            yield Reason(
+                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
+            )
 
 
 @cache
@@ -122,8 +124,7 @@ def _missing(
         if lack and known not in told:
             told = {*told, known}
             read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE)))
-            add = "; add it" if lack == "is missing" else ""
-            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}{add}")
+            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
 
 
 def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:

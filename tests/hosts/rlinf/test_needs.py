@@ -171,7 +171,7 @@ def test_maniskills_arguments_are_refused_as_null_where_their_type_does_not_take
         more = {"init_params": MANISKILL, "use_rel_reward": False, "use_fixed_reset_state_ids": False}
         before, after = refused(base, "maniskill", more, f"init_params.{key}")
         assert before == []
-        expected = f"env.train.init_params.{key}=null must have a value: ManiSkill needs one"
+        expected = f"env.train.init_params.{key}=null must have a value: ManiSkill needs one; remove it"
         assert after == ([expected] if is_refused else [])
 
 
@@ -226,7 +226,7 @@ def test_something_else_in_the_place_of_a_block_that_is_read_is_named_with_its_r
     shown = "null" if value is None else "3"
     assert said == [
         f"env.{mode}.video_cfg={shown} must be a block of keys: RLinf's env worker reads "
-        f"env.{mode}.video_cfg.save_video"
+        f"env.{mode}.video_cfg.save_video; set it"
     ]
     cfg["runner"]["val_check_interval"] = -1
     assert bool(list(needed_key_reasons(cfg))) == (mode == "train")
