@@ -27,7 +27,7 @@ from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import Renewal, run_shard, together
 from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.checkpoints.saved_buffer import resume_buffer, save_buffer
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended, resume_buffer, save_buffer
 from tests.hosts.local_runs import same, small
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,6 +50,7 @@ class Ended:
     metrics: list
     ledger: Ledger
     saved: dict
+    remark: str
 
 
 class Renewable(Shard):
@@ -65,7 +66,7 @@ class SavingRun(LocalRun):
     """Saves into `folder`, and goes on from what it is given."""
 
     def begin(self, folder, training, saved):
-        self.folder, self.training, self.saved, self.start = folder, training, {}, 0
+        self.folder, self.training, self.saved, self.start, self.remark = folder, training, {}, 0, ""
         if saved is None:
             return
         self.start = saved.step
@@ -73,7 +74,9 @@ class SavingRun(LocalRun):
         training._optimizer.load_state_dict(saved.optimizer)
         self._trajectories = broker = self._settings.run.trajectory_broker(version=saved.step)
         place = self.folder / str(saved.step)
-        resume_buffer(place, saved.step, broker.gate, broker.buffer, self._settings.run, lambda data: data)
+        run = self._settings.run
+        became = resume_buffer(place, saved.step, broker.gate, broker.buffer, run, lambda data: data)
+        self.remark = extended(became, saved.step, run)
 
     async def _collect(self):
         recorder = partial(RolloutRecorder, settings=self._settings.run)
@@ -112,7 +115,7 @@ class SavingRun(LocalRun):
             return piece.payload
 
         place = self.folder / str(step)
-        place.mkdir(exist_ok=True)
+        place.mkdir(exist_ok=True, parents=True)
         if not (place / "buffer").exists():
             buffer = self._trajectories.buffer
             await save_buffer(place, step, buffer, self._settings.run, opened)
@@ -124,10 +127,11 @@ def built(first, size):
     return PointReach(size, first=first, seed=3)
 
 
-def trained(folder, *, lag, saved=None, save_every=EVERY):
+def trained(folder, *, lag, saved=None, save_every=EVERY, batches=9, **keys):
     """A run from its start, or from what was saved."""
     block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}}
-    settings = small(block, inference_ranks=2, batches=9, micro_batch_size=40, lr=1e-2, seed=3)
+    keys = {"lr": 1e-2, **keys}
+    settings = small(block, inference_ranks=2, batches=batches, micro_batch_size=40, seed=3, **keys)
     settings.__dict__["run"] = replace(settings.run, save_every=save_every)
     busy = {name: BusyMeter(width=2) for name in ("env", "inference", "learner")}
     with ExitStack() as stack:
@@ -153,7 +157,7 @@ def trained(folder, *, lag, saved=None, save_every=EVERY):
         )
         run.begin(folder, learner.training, saved)
         result = asyncio.run(run.train())
-        return Ended(result.weights, list(result.metrics), result.ledger, run.saved)
+        return Ended(result.weights, list(result.metrics), result.ledger, run.saved, run.remark)
 
 
 @pytest.mark.parametrize("lag", [1, 3])
@@ -164,6 +168,34 @@ def test_a_run_interrupted_at_any_of_its_checkpoints_ends_like_one_that_was_not(
         assert same(rest.weights, whole.weights)
         assert rest.metrics == whole.metrics[step:]
         assert rest.ledger == whole.ledger
+
+
+KEYS = {"lr": 3e-2, "value_lr": 3e-2, "clip_grad": 0.01}
+"""The keys of the optimizer, and a value that makes other weights than the default."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_of_the_optimizer_is_in_force_after_an_interruption(key, tmp_path):
+    whole, usual = (trained(tmp_path / name, lag=1, **keys) for name, keys in _with_and_without(key))
+    rest = trained(tmp_path / "with", lag=1, saved=whole.saved[4], **{key: KEYS[key]})
+    assert same(rest.weights, whole.weights)
+    assert rest.metrics == whole.metrics[4:]
+    assert not same(usual.weights, whole.weights)
+
+
+def _with_and_without(key):
+    return ("with", {key: KEYS[key]}), ("without", {})
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_run_that_had_ended_and_is_extended_is_not_the_longer_one_and_says_so(lag, tmp_path):
+    whole = trained(tmp_path / "whole", lag=lag)
+    short = trained(tmp_path / "short", lag=lag, batches=4)
+    rest = trained(tmp_path / "short", lag=lag, saved=short.saved[4])
+    assert same(short.weights, whole.saved[4].weights)
+    assert not same(rest.weights, whole.weights)
+    assert f"the next {lag} are collected with less lag than {lag}" in rest.remark
+    assert trained(tmp_path / "whole", lag=lag, saved=whole.saved[4]).remark == ""
 
 
 def test_where_no_checkpoint_is_due_it_does_not(tmp_path):

@@ -100,7 +100,15 @@ def write_trace(directory, trace, *, offset=0.0):
 
 
 def write_run(
-    directory: Path, *, config=None, facts=None, lines=None, trace=None, summary=SUMMARY, name="mine"
+    directory: Path,
+    *,
+    config=None,
+    facts=None,
+    lines=None,
+    trace=None,
+    summary=SUMMARY,
+    status=None,
+    name="mine",
 ) -> Path:
     """A whole run; give None for a file that a test is not about, and {} or [] for one that is not there."""
     run = directory / name
@@ -117,6 +125,8 @@ def write_run(
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if summary:
         (run / "summary.json").write_text(json.dumps(summary))
+    if status:
+        (run / "status.json").write_text(json.dumps(status))
     if trace:
         write_trace(run / "trace", trace)
     return run

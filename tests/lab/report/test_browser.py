@@ -22,6 +22,24 @@ FLAGS = (
 SIZES = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
 
 
+HELD = {
+    "holds": {
+        "env worker 0": {
+            "memory": {"value": 12.3e9, "limit": 64e9, "per_minute": 6.1e8},
+            "descriptors": {"value": 120, "limit": 1024, "per_minute": 0.1},
+            "threads": {"value": 34, "limit": 4096, "per_minute": 0.0},
+            "address space": {"value": 40.2e9, "limit": 99e9, "per_minute": 6.1e8},
+        },
+        "the run": {
+            "shared memory": {"value": 2.1e9, "limit": 4e9, "per_minute": -1e8},
+            "disk": {"value": 5.5e9, "limit": 90e9},
+        },
+    },
+    "foretold": {"env worker 0, memory": "env worker 0: its use of memory grows by 610 MB a minute"},
+}
+"""A status with processes of which one grows."""
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
@@ -45,7 +63,7 @@ def pages(tmp_path_factory):
     from rlinf_async.lab.report.page import write_report
 
     directory = tmp_path_factory.mktemp("pages")
-    one = write_run(directory, name="one")
+    one = write_run(directory, name="one", status=HELD)
     two = write_run(
         directory, name="a-second-run-with-a-long-name", lines=[metrics(s, env__return=1.0) for s in (1, 2)]
     )
@@ -133,3 +151,22 @@ def test_a_page_is_whole_without_javascript(browser, pages):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "The learner bounds this run" in text
     assert len(drawn) > 8
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_what_processes_hold_is_a_table_whose_cells_are_in_its_place_and_say_the_growth(
+    browser, pages, width, scheme
+):
+    show(browser, pages["one"], width, scheme)
+    section = browser.find_element("css selector", "#resources")
+    cells = """[...document.querySelectorAll('#resources tr')].map(
+        row => [...row.children].map(cell => cell.textContent.trim()))"""
+    words = ask(browser, cells)
+    assert words[1][:4] == ["env worker 0", "12.3 GB, +610 MB a minute", "120, steady", "34, steady"]
+    assert words[2][-2:] == ["2.1 GB, -100 MB a minute", "5.5 GB"]
+    assert "env worker 0: its use of memory grows by 610 MB a minute" in section.text
+    overlapping = """[...document.querySelectorAll('#resources tr')].filter(row => {
+        const boxes = [...row.children].map(cell => cell.getBoundingClientRect());
+        return boxes.some((box, at) => at && box.left < boxes[at - 1].right - 1);
+    }).length"""
+    assert ask(browser, overlapping) == 0
