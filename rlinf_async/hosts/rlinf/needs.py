@@ -66,7 +66,9 @@ def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             continue
         yield from _missing(section, OWN_READS, key=f"env.{mode}", reader="env worker")
         if not section.get("env_class"):
-            reader, chains = of_environment(sources, str(section.get("env_type")))
+            arguments = section.get(SIMULATOR_ARGUMENTS)
+            task = arguments.get("id") if isinstance(arguments, Mapping) else None
+            reader, chains = of_environment(sources, str(section.get("env_type")), task)
             yield from _missing(section, chains, key=f"env.{mode}", reader=reader)
             yield from _simulator_reasons(section, key=f"env.{mode}")
     yield from _missing(cfg, LAUNCH_READS, key="", reader="entry script")
@@ -163,16 +165,18 @@ def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
 
 
 @cache
-def of_environment(sources: Sources, kind: str) -> tuple[str, frozenset[Chain]]:
+def of_environment(sources: Sources, kind: str, task: object = None) -> tuple[str, frozenset[Chain]]:
     """Return the class that RLinf makes of an `env_type`, and the chains that it needs of its section: where
-    RLinf chooses among several classes, those that each of them needs.
+    RLinf chooses among several classes, those that each of them needs. Of a table of tasks' classes that of
+    `task` counts, or all without one; a task that is not in it may have a class of the user's, of which
+    nothing is known.
     """
     choice, names = sources.definition(CHOICE_PLACE), sources.values_of(ENUM_PLACE)
     for branch in ast.walk(choice) if choice is not None else ():
         if not isinstance(branch, ast.If) or not isinstance(branch.test, ast.Compare):
             continue
         if names.get(getattr(branch.test.comparators[0], "attr", "")) == kind:
-            places = [place for node in branch.body for place in _classes(sources, node)]
+            places = [place for node in branch.body for place in _classes(sources, node, task)]
             needs = [_Needs(sources.methods(place)).of(*ENVIRONMENT_METHODS) for place in places]
             # A class that needs nothing itself hands its section on to another.
             known = list(filter(None, needs))
@@ -181,15 +185,19 @@ def of_environment(sources: Sources, kind: str) -> tuple[str, frozenset[Chain]]:
     return "", frozenset()
 
 
-def _classes(sources: Sources, branch: ast.stmt) -> Iterator[str]:
-    """Yield the places of the classes that a statement imports, or imports a table of."""
+def _classes(sources: Sources, branch: ast.stmt, task: object) -> Iterator[str]:
+    """Yield the places of the classes that a statement imports, or of that of `task` in an imported table."""
     for node in (each for each in ast.walk(branch) if isinstance(each, ast.ImportFrom)):
         for alias in node.names:
             found = sources.definition(place := f"{node.module}:{alias.name}")
             if isinstance(found, ast.ClassDef):
                 yield place
             elif isinstance(found, ast.Assign) and isinstance(found.value, ast.Dict):
-                yield from (f"{node.module}:{getattr(value, 'id', '')}" for value in found.value.values)
+                yield from (
+                    f"{node.module}:{getattr(value, 'id', '')}"
+                    for key, value in zip(found.value.keys, found.value.values, strict=True)
+                    if not isinstance(task, str) or (isinstance(key, ast.Constant) and key.value == task)
+                )
 
 
 @cache

@@ -130,7 +130,7 @@ def refused(base, kind, section, key):
 
 CAMERA = {"height": 64, "width": 64}
 ISAAC = {
-    "id": "Isaac",
+    "id": "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-Rewarded-v0",  # of RLinf's table
     "num_envs": None,
     "task_description": "stack",
     "table_cam": CAMERA,
