@@ -107,6 +107,7 @@ COMMANDS = (
         nightly=True,
     ),
     _stored("dead_work.learning", "--report"),
+    _stored("dead_work.learning_on_rlinf", "--report"),
     Smallest(r"dead_work\.demo.*", "dead_work.demo benchmarks/dead_work/results/demo.json"),
     Smallest(r"dead_work\.shards.*", "dead_work.shards --success 0.5", nightly=True),
     Smallest(r"dead_work\.runs.*", "dead_work.runs --report"),

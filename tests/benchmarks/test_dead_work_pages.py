@@ -5,13 +5,41 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.dead_work import runs
+pytest.importorskip("rlinf", reason="a benchmark on RLinf's workers")
+
+from benchmarks.dead_work import learning_on_rlinf, runs
+from benchmarks.result_store import read_rows
 
 FOLDER = Path(runs.__file__).parent
 
 
 def test_the_tables_of_whole_runs_are_those_of_their_rows():
     assert runs.table() in (FOLDER / "runs.md").read_text()
+
+
+def test_the_verdicts_on_learning_are_those_of_the_rows():
+    page = (FOLDER / "learning.md").read_text()
+    lines = learning_on_rlinf.verdicts(read_rows(learning_on_rlinf.RESULTS_FILE)).splitlines()
+    assert len(lines) == 6
+    assert [line for line in lines if f"    {line}\n" not in page] == []
+
+
+def test_a_run_that_is_there_is_not_made_again_and_pairs_come_in_the_order_of_the_plan():
+    made = [{"algorithm": "ppo", "side": side, "seed": 0} for side in ("off", "lean")]
+    made.append({"algorithm": "grpo", "side": "off", "seed": 0})
+    missing = learning_on_rlinf.missing_pairs(made)
+    assert [next(missing) for _ in range(2)] == [("grpo", 0, ["lean"]), ("ppo", 1, ["off", "lean"])]
+
+
+def test_with_few_pairs_there_is_no_verdict():
+    rows = [
+        {"algorithm": "ppo", "side": side, "seed": seed, "success": [0.5, 1.0], "skipped_decisions": 0.0}
+        for side in ("off", "lean")
+        for seed in range(4)
+    ]
+    first, *_, last = learning_on_rlinf.verdicts(rows).splitlines()
+    assert first.startswith("ppo, area: too few pairs")
+    assert last == "grpo: no whole pair"
 
 
 def test_a_ratio_is_of_the_turns_that_both_sides_have(tmp_path, monkeypatch):

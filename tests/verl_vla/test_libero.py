@@ -111,6 +111,7 @@ def test_simulators_that_play_do_not_see_that_others_are_left_alone(build):
 
 def test_a_simulator_that_is_left_alone_stands_still(build):
     env = build(2, max_episode_steps=100)
+    env.let_play(None)
     env.reset()
     [before], *_ = env.chunk_step(torch.ones(2, 1, 7))
     env.let_play([1])
