@@ -59,7 +59,7 @@ def test_a_ratio_is_of_the_turns_that_both_sides_have(tmp_path, monkeypatch):
     assert "| metaworld: `full` over `off` |  |  |" in lines
 
 
-@pytest.mark.parametrize("name", ["maniskill", "metaworld"])
+@pytest.mark.parametrize("name", ["libero", "maniskill", "metaworld"])
 def test_a_thousand_steps_of_each_simulator_are_equal(name):
     result = json.loads((FOLDER / "results" / f"thousand-{name}.json").read_text())
     assert (result["simulator"], result["equal"], result["difference"]) == (name, True, None)
