@@ -1,6 +1,7 @@
 """Replays schedules by their seeds, or tries many: `python -m tests.wire.simulation SEED...`."""
 
 import argparse
+import gc
 import sys
 import time
 import traceback
@@ -10,8 +11,13 @@ from itertools import chain, count
 from tests.wire.simulation.saving import SavingSchedule
 from tests.wire.simulation.schedule import Schedule
 
+NEW_OBJECTS = 20_000
+"""Between two looks for cycles: a schedule makes many objects that go away by themselves."""
+
 
 def main():
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
     parser = argparse.ArgumentParser(prog="python -m tests.wire.simulation", description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed of many")

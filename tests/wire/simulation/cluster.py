@@ -73,8 +73,7 @@ class Cluster:
         process.dead = True
         self.network.end_of(process, abruptly=abruptly)
         process.give_memory_back()
-        for task in list(process.tasks):
-            task.cancel()
+        process.cancel_tasks()
         for actor in self.actors:
             if actor._life is process:
                 actor._dies()

@@ -1,6 +1,7 @@
 """The processes of a run, with environments, policies and learners that check what they are given."""
 
 import asyncio
+import functools
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -196,8 +197,9 @@ class InferenceRank(Alive, InferenceWorker):
 FROZEN = 7.0
 
 
+@functools.cache
 def numbers_of(version, count):
-    """Trained weights: with every version some change, and each of them is known."""
+    """Trained weights: with every version some change, and each of them is known. Nobody writes to them."""
     numbers = torch.arange(count, dtype=torch.float32)
     return torch.where(numbers % 5 == version % 5, numbers + version, torch.full_like(numbers, version // 5))
 

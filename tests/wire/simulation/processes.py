@@ -25,10 +25,8 @@ class Process:
     number: int
     slowness: float = 1.0
     dead: bool = False
-    tasks: dict = field(default_factory=dict)
-    """Those that have not ended, in the order of their beginning, as keys; so are `ends` and `listening`."""
     ends: dict = field(default_factory=dict)
-    """Of its connections."""
+    """Of its connections, in the order of their beginning, as keys; so is `listening`."""
     listening: dict = field(default_factory=dict)
     files: list = field(default_factory=list)
     """Memory files, as descriptor and inode."""
@@ -70,6 +68,12 @@ class Process:
         """Do something as this process, beside all else."""
         return asyncio.get_running_loop().create_task(coroutine, context=self.context.copy())
 
+    def cancel_tasks(self):
+        """End what it does, in the order in which that began."""
+        mine = [task for task in asyncio.all_tasks() if task.process is self]
+        for task in sorted(mine, key=lambda task: task.number):
+            task.cancel()
+
     def give_memory_back(self):
         """As the kernel does: the numbers remain, and name something else."""
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -90,12 +94,28 @@ class Process:
 NOTHING = os.stat(os.devnull).st_ino
 
 
-class NumberedTask(asyncio.Task):
-    """A task whose place in a set does not depend on where it lies in memory."""
+class Due:
+    """What the loop does next, or at a time: asyncio's handle without what only its debugging needs."""
 
-    def __init__(self, coro, *, number, **options):
+    __slots__ = ("arguments", "callback", "context")
+
+    def __init__(self, callback, arguments, context):
+        self.callback, self.arguments = callback, arguments
+        self.context = contextvars.copy_context() if context is None else context
+
+    def cancel(self):
+        self.callback = self.arguments = None
+
+    def cancelled(self):
+        return self.callback is None
+
+
+class NumberedTask(asyncio.Task):
+    """A task of a process, or of none, whose place in a set does not depend on where it lies in memory."""
+
+    def __init__(self, coro, *, number, process, **options):
         # First: asyncio puts a task into its set of all tasks at once.
-        self.number = number
+        self.number, self.process = number, process
         super().__init__(coro, **options)
 
     def __hash__(self):
@@ -125,8 +145,13 @@ class ProcessLoop(VirtualLoop):
         """A heap of the time, a number and the handle."""
 
     def _run_once(self):
+        self._turn()
+        while not self._stopping:
+            self._turn()
+
+    def _turn(self):
         ready, timers, clock = self._ready, self._timers, self._clock
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
         self.turns += 1
         self._idle_turns += 1
@@ -137,33 +162,35 @@ class ProcessLoop(VirtualLoop):
         if self._idle_turns > IDLE_TURNS:
             raise AssertionError("everybody is busy, and time does not move on")
         while timers and timers[0][0] <= clock.now:
-            _, _, handle = heapq.heappop(timers)
-            if not handle.cancelled():
-                ready.append(handle)
+            ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+            due = ready.popleft()
+            if due.callback is not None:
+                try:
+                    due.context.run(due.callback, *due.arguments)
+                except Exception as error:  # noqa: BLE001 asyncio's loop goes on, too
+                    told = {"message": f"Exception in callback {due.callback}", "exception": error}
+                    self.call_exception_handler(told)
 
     def call_at(self, when, callback, *arguments, context=None):
-        handle = asyncio.TimerHandle(when, callback, arguments, self, context)
-        heapq.heappush(self._timers, (when, next(self._numbers), handle))
-        return handle
+        due = Due(callback, arguments, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), due))
+        return due
+
+    def call_later(self, delay, callback, *arguments, context=None):
+        return self.call_at(self._clock.now + delay, callback, *arguments, context=context)
 
     def call_soon(self, callback, *arguments, context=None):
-        handle = asyncio.Handle(callback, arguments, self, context)
-        self._ready.append(handle)
-        return handle
+        due = Due(callback, arguments, context)
+        self._ready.append(due)
+        return due
 
     call_soon_threadsafe = call_soon
 
     def create_task(self, coro, *, context=None, **options):
         process = PROCESS.get(None) if context is None else context.get(PROCESS)
-        task = NumberedTask(coro, number=next(self._numbers), loop=self, context=context, **options)
-        if process is not None:
-            process.tasks[task] = None
-            task.add_done_callback(process.tasks.pop)
-        return task
+        number = next(self._numbers)
+        return NumberedTask(coro, number=number, process=process, loop=self, context=context, **options)
 
     def create_future(self):
         future = NumberedFuture(loop=self)
