@@ -87,7 +87,7 @@ def test_all_that_a_page_names_of_a_run_in_one_process_is_in_its_metrics(tmp_pat
     page = Path("docs/config.md").read_text()
     told = re.findall(r"`((?:async|train)/[^`]+)`", page[page.index("| metric | what |") :])
     elsewhere = ("async/requests_again", "async/steps_skipped", "async/save_failures", "train/premise/")
-    elsewhere += ("async/skipped/frames", "async/skipped/samples")
+    elsewhere += ("async/skipped/frames", "async/skipped/samples", "async/frames/")
     grouped = ("train/groups_without_signal",)  # with GRPO
     for name in (each for metric in told for each in spelled_out(metric)):
         if not name.startswith((*elsewhere, *grouped, "async/restarts/")):
