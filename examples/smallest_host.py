@@ -50,6 +50,9 @@ class Recorder:
         self.counts.append(output)
         self.versions.append(answer["version"])
 
+    async def complete(self, output: Any) -> None:
+        pass
+
     def build(self, output: Any, answer: Any) -> list[Piece]:
         return [self.piece(part) for part in range(PLAN.parts)]
 

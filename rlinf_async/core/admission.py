@@ -115,6 +115,7 @@ class AdmissionGate:
         self.version = version
         self.closed = False
         self._seconds: dict[int, float] = {}
+        self._any_place = any_place
         if any_place:
             places = product(range(epochs), range(shards))
             # One queue for all shards. It reads this `_seconds` at every sort: change the dict in place.
@@ -167,7 +168,7 @@ class AdmissionGate:
 
     def _queue(self, place: int) -> _SlotQueue:
         """The queue of a place, or of the shard with its number: its own, or the one that all share."""
-        return self._queues[place % len(self._queues)]
+        return self._queues[0 if self._any_place else place]
 
     def _beyond_end(self, batch: int) -> bool:
         return self.until is not None and batch >= self.until

@@ -71,7 +71,7 @@ def test_what_is_published_is_what_the_results_give():
     assert published == given, "run `peers --report`"
     assert peers.table(load()) in MEASUREMENTS.read_text(), "run `peers --report`"
     more = peers._differences(given).partition("fresh env steps ")[2].partition(";")[0]
-    assert f"difference of the area {more}" in " ".join(MEASUREMENTS.read_text().split())
+    assert f"of the area {more}" in " ".join(MEASUREMENTS.read_text().split())
 
 
 def test_a_run_differs_from_the_synchronous_one_in_what_makes_it_asynchronous(tmp_path):

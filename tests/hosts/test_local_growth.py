@@ -2,7 +2,8 @@
 
 import gc
 import os
-import resource
+import subprocess
+import sys
 import threading
 import weakref
 from functools import partial
@@ -178,13 +179,20 @@ def test_what_failed_environments_hold_is_free_before_others_are_built(monkeypat
     assert alive[-1] == 0
 
 
+RUN = """
+import resource
+from rlinf_async.hosts.local.envs import PointReach
+from rlinf_async.hosts.local.trainer import LocalTrainer
+from tests.conformance.test_local_runs import settings_of
+resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+settings = settings_of(batches=1, asynchrony={{"mode": "off"}})
+result = LocalTrainer(settings, lambda first, size: PointReach(size, first=first)).run()
+print(len(result.reports), "report")
+"""
+
+
 @pytest.mark.parametrize("limit", [130, 256])
 def test_a_run_needs_few_descriptors(limit):
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
-    try:
-        settings = settings_of(batches=1, asynchrony={"mode": "off"})
-        result = LocalTrainer(settings, lambda first, size: PointReach(size, first=first)).run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert len(result.reports) == 1
+    """In a process of its own, as this one has the descriptors of other tests."""
+    ended = subprocess.run([sys.executable, "-c", RUN.format(limit=limit)], capture_output=True, text=True)
+    assert ended.stdout.endswith("1 report\n"), ended.stderr

@@ -65,7 +65,8 @@ def test_it_says_which_starts_rlinfs_own_metaworld_does_not_make_alike(monkeypat
     assert "patches/rlinf/0013" in groups
     assert len(said(*RLINFS_OWN, *ONE_BY_ONE)) == 2
     assert said() == []
-    assert said(*RLINFS_OWN, "env.train.env_type=maniskill") == []
+    maniskill = ("env.train.env_type=maniskill", "++env.train.init_params={id: PickCube-v1}")
+    assert said(*RLINFS_OWN, *maniskill) == []
     monkeypatch.setattr(exactness, "PATCHED_METHOD", "reconfigure_env_fns")  # one that RLinf's has
     assert said(*RLINFS_OWN) == []
 
