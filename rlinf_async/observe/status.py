@@ -179,10 +179,10 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
         took = seconds(float(summary.get("seconds", 0)))
         how = ENDING_WORDS.get(str(summary.get("ended")), "has ended")
         first = f"The run {how}: {facts['step']} steps in {took}, {trained_count}."
-        return [first, *_bound_in_words(facts), *_faults_in_words(facts)]
+        return [first, *_faults_in_words(facts), *_bound_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
-    lines += [*_bound_in_words(facts), *_faults_in_words(facts)]
+    lines += [*_faults_in_words(facts), *_bound_in_words(facts)]
     lines += [f"  {sentence}" for sentence in facts.get("foretold", ())]
     lines += [f"  {name}: {process['doing']}" for name, process in facts["processes"].items()]
     holds = {name: in_words(holding) for name, holding in facts.get("holds", {}).items()}
