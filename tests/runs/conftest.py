@@ -76,6 +76,7 @@ def timeless(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
     clocks = ("async/busy/", "async/busiest/", "async/batch/wait_s/", "async/step_seconds")
     # Batches are counted when a step is reported, and by then some of the next step have been answered.
     clocks = (*clocks, "async/env_steps_per_second", "async/batch/size", "async/publication", "async/waiting")
+    clocks = (*clocks, "async/load/")
     return [{k: v for k, v in line.items() if not k.startswith(clocks)} for line in metrics]
 
 

@@ -16,6 +16,7 @@ from tests.runs.test_matrix import GIVES_WAY
 
 pytestmark = pytest.mark.ray
 CONFIG = "metaworld_ppo_mlp"
+RATE = "fresh env steps/s, the first over the second"
 FILES = ("config.yaml", "run.json", "metrics.jsonl", "summary.json", "status.json", "trace", "tensorboard")
 
 
@@ -45,9 +46,9 @@ def test_off_and_full_leave_the_same_files_and_are_compared(ended: list[Run], tm
     page = tmp_path / "page.html"
     result = CliRunner().invoke(cli.app, ["report", *(str(run.directory) for run in made), "-o", str(page)])
     assert result.exit_code == 0, result.output
-    (table,) = [part for part in page.read_text().split("<table") if "fresh env steps/s</th>" in part]
+    (table,) = [part for part in page.read_text().split("<table") if f"{RATE}</th>" in part]
     rows = {row.split("</th>")[0].split(">")[-1]: row for row in table.split("<tr>")}
-    for name in ("fresh env steps/s", "success at the end"):
+    for name in (RATE, "success at the end"):
         cells = [cell.split("</td>")[0] for cell in rows[name].split("<td>")[1:]]
         assert len(cells) == 3
         assert "-" not in cells[:2]

@@ -74,7 +74,7 @@ def test_keys_of_a_run_in_one_process_are_the_local_hosts(tmp_path, override, wo
         ("vla.run_dir=here", "vla.run_dir=here is for the sweep to set; leave it out, and see --output"),
         (f"{SEED}=3", f"{SEED}=3 is for the sweep to set; leave it out, and see --seeds"),
         ("trainer.total_training_steps=1", "total_training_steps=1 leaves nothing to measure.*nearest: 2"),
-        ("critic.enable=true", "the setting off cannot run: .*critic.enable"),
+        ("critic.enable=true", "the settings off, full cannot run: .*critic.enable"),
     ],
 )
 @pytest.mark.usefixtures("verl")
