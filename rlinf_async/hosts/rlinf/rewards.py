@@ -24,9 +24,11 @@ import ray
 import torch
 
 from rlinf_async.core.failures import DeadlineError
+from rlinf_async.hosts.observations import alike, merge
 from rlinf_async.hosts.rlinf.compat import reward_method
 from rlinf_async.hosts.rlinf.settings import HISTORY, PER_STEP, TERMINAL
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ModelRewards
+from rlinf_async.loops.request_broker import settle
 from rlinf_async.ray_runtime.handles import Handle
 
 ScoreInputs = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -85,29 +87,33 @@ class RewardQueue:
     async def _call(self) -> None:
         while self._waiting:
             batch = self._next_batch()
-            sizes = [_environments(shown) for shown, _ in batch]
+            inputs = [shown for shown, _ in batch]
             try:
-                answer = await self._score(joined([shown for shown, _ in batch]))
-                parts = [answer] if len(batch) == 1 else split(answer, sizes)
+                parts: Sequence[Any]
+                if len(inputs) == 1:
+                    parts = [await self._score(inputs[0])]
+                else:
+                    parts = split(await self._score(merge(inputs)), list(map(_environments, inputs)))
             # Any error: it is raised in the rollouts that wait for these scores.
             except Exception as error:  # noqa: BLE001
                 for _, scores in batch:
-                    if not scores.done():
-                        scores.set_exception(error)
+                    settle(scores, None, error)
+                    if not scores.cancelled():
                         scores.exception()  # a rollout that was given up leaves it unread
                 continue
             for (_, scores), part in zip(batch, parts, strict=True):
-                if not scores.done():  # else nobody waits for it any more
-                    scores.set_result(part)
+                settle(scores, part, None)
 
     def _next_batch(self) -> list[tuple[dict[str, Any], asyncio.Future[Any]]]:
         """Take the first inputs, and those behind them that may share their call."""
         batch = [self._waiting.popleft()]
-        form, size = form_of(batch[0][0]), _environments(batch[0][0])
-        while form is not None and self._waiting:
+        first = batch[0][0]
+        size = _environments(first)
+        while self._waiting and may_be_joined(first):
             shown = self._waiting[0][0]
             size += _environments(shown)
-            if size > self._most_environments or form_of(shown) != form:
+            fits = size <= self._most_environments and may_be_joined(shown)
+            if not fits or len(alike([first, shown])) > 1:
                 break
             batch.append(self._waiting.popleft())
         return batch
@@ -117,45 +123,17 @@ def _environments(shown: dict[str, Any]) -> int:
     return len(shown["dones"])
 
 
-def form_of(shown: dict[str, Any]) -> Any:
-    """Return the names, types and shapes of inputs from B environments, without B; None for inputs that must
-    be scored by themselves.
-    """
-    size = _environments(shown)
-
-    def form(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.ndim and len(value) == size:
-            return value.dtype, value.shape[1:]
-        if isinstance(value, list) and len(value) == size:
-            return list
-        if isinstance(value, dict):
-            return tuple((name, form(item)) for name, item in sorted(value.items()))
-        raise _NoRows
-
-    try:
-        return None if HISTORY_INPUT in shown else form(shown)
-    except _NoRows:
-        return None
+def may_be_joined(shown: dict[str, Any]) -> bool:
+    """Return True if all inputs have an item for each environment, and none is a history."""
+    return HISTORY_INPUT not in shown and _has_items(shown, _environments(shown))
 
 
-class _NoRows(Exception):
-    """A value that does not have an item for each environment."""
-
-
-def joined(inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join inputs of the same form along their environments."""
-    if len(inputs) == 1:
-        return inputs[0]
-    result: dict[str, Any] = {}
-    for name, first in inputs[0].items():
-        values = [one[name] for one in inputs]
-        if isinstance(first, dict):
-            result[name] = joined(values)
-        elif isinstance(first, list):
-            result[name] = [item for value in values for item in value]
-        else:
-            result[name] = torch.cat(values)
-    return result
+def _has_items(value: Any, size: int) -> bool:
+    if isinstance(value, dict):
+        return all(_has_items(item, size) for item in value.values())
+    if isinstance(value, torch.Tensor):
+        return value.dim() > 0 and len(value) == size
+    return isinstance(value, list) and len(value) == size
 
 
 def split(answer: Any, sizes: Sequence[int]) -> Sequence[Any]:
