@@ -36,8 +36,9 @@ OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
-ANY_KEY, ANY_VALUE = "*", "="
-"""The last part of a chain that needs a block of keys, and of one that needs anything but null."""
+ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
+"""The last part of a chain that needs a block of keys, of one that needs anything but null, and of one that
+needs this where the key is there."""
 NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
 """Functions of Python that end at null."""
 ORDERINGS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -125,7 +126,7 @@ def _missing(
         known, lack = _lack(section, chain, key=key)
         if lack and known not in told:
             told = {*told, known}
-            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE)))
+            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
             yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
 
 
@@ -136,7 +137,7 @@ def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, s
     place: Any = section
     for name in chain:
         shown = "null" if place is None else repr(place)
-        if name == ANY_VALUE:
+        if name in (ANY_VALUE, IF_THERE):
             return key, f"={shown} must have a value" if place is None else ""
         if not isinstance(place, Mapping):
             return key, f"={shown} must be a block of keys"
@@ -144,7 +145,7 @@ def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, s
             break
         key = _dotted(key, name)
         if name not in place:
-            return key, " is missing"
+            return key, "" if chain[-1] == IF_THERE else " is missing"
         place = place[name]
     return "", ""
 
@@ -331,6 +332,7 @@ class _Needs(Chains):
         found: set[Chain] = set().union(*(self._read(each, names) for each in given))
         for keyword in call.keywords:
             found |= set() if keyword.arg else self._used(keyword.value, ANY_KEY, names)
+        found |= self._with_default(call, names)
         function = call.func
         if not isinstance(function, ast.Attribute):
             needs_value = getattr(function, "id", "") in NUMBER_FUNCTIONS
@@ -349,6 +351,18 @@ class _Needs(Chains):
             )
             self._calls -= 1
         return found
+
+    def _with_default(self, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
+        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1; none
+        for a default that is false to Python, as null is.
+        """
+        values = [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args]
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name not in ("get", "getattr") or len(values) != 3:
+            return set()
+        _, key, default = (getattr(value, "value", None) for value in values)
+        chain = self.longer(values[0], key, names)
+        return {(*chain, IF_THERE)} if chain and default and default is not True else set()
 
     def _method(self, function: ast.Attribute) -> ast.FunctionDef | None:
         """Return the method that `self.NAME` or `super().NAME` is."""

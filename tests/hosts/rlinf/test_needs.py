@@ -64,6 +64,8 @@ def test_a_key_is_needed_where_it_is_read_whatever_else_a_config_says():
         "passed.of_it.=",
         "of_all.=",
         "section.*",
+        # Where it is there, null is not its default.
+        "default.?",
     }
 
 
@@ -156,6 +158,8 @@ MANISKILL |= {"sim_config": {"sim_freq": 100}}
         ("isaaclab", ISAAC, "max_episode_steps", "max_episode_steps=null must have a value"),
         ("maniskill", MANISKILL, "init_params", "init_params=null must be a block of keys"),
         ("maniskill", MANISKILL, "init_params.id", "init_params.id=null must be the name of a task"),
+        ("maniskill", MANISKILL, "wrap_obs_mode", "env.train.wrap_obs_mode=null must have a value"),
+        ("maniskill", MANISKILL, "reward_mode", "env.train.reward_mode=null must have a value"),
     ],
 )
 def test_nulls_that_end_rlinfs_simulators_are_named_before_they_are_built(base, kind, arguments, key, said):
