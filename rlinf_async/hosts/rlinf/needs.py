@@ -353,8 +353,9 @@ class _Needs(Chains):
         return found
 
     def _with_default(self, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1; none
-        for a default that is false to Python, as null is.
+        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1.
+
+        A default that is false to Python, as null is, needs nothing.
         """
         values = [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args]
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
