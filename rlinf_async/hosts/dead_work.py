@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,6 +11,10 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.judge.reasons import Reason
 
 MEASURED_SHARE = "a run logs the share as async/skipped/{}"
+AFTER_THE_END, FILTERED = "after the end of an episode", "of groups that a filter masks"
+"""The samples that a mask leaves out of training."""
+DECLARED = Reason("single environments stand still if their class has the method let_play")
+"""Why environments that a package declares may be stepped until the last episode of their shard has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ def frames(*, steps_per_decision: int, kept: Iterable[Reason] = ()) -> DeadWork:
         steps_per_decision: environment steps of a decision, of which the policy sees the last.
         kept: why environments draw every frame.
     """
-    reasons = tuple(reason.text for reason in kept)
+    reasons = told(kept)
     if steps_per_decision == 1:
         reasons = ("a decision is one step, whose frame the policy sees",)
     if reasons:
@@ -49,37 +53,49 @@ def ended(*, skips: bool, stands: bool, kept: Iterable[Reason]) -> DeadWork:
     Args:
         skips: True if a rollout ends with its last episode.
         stands: True if single simulators are not stepped, while others of their shard play on.
+        kept: why a rollout does not end with its last episode, or why simulators are stepped until then.
     """
     if not skips:
-        return DeadWork(kind="ended", kept=tuple(reason.text for reason in kept))
-    shard = (
-        "a shard is not stepped once all of its episodes have (a simulator, by environments with let_play)"
-    )
-    unit = "a simulator is not stepped" if stands else shard
+        return DeadWork(kind="ended", kept=told(kept))
+    unit = "a simulator is not stepped" if stands else "a shard is not stepped once all of its episodes have"
     return DeadWork(
         kind="ended",
         left_out=(
             f"after the end of an episode nothing is inferred, and {unit}; the share grows with success, "
             f"and {MEASURED_SHARE.format('env_steps')}"
         ),
+        kept=told(kept),
     )
 
 
-def masked(left_out: LeftOut, *, kept: Iterable[Reason] = ()) -> DeadWork:
+def masked(
+    left_out: LeftOut, *, masks: Sequence[str] = (AFTER_THE_END,), kept: Iterable[Reason] = ()
+) -> DeadWork:
     """Return what is left out of training.
 
     Args:
+        masks: the samples that are masked.
         kept: why samples without a gradient are trained all the same.
     """
     samples = [
-        *(["after the end of an episode, or masked by a filter"] if left_out.masked else []),
+        *(masks if left_out.masked else []),
         *(["of groups with equal rewards"] if left_out.silent else []),
     ]
     share = MEASURED_SHARE.format("samples")
-    said = f"samples {' and '.join(samples)} are in no pass of the learner; {share}" if samples else ""
-    reasons = tuple(reason.text for reason in kept)
+    said = f"samples {', '.join(samples)} are in no pass of the learner; {share}" if samples else ""
+    reasons = told(kept)
     nothing = ("every sample counts",) if not (samples or reasons) else ()
     return DeadWork(kind="masked", left_out=said, kept=reasons or nothing)
+
+
+def told(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """Return the words of `reasons`, each with the override that removes it, where there is one."""
+    return tuple(
+        f"{reason.text}; {reason.override} leaves that out"
+        if reason.override and reason.override not in reason.text
+        else reason.text
+        for reason in reasons
+    )
 
 
 def of_own_workers(
@@ -91,13 +107,20 @@ def of_own_workers(
     kept: Iterable[Reason] = (),
     kept_samples: Iterable[Reason] = (),
 ) -> list[dict[str, Any]]:
-    """Return, as plain data, what a host without RLinf's workers leaves out."""
+    """Return, as plain data, what a host without RLinf's workers leaves out.
+
+    Args:
+        kept: why steps after the end of an episode are played, and trained.
+        kept_samples: why other samples without a gradient are trained.
+    """
     drawing = frames(steps_per_decision=steps_per_decision)
     if drawing.left_out:
         able = "by environments with the method draw_last_only"
         drawing = replace(drawing, left_out=f"{drawing.left_out}, {able}")
-    ends = ended(skips=skips_ended, stands=False, kept=kept)
-    return facts_of(asynchrony, [drawing, ends, masked(left_out, kept=kept_samples)])
+    reasons = list(kept)
+    ends = ended(skips=skips_ended, stands=False, kept=[*reasons, DECLARED] if skips_ended else reasons)
+    samples = masked(left_out, kept=[*reasons, *kept_samples])
+    return facts_of(asynchrony, [drawing, ends, samples])
 
 
 def facts_of(asynchrony: AsyncConfig, works: Iterable[DeadWork]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from rlinf_async.hosts.judge.reasons import Reason
 
 LEAN = AsyncConfig.from_mapping({"mode": "lean"})
 WATCHED = Reason("a video looks at every frame", "video=false")
+TOLD = "a video looks at every frame; video=false leaves that out"
 
 
 @pytest.mark.parametrize(("steps", "share"), [(2, "50%"), (5, "80%"), (10, "90%")])
@@ -24,8 +25,13 @@ def test_a_decision_of_one_step_has_no_frame_to_leave_out():
 
 
 def test_every_frame_is_drawn_for_whoever_looks_at_it_and_the_reason_is_told():
-    assert dead_work.frames(steps_per_decision=5, kept=[WATCHED]).kept == (WATCHED.text,)
+    assert dead_work.frames(steps_per_decision=5, kept=[WATCHED]).kept == (TOLD,)
     assert dead_work.frames(steps_per_decision=5, kept=[WATCHED]).left_out == ""
+
+
+def test_an_override_that_a_reason_names_itself_is_named_once():
+    named = Reason("a bonus counts them; set bonus=0", "bonus=0")
+    assert dead_work.told([named, Reason("unknown")]) == (named.text, "unknown")
 
 
 @pytest.mark.parametrize(("stands", "unit"), [(True, "a simulator is not"), (False, "a shard is not")])
@@ -35,7 +41,7 @@ def test_the_unit_that_is_not_stepped_is_named(stands, unit):
 
 def test_what_counts_after_an_end_is_told_where_nothing_is_left_out():
     found = dead_work.ended(skips=False, stands=False, kept=[WATCHED])
-    assert (found.left_out, found.kept) == ("", (WATCHED.text,))
+    assert (found.left_out, found.kept) == ("", (TOLD,))
 
 
 @pytest.mark.parametrize("kind", SKIP_KINDS)
@@ -51,6 +57,6 @@ def test_a_reader_sees_a_row_for_each_kind():
     )
     shown = dict(dead_work.rows({"dead_work": facts}))
     assert list(shown) == ["left out", "  frames", "  ended", "  masked"]
-    assert shown["  ended"] == f"nothing: {WATCHED.text}"
+    assert shown["  ended"] == f"nothing: {TOLD}"
     assert "async/skipped/samples" in shown["  masked"]
     assert list(dead_work.rows({"dead_work": []})) == []

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts import dead_work as kinds
+from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
 from rlinf_async.hosts.rlinf.left_out import reasons_kept
+from rlinf_async.hosts.rlinf.masks import is_masked
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
 from rlinf_async.hosts.rlinf.standing import stands
+from rlinf_async.hosts.simulators import splitting
 
 TRAIN_SECTION = "env.train"
 
@@ -21,21 +25,53 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
     """Return the kinds of work that `cfg`, plain data, is to leave out, as plain data."""
     section = cfg["env"]["train"]
     works = [
-        kinds.frames(steps_per_decision=settings.steps_per_decision, kept=_all_drawn(section)),
-        kinds.ended(skips=settings.skips_ended, stands=stands(section), kept=counts_after_the_end(cfg)),
-        kinds.masked(settings.left_out, kept=reasons_kept(cfg)),
+        kinds.frames(
+            steps_per_decision=settings.steps_per_decision,
+            kept=_all_drawn(section, steps_per_decision=settings.steps_per_decision),
+        ),
+        kinds.ended(
+            skips=settings.skips_ended,
+            stands=stands(section),
+            kept=_stepped_together(section) if settings.skips_ended else counts_after_the_end(cfg),
+        ),
+        kinds.masked(
+            settings.left_out, masks=list(_masks(cfg)), kept=[*counts_on(section), *reasons_kept(cfg)]
+        ),
     ]
     return kinds.facts_of(settings.asynchrony, works)
 
 
-def _all_drawn(section: Mapping[str, Any]) -> Iterator[Reason]:
+def _masks(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the samples that RLinf masks."""
+    if is_masked(cfg):
+        yield kinds.AFTER_THE_END
+    if lookup(cfg, "algorithm.filter_rewards"):
+        yield kinds.FILTERED
+
+
+def _stepped_together(section: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield why simulators of an `env` section are stepped until all episodes of their shard have ended."""
+    simulator = section["env_type"]
+    if section.get("env_class"):
+        yield kinds.DECLARED
+    elif splitting(section) == "vectorised":
+        yield Reason(
+            f"{simulator} steps the environments of a shard as one batch, until the last of their episodes "
+            "has ended"
+        )
+    elif not stands(section):
+        yield Reason(f"nobody has examined whether single simulators of {simulator} may stand still")
+
+
+def _all_drawn(section: Mapping[str, Any], *, steps_per_decision: int) -> Iterator[Reason]:
     """Yield why environments of an `env` section draw every frame."""
     if key := watcher(section):
         override = f"{TRAIN_SECTION}.{key}=false"
         video = f", or ++{TRAIN_SECTION}.{DECISIONS_ONLY}=true for a video of decisions alone"
         yield Reason(
-            f"{TRAIN_SECTION}.{key}=true looks at every frame; {override} leaves those between two decisions "
-            f"out{video if 'video' in key else ''}",
+            f"{TRAIN_SECTION}.{key}=true looks at every frame: {steps_per_decision} are drawn for each one "
+            f"that the policy sees; {override} leaves those between two decisions out"
+            f"{video if 'video' in key else ''}",
             override,
         )
     if not section.get("env_class") and str(section["env_type"]) not in names_of(ADAPTER_GROUP):
