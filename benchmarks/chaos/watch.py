@@ -75,10 +75,19 @@ class Watch:
 
 
 def title_of(command: str) -> str:
-    """Return a short title for a command line: the program, or `ray::CLASS` of a Ray worker's title."""
+    """Return a short title for a command line: the program, or `ray::CLASS` of a Ray worker's title.
+
+    Of Python it is the script or the module that it runs, if there is one.
+    """
     words = command.split("\0")
-    named = words[0].startswith("ray::")
-    return words[0].split(".")[0] if named else Path(words[0].split(" ")[0]).name or "gone"
+    if words[0].startswith("ray::"):
+        return words[0].split(".")[0]
+    program = Path(words[0].split(" ")[0]).name or "gone"
+    if not program.startswith("python"):
+        return program
+    script = next((Path(word).name for word in words[1:] if word.endswith(".py")), None)
+    module = words[words.index("-m") + 1] if "-m" in words[:-1] else None
+    return module or script or program
 
 
 def family(pid: int) -> list[int]:

@@ -15,10 +15,16 @@ Stated before the first run:
     checkpoint and trains on while the writer goes on, and if a resume in the writer's own directory is
     refused.
   - Two runs on one cluster have passed if both end as they would alone, and the cluster stays up.
+
+Changed after the first runs under kills: a process that was started during the run is judged from its second
+minute on, as a successor that imports and builds its models had counted as growth; "all together" are those
+that live throughout, as a sum over all goes up and down with each kill; and descriptors of Ray's log monitor
+are not judged, as it keeps log files of up to 200 processes open, of dead ones, too.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -84,9 +90,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _share(steepest: Any) -> str:
-    return (
-        "–" if steepest is None else f"{steepest[1]:+.2%} ({steepest[0].rpartition(' ')[0] or steepest[0]})"
-    )
+    return "–" if steepest is None else f"{steepest[1]:+.2%} ({re.sub(r' [0-9]+$', '', steepest[0])})"
 
 
 def main(

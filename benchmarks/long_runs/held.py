@@ -14,10 +14,17 @@ from rlinf_async.core.growth import slope
 
 SHARED_PREFIXES = ("/memfd:", "/dev/shm/")
 """Beginnings of descriptors' links that point to shared memory."""
+START_UP_S = 60.0
+"""The first seconds of each process that growth leaves out: it imports, builds its models and fills caches."""
 LEAST_SECONDS = 60.0
-"""No growth is computed for a process seen for a shorter time, as it was killed soon after its start."""
+"""No growth is computed for a process seen for a shorter time behind its start-up, as it was killed soon."""
 SETTLED_SHARE = 0.4
-"""The share of the time, at the beginning, that growth leaves out: caches and buffers still fill up."""
+"""The share of the run, at the beginning, that growth leaves out: caches and buffers still fill up."""
+TOGETHER = "all that live throughout"
+"""The name of the sum over the processes that are in every sample behind the beginning."""
+LOG_MONITOR = "log_monitor.py"
+"""Ray's process that keeps the log files of up to 200 processes open, of dead ones, too
+(`RAY_LOG_MONITOR_MAX_OPEN_FILES`): its descriptors are measured, and not judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +55,25 @@ def look(pid: int, *, seconds: float) -> Look:
 
 
 def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
-    """Return the growth of the field `what` per minute, as a share of its mean; keys: processes, and "all".
+    """Return the growth of the field `what` per minute, as a share of its mean.
 
-    The first `SETTLED_SHARE` of the time is left out.
+    Keys are processes, and `TOGETHER`. Each process is a series of its own, so that the step from a process
+    that was killed to its successor is in none. Left out are the first `SETTLED_SHARE` of the run, and
+    `START_UP_S` of each process that was started during the run.
     """
-    begun = looks[0].seconds + SETTLED_SHARE * (looks[-1].seconds - looks[0].seconds)
+    first = looks[0].seconds
+    settled = first + SETTLED_SHARE * (looks[-1].seconds - first)
+    held: list[tuple[float, Mapping[str, float]]] = [(one.seconds, getattr(one, what)) for one in looks]
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one in looks:
-        if one.seconds >= begun:
-            held: Mapping[str, float] = getattr(one, what)
-            series["all"].append((one.seconds, sum(held.values())))
-            for name, value in held.items():
-                series[name].append((one.seconds, value))
+    seen_at: dict[str, float] = {}
+    for seconds, values in held:
+        for name, value in values.items():
+            begun = seen_at.setdefault(name, seconds)
+            if seconds >= max(settled, first if begun == first else begun + START_UP_S):
+                series[name].append((seconds, value))
+    behind = [(seconds, values) for seconds, values in held if seconds >= settled]
+    lasting = set.intersection(*(set(values) for _, values in behind)) if behind else set()
+    series[TOGETHER] = [(seconds, sum(values[name] for name in lasting)) for seconds, values in behind]
     return {
         name: round(60 * slope(samples) / mean, 5)
         for name, samples in series.items()
@@ -68,9 +82,17 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
     }
 
 
-def steepest(shares: Mapping[str, float]) -> tuple[str, float]:
-    """Return the process that grows most, and its growth per minute."""
-    return max(shares.items(), key=lambda item: item[1], default=("no process was seen for a minute", 0.0))
+def steepest(shares: Mapping[str, float], what: str) -> tuple[str, float]:
+    """Return the process that grows most, and its growth per minute; descriptors of `LOG_MONITOR` do not
+    count."""
+    judged = {
+        name: share
+        for name, share in shares.items()
+        if what != "descriptors" or not name.startswith(LOG_MONITOR)
+    }
+    return max(
+        judged.items(), key=lambda item: item[1], default=("no process was seen for long enough", 0.0)
+    )
 
 
 def _link(descriptor: Path) -> str:

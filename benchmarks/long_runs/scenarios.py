@@ -142,7 +142,7 @@ def kills(host: str, directory: Path, *, minutes: float, every_s: float) -> Resu
         status = ended(process) if alive else process.returncode
     outcome = Outcome.of(directory, status=status, killed=killed).as_dict()
     slopes = {what: growth(looks, what) for what in ("memory", "descriptors", "shared")}
-    worst = {what: steepest(shares) for what, shares in slopes.items()}
+    worst = {what: steepest(shares, what) for what, shares in slopes.items()}
     flat = all(share <= MOST_GROWTH_PER_MINUTE for _, share in worst.values())
     return {
         "passed": alive and flat and outcome["unaccounted"] == 0 and bool(killed),

@@ -121,7 +121,9 @@ def test_a_look_sees_every_process_and_what_the_run_directory_holds(tmp_path):
 @pytest.mark.parametrize(
     ("command", "title"),
     [
-        ("/usr/bin/python\0-m\0rlinf_async.cli\0", "python"),
+        ("/usr/bin/python\0-m\0rlinf_async.cli\0", "rlinf_async.cli"),
+        ("/usr/bin/python3\0-u\0/opt/ray/_private/log_monitor.py\0--ip=1\0", "log_monitor.py"),
+        ("/usr/bin/python3\0-c\0from multiprocessing.spawn import spawn_main\0", "python3"),
         ("ray::CoordinatorWorker.admit\0\0", "ray::CoordinatorWorker"),
         ("/opt/ray/core/gcs_server\0--log_dir=/tmp\0", "gcs_server"),
     ],

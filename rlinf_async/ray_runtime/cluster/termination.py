@@ -28,6 +28,7 @@ class Termination:
         self._overdue_at = 0.0
         self._patient = False
         self._failures: dict[int, Callable[[], str | None]] = {}
+        self._failure: RuntimeError | None = None
 
     @property
     def asked(self) -> bool:
@@ -105,16 +106,22 @@ class Termination:
 
     @contextmanager
     def through_ray(self) -> Iterator[None]:
-        """A block where a request stays Terminated although Ray turns it into a bare SystemExit.
+        """A block where an exception of the handler stays what it is although Ray turns it into another.
 
-        Ray's waits handle signals themselves: they catch the `SystemExit` that the handler raises, and raise
-        `SystemExit(1)`, which no longer tells that the run was asked to end.
+        Ray's waits call the handler of a signal themselves. Of the `SystemExit` that it raises they make
+        `SystemExit(1)`, which no longer tells that the run was asked to end; beside any other exception they
+        return their result, and Python makes a `SystemError` of the two.
 
         Raises:
             Terminated: in place of such an exit.
+            RuntimeError: the failure of `take_for_failure`, in place of such a `SystemError`.
         """
         try:
             yield
+        except SystemError as error:
+            if self._failure is not None and error.__cause__ is self._failure:
+                raise self._failure from None
+            raise
         except SystemExit as error:
             if not isinstance(error, Terminated):
                 self.end()
@@ -123,7 +130,8 @@ class Termination:
     def _heed(self, number: int, _: object) -> None:
         if number in self._failures and (failure := self._failures[number]()) is not None:
             signal.signal(number, signal.SIG_IGN)
-            raise RuntimeError(failure)
+            self._failure = RuntimeError(failure)
+            raise self._failure
         # Only the first signal counts: a scheduler may signal every process of a job, and parents pass it on.
         if self._number is None:
             self._number, self._overdue_at = number, time.monotonic() + END_TIMEOUT_S

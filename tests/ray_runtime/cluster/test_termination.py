@@ -164,3 +164,58 @@ def test_a_request_within_a_wait_of_ray_ends_the_process_with_its_status():
         """
     )
     assert ended.returncode == 143, ended.stderr
+
+
+def test_an_error_beside_which_ray_returns_a_result_is_the_failure_that_was_told():
+    ended = run(
+        """
+        asked.take_for_failure(number, lambda: "a worker has failed")
+
+        def result_and_error():
+            try:
+                os.kill(os.getpid(), number)
+            except RuntimeError as told:
+                raise SystemError("wait returned a result with an exception set") from told
+
+        try:
+            with asked.through_ray():
+                result_and_error()
+        except RuntimeError as error:
+            print(error)
+        try:
+            with asked.through_ray():
+                raise SystemError("of something else") from RuntimeError("another")
+        except SystemError as error:
+            print(error)
+        """,
+        "SIGUSR1",
+    )
+    assert (ended.returncode, ended.stdout) == (0, "a worker has failed\nof something else\n"), ended.stderr
+
+
+@pytest.mark.ray
+def test_a_failure_that_is_told_within_a_wait_of_ray_is_raised_with_its_words():
+    ended = run(
+        """
+        import threading
+        import ray
+
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        asked.take_for_failure(number, lambda: "a worker has failed")
+
+        @ray.remote
+        class Silent:
+            def answer(self):
+                threading.Event().wait()
+
+        waited = [Silent.remote().answer.remote()]
+        threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+        try:
+            with asked.through_ray():
+                ray.wait(waited, timeout=3)
+        except RuntimeError as error:
+            print(error)
+        """,
+        "SIGUSR1",
+    )
+    assert (ended.returncode, ended.stdout) == (0, "a worker has failed\n"), ended.stderr

@@ -1,0 +1,59 @@
+"""Growth of processes that are killed and started anew, from samples that are written by hand."""
+
+import pytest
+
+from benchmarks.long_runs.held import START_UP_S, TOGETHER, Look, growth, steepest
+
+
+def looks(memory_at):
+    """Samples of ten minutes, every 5 s; `memory_at(seconds)` returns the memory by process."""
+    return [
+        Look(seconds=seconds, memory=memory_at(seconds), descriptors={}, shared={})
+        for seconds in map(float, range(0, 601, 5))
+    ]
+
+
+def test_a_successor_that_builds_its_models_in_its_first_minute_does_not_grow():
+    def memory(seconds):
+        name = "env 1" if seconds < 400 else "env 2"
+        age = seconds if seconds < 400 else seconds - 400
+        return {"driver 0": 100.0, name: 50 + min(age, START_UP_S) * 10}
+
+    found = growth(looks(memory), "memory")
+    assert found == {"driver 0": 0.0, "env 1": 0.0, "env 2": 0.0, TOGETHER: 0.0}
+
+
+def test_a_successor_that_grows_behind_its_start_is_seen():
+    def memory(seconds):
+        return {"driver 0": 100.0} | ({"env 2": 100 + (seconds - 300) / 6} if seconds >= 300 else {})
+
+    found = growth(looks(memory), "memory")
+    assert found["env 2"] == pytest.approx(10 / 130, rel=0.02)  # 10 MB a minute on a mean of 130
+    assert steepest(found, "memory")[0] == "env 2"
+
+
+def test_a_process_of_the_first_sample_is_judged_from_the_time_when_the_run_has_settled():
+    found = growth(looks(lambda seconds: {"driver 0": 100 + min(seconds, 240) * 10}), "memory")
+    assert found == {"driver 0": 0.0, TOGETHER: 0.0}
+
+
+def test_the_sum_is_of_those_that_live_throughout_and_small_growth_of_each_adds_up():
+    def memory(seconds):
+        return {"driver 0": 100 + seconds / 60, "learner 1": 100 + seconds / 60} | (
+            {"env 2": 500.0} if seconds % 100 < 50 else {}
+        )
+
+    found = growth(looks(memory), "memory")
+    assert found[TOGETHER] == pytest.approx(2 / 214, rel=0.02)
+
+
+def test_a_process_that_was_killed_soon_behind_its_start_has_no_growth():
+    found = growth(looks(lambda s: {"driver 0": 1.0} | ({"env 2": s} if 300 <= s < 400 else {})), "memory")
+    assert set(found) == {"driver 0", TOGETHER}
+
+
+def test_descriptors_of_rays_log_monitor_are_measured_and_not_judged():
+    shares = {"log_monitor.py 7": 0.08, "driver 0": 0.002}
+    assert steepest(shares, "descriptors") == ("driver 0", 0.002)
+    assert steepest(shares, "memory") == ("log_monitor.py 7", 0.08)
+    assert steepest({}, "memory") == ("no process was seen for long enough", 0.0)
