@@ -15,7 +15,7 @@ from rlinf_async.core.growth import slope
 SHARED_PREFIXES = ("/memfd:", "/dev/shm/")
 """Beginnings of descriptors' links that point to shared memory."""
 START_UP_S = 60.0
-"""The first seconds of each process that growth leaves out: it imports, builds its models and fills caches."""
+"""The first seconds of each process, which growth leaves out: it imports, builds models and fills caches."""
 LEAST_SECONDS = 60.0
 """No growth is computed for a process seen for a shorter time behind its start-up, as it was killed soon."""
 SETTLED_SHARE = 0.4
@@ -90,9 +90,7 @@ def steepest(shares: Mapping[str, float], what: str) -> tuple[str, float]:
         for name, share in shares.items()
         if what != "descriptors" or not name.startswith(LOG_MONITOR)
     }
-    return max(
-        judged.items(), key=lambda item: item[1], default=("no process was seen for long enough", 0.0)
-    )
+    return max(judged.items(), key=lambda item: item[1], default=("no process was seen for long enough", 0.0))
 
 
 def _link(descriptor: Path) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRICS
+from rlinf_async.observe.failures import read_failures
 from rlinf_async.observe.spans import read_spans
 from tests.runs.conftest import COMMAND, Runner
 from tests.runs.waiting_env import PIPE
@@ -84,3 +86,47 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     assert arrows.count("trajectory") == STEPS * ENVS
     assert arrows.count("weights") == STEPS + 1
     assert str(runs.directory) not in (run / "trace.json").read_text()
+
+
+FORETOLD = (
+    "env worker 0: its use of address space grows by",
+    "env worker 0: its use of descriptors grows by",
+)
+
+
+@pytest.mark.nightly
+def test_what_environments_keep_is_foretold_and_shown_by_status_and_report(runs: Runner) -> None:
+    run = runs.directory / "run"
+    overrides = [
+        each for each in STALLING if not each.startswith(("env.train.env_class", "runner.max_epochs"))
+    ]
+    runs.declare("rlinf_async.envs", "growing", "tests.runs.growing_env:GrowingEnv")
+    process = runs.start(
+        *(*COMMAND, "train", "-n", "bench/emulated", *overrides, "env.train.env_class=growing"),
+        *("runner.max_epochs=100000", f"runner.logger.log_path={run}"),
+    )
+    assert process.stdout is not None
+    awaited, lines = set(FORETOLD), []
+    while awaited:
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines  # the run has ended before
+        awaited -= {sentence for sentence in awaited if sentence in lines[-1]}
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert runs.survivors(process) == []
+
+    status = json.loads((run / "status.json").read_text())
+    holds = status["holds"]
+    grows = {what: holds["env worker 0"][what]["per_minute"] for what in ("memory", "descriptors")}
+    assert min(grows.values()) > 0
+    assert holds["the run"]["disk"]["per_minute"] > 0  # traces and metrics
+    assert holds["inference rank 0"]["descriptors"]["per_minute"] < grows["descriptors"] / 100
+    said = asked(runs, "status", str(run))
+    page = run / "report.html"
+    asked(runs, "report", str(run), "--output", str(page))
+    for sentence in FORETOLD:
+        assert sentence in said
+        assert sentence in page.read_text()
+    faults = [fault for fault in read_failures(run) if fault["what"] == "runs out"]
+    assert {fault["process"] for fault in faults} == {"env worker 0"}

@@ -16,7 +16,12 @@ from tests.runs.conftest import SMALL, Run, Runner, small
 pytestmark = pytest.mark.ray
 
 EVALUATE = ("runner.val_check_interval=2", "runner.save_interval=2", "env.eval.total_num_envs=8")
-LAG_TWO = (*EVALUATE, "async.train.max_staleness=2")
+LAG_TWO = (
+    *EVALUATE,
+    "async.train.max_staleness=2",
+    "+actor.optim.lr_scheduler=cosine",
+    "+actor.optim.total_training_steps=${runner.max_epochs}",
+)
 SAVED = "metaworld_ppo_mlp/checkpoints/global_step_2"
 
 
@@ -36,6 +41,9 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(ended: list[Run]) -> N
     assert second.summary["staleness"]["max"] <= 2
     assert second.summary["trajectories"]["trained"] == 16 + 24
     assert second.summary["env_steps"] == 24 * 4
+    stretched = "another schedule of learning rates (total_training_steps: 2, now 5)"
+    assert stretched in " ".join(second.output.split())
+    assert "schedule of learning rates" not in first.output
 
 
 def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing_is_lost(

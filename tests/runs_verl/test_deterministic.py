@@ -31,6 +31,7 @@ SETTINGS = (
     "trainer.test_freq=-1",
     "trainer.val_before_train=false",
     "trainer.save_freq=2",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type=cosine",
     f"trainer.total_training_steps={STEPS}",
 )
 
@@ -63,6 +64,14 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     weights = [torch.load(file_of(run, "actor/model_*.pt"), weights_only=False) for run in (whole, again)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(plain(weights[0][name]), plain(weights[1][name])) for name in weights[0])
+
+    assert "schedule of learning rates" not in again.output
+    longer = (*SETTINGS, f"trainer.total_training_steps={STEPS + 1}")
+    extended = runs.train("verl_metaworld_ppo_mlp", *longer, run_dir="killed")
+    assert extended.status == 0, extended.output
+    said = " ".join(extended.output.split())
+    assert "less lag than 1" in said
+    assert f"another schedule of learning rates (total_training_steps: {STEPS}, now {STEPS + 1})" in said
 
 
 def file_of(run: Run, pattern: str) -> Path:

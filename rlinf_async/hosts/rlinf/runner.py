@@ -25,6 +25,7 @@ from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
+from rlinf_async.hosts.rlinf.rates import rate_settings
 from rlinf_async.hosts.rlinf.settings import scored_by_workers
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
 from rlinf_async.observe.display import RunDisplay
@@ -75,6 +76,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             step=step,
             total=self.max_steps,
             checkpoint=Path(resume_dir) if resume_dir else None,
+            rate_settings=rate_settings(plain(cfg.actor.optim)),
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
             # Names of our workers' methods, called through Ray. RLinf's `init_worker` of an env worker would

@@ -21,6 +21,7 @@ from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, 
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
+from rlinf_async.hosts.verl.rates import rate_settings
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.hosts.verl.values import fill_in
 from rlinf_async.hosts.workers.env_actor import EnvActor
@@ -126,6 +127,7 @@ class VLAAsyncTrainer(PPOTrainer):
             total=self.settings.batches,
             rebuild={"env": EnvActor.initialise, "inference": InferenceActor.initialise},
             checkpoint=self._checkpoint,
+            rate_settings=rate_settings(plain(config.actor_rollout_ref.actor.optim)),
             resume="trainer.resume_mode=auto",
         )
         self.run = AsyncRun(run)

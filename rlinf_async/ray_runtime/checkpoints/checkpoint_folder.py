@@ -90,6 +90,12 @@ def written_aside(
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def facts_of(folder: Path) -> Mapping[str, Any]:
+    """Return the facts in the list of a checkpoint; empty if it has no list that a run has written."""
+    file_list = _read_list(folder)
+    return {} if isinstance(file_list, str) else file_list.facts
+
+
 def problem_of(folder: Path, *, digests: bool = True) -> str | None:
     """Return why `folder` is not a whole checkpoint, in a few words; None if it is one.
 
@@ -201,6 +207,8 @@ class _Entry:
 class _List:
     sequence: int
     files: dict[str, _Entry]
+    facts: Mapping[str, Any]
+    """All entries of the list."""
 
 
 def _read_list(folder: Path) -> _List | str:
@@ -229,7 +237,7 @@ def _read_list(folder: Path) -> _List | str:
         return damage
     if content != _with_seal(list_facts).encode():
         return damage
-    return _List(sequence, whole)
+    return _List(sequence, whole, list_facts)
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -49,6 +49,8 @@ class LaunchedRun:
     """The last step of the run."""
     checkpoint: Path | None = None
     """The checkpoint from which the run is resumed, if any."""
+    rate_settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings by which learning rates differ between steps, by name; plain data."""
     resume: str = ""
     """The override with which the same command resumes from the newest checkpoint."""
     takes_turns: bool = False

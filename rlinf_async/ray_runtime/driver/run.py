@@ -21,6 +21,7 @@ from rlinf_async.observe.meters import prefixed
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.ray_runtime.checkpoints.other_rates import other_rates
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended
 from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
@@ -60,7 +61,7 @@ class AsyncRun:
         self._requests, self._coordinator = requests, coordinator
         groups = {**parts.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
-        self.saver = Saver(self.fleet, settings, hooks, run_dir, say=say)
+        self.saver = Saver(self.fleet, settings, hooks, run_dir, rate_settings=parts.rate_settings, say=say)
         self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if parts.takes_turns else None
@@ -119,8 +120,12 @@ class AsyncRun:
                     "coordinator", Coordinator.resume_buffer, str(self._parts.checkpoint)
                 )
                 self.display.note(f"going on from step {self.step}: {became}")
-                if remark := extended(became, self.step, self.settings):
-                    self.display.note(remark)
+                for remark in (
+                    extended(became, self.step, self.settings),
+                    other_rates(self._parts.checkpoint, self.step, self._parts.rate_settings),
+                ):
+                    if remark:
+                        self.display.note(remark)
                 self.saver.resume_known(self._parts.checkpoint, became.rollouts)
 
     def train(self, *, evaluate_first: bool = False) -> None:

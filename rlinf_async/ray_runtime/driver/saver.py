@@ -6,11 +6,11 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import ray
 
@@ -20,6 +20,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.ending import full_disk, short
 from rlinf_async.observe.failures import record_failure
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
+from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
@@ -68,6 +69,7 @@ class Saver:
         hooks: SaveHooks,
         run_dir: Path,
         *,
+        rate_settings: Mapping[str, Any],
         say: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
@@ -78,6 +80,7 @@ class Saver:
             "rlinf_async": __version__,
             "plan": asdict(settings.plan),
             "max_staleness": settings.asynchrony.max_staleness,
+            RATES_FACT: dict(rate_settings),
         }
         self._now, self._wait = now, wait
         self._first_failed_at = self._next_try_at = 0.0

@@ -9,7 +9,8 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.observe.failures import read_failures
-from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
+from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import facts_of, find_newest
+from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT
 from rlinf_async.ray_runtime.driver import saver as module
 from rlinf_async.ray_runtime.driver.saver import SaveError, Saver
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
@@ -92,7 +93,14 @@ def given(tmp_path):
         hooks = Hooks(tmp_path / "checkpoints", lambda: saver)
         clock = Clock()
         saver = Saver(
-            fleet, settings, hooks, tmp_path, say=said.append, now=lambda: clock.now, wait=clock.wait
+            fleet,
+            settings,
+            hooks,
+            tmp_path,
+            rate_settings={"steps": 4},
+            say=said.append,
+            now=lambda: clock.now,
+            wait=clock.wait,
         )
         saver.clock = clock
         return saver, fleet, hooks, said
@@ -105,6 +113,7 @@ def test_a_checkpoint_is_whole_before_anybody_is_told(given):
     assert saver.save(2)
     assert (saver.saved, hooks.done, said) == (2, [2], [])
     assert find_newest(hooks.parent).step == 2
+    assert facts_of(hooks.checkpoint(2))[RATES_FACT] == {"steps": 4}
 
 
 @pytest.mark.parametrize("renews", [False, True])

@@ -124,6 +124,7 @@ class SavingSchedule:
             self.settings,
             hooks,
             self.checkpoints.parent,
+            rate_settings={},
             say=lambda _: None,
             now=lambda: self.clock,
             wait=self._wait,
