@@ -111,6 +111,7 @@ def test_what_environments_keep_is_foretold_and_shown_by_status_and_report(runs:
         lines.append(process.stdout.readline())
         assert lines[-1], lines  # the run has ended before
         awaited -= {sentence for sentence in awaited if sentence in lines[-1]}
+    said = asked(runs, "status", str(run))
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
@@ -122,7 +123,6 @@ def test_what_environments_keep_is_foretold_and_shown_by_status_and_report(runs:
     assert min(grows.values()) > 0
     assert holds["the run"]["disk"]["per_minute"] > 0  # traces and metrics
     assert holds["inference rank 0"]["descriptors"]["per_minute"] < grows["descriptors"] / 100
-    said = asked(runs, "status", str(run))
     page = run / "report.html"
     asked(runs, "report", str(run), "--output", str(page))
     for sentence in FORETOLD:
