@@ -62,3 +62,16 @@ def test_a_block_in_the_yaml_runs_a_third_partys_extension_and_env_worker_asynch
     assert OURS.replace("ShardedEnvWorker", "AsyncCalibratedEnvWorker") in output
     assert "produced 16 = trained 16 + in flight 0 + 0 refused" in output
     assert {path.name for path in (tmp_path / "marks").iterdir()} == {"environment", "model", "worker"}
+
+
+def test_another_projects_engine_acts_by_the_version_that_its_samples_bear(
+    runs: Runner, tmp_path: Path
+) -> None:
+    runs.environment |= {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    theirs = users_config(tmp_path, "weight_syncer.type=bucket", "runner.max_epochs=4")
+    status, output = run_script(runs, SCRIPT.with_name("own_engine_script.py"), theirs)
+    assert status == 0, output
+    assert OURS.replace("BatchingRolloutWorker", "AsyncOwnEngineWorker") in output
+    assert "produced 32 = trained 32 + in flight 0 + 0 refused" in output

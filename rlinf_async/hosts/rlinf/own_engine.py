@@ -19,6 +19,12 @@ Tensors = Mapping[str, torch.Tensor]
 
 APPLY, SYNC = "apply_weights", "sync_model_from_actor"
 POLICY = "hf_model"
+BOOTSTRAP = "get_bootstrap_values"
+"""RLinf's method for the values of final observations, which newer versions of RLinf do not have."""
+LARGEST = "largest_batch"
+"""Attribute of a class: the most environments that its `predict` takes at once."""
+RLINFS_SIZES = ("per_node_train_batch_size", "per_node_eval_batch_size")
+"""Environments for which RLinf's own loop would call `predict`: engines reserve memory by them."""
 UNCALLED_METHODS = ("request_actor_sync_model", "_recv_and_apply_actor_sync")
 """Methods with which RLinf's asynchronous rollout worker takes weights; this package does not call them."""
 TOTAL_KEY, VERSION_KEY = "total_buckets", "syncer_version"
@@ -40,6 +46,16 @@ class Inbox:
         self.models: list[Any] = []
         """Models that received the weights."""
         self.taken = False
+
+    @classmethod
+    def like(cls, syncer: object, tensors: Tensors, version: int) -> Inbox:
+        """Return an inbox that also is of the class of `syncer`, and has its attributes: some engines take
+        weights from one kind of syncer only.
+        """
+        kind = cls if syncer is None else type(cls.__name__, (cls, type(syncer)), {})
+        inbox: Inbox = kind(tensors, version)
+        vars(inbox).update({**vars(syncer), **vars(inbox)} if syncer is not None else {})
+        return inbox
 
     def receiver_initialized(self) -> bool:
         return True
@@ -87,7 +103,12 @@ class Arrived:
 
 def syncs_itself(cls: type, stock: type) -> bool:
     """Return True if `cls` overrides `sync_model_from_actor` of RLinf's class `stock`."""
-    return getattr(cls, SYNC, None) is not getattr(stock, SYNC, None)
+    return overrides(cls, stock, SYNC)
+
+
+def overrides(cls: type, stock: type, method: str) -> bool:
+    """Return True if `cls` has a `method` other than that of RLinf's class `stock`, which may have none."""
+    return getattr(cls, method, None) is not getattr(stock, method, None)
 
 
 def sync(worker: Any, tensors: Tensors, version: int) -> None:
@@ -97,7 +118,7 @@ def sync(worker: Any, tensors: Tensors, version: int) -> None:
     Raises:
         RuntimeError: the method did not take them.
     """
-    inbox = Inbox(tensors, version)
+    inbox = Inbox.like(getattr(worker, "weight_syncer", None), tensors, version)
     ends = {"weight_syncer": inbox, "broadcast": inbox.receive, "recv": inbox.receive, "send": inbox.send}
     with _attributes(worker, ends):
         # In the inference thread, like all work on the policy.
@@ -134,16 +155,40 @@ def unserved(own: Sequence[type]) -> list[str]:
     Args:
         own: the classes before RLinf's or ours in the method resolution order.
     """
+    methods = _methods(own)
+    if APPLY in methods or SYNC in methods:
+        return []
+    other = [name for name in UNCALLED_METHODS if name in methods]
+    return other + (["predict"] if acts_elsewhere(own) else [])
+
+
+def acts_elsewhere(own: Sequence[type]) -> bool:
+    """Return True if the classes `own`, as in `unserved`, override `predict` without RLinf's `hf_model`."""
+    methods = _methods(own)
+    return "predict" in methods and not _leads_to_policy(methods)
+
+
+def most_at_once(worker: Any, size: int) -> int:
+    """Return the most of `size` environments for which `worker.predict` is called at once.
+
+    An engine takes as many as its attribute `largest_batch` says; without one, as many as RLinf's own loop
+    would give it.
+    """
+    largest = getattr(worker, LARGEST, None)
+    if largest is None:
+        if not worker.acts_elsewhere:
+            return size
+        largest = max(1, *(getattr(worker, name) for name in RLINFS_SIZES))
+    return min(size, int(largest))
+
+
+def _methods(own: Sequence[type]) -> dict[str, FunctionType]:
     methods: dict[str, FunctionType] = {}
     for cls in reversed(own):
         # RLinf's metaclass wraps the public methods of a worker.
         functions = {name: inspect.unwrap(value) for name, value in vars(cls).items() if callable(value)}
         methods |= {name: value for name, value in functions.items() if isinstance(value, FunctionType)}
-    if APPLY in methods or SYNC in methods:
-        return []
-    other = [name for name in UNCALLED_METHODS if name in methods]
-    elsewhere = ["predict"] if "predict" in methods and not _leads_to_policy(methods) else []
-    return other + elsewhere
+    return methods
 
 
 def _leads_to_policy(methods: Mapping[str, FunctionType]) -> bool:

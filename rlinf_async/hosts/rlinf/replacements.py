@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.hosts.rlinf.own_engine import APPLY, POLICY, SYNC, unserved
+from rlinf_async.hosts.rlinf.own_engine import APPLY, POLICY, SYNC, acts_elsewhere, unserved
 
 WORKERS_GROUP = "rlinf_async.workers"
 
@@ -52,7 +52,6 @@ BYPASSED_METHODS = {
         "generate_one_epoch",
         "evaluate",
         "_predict_rollout_actions",
-        "get_bootstrap_values",
         "offload_model",
         "reload_model",
     ),
@@ -110,6 +109,7 @@ def _before(replacement: Any, users: type, base: type, role: str) -> type:
         if hasattr(users, APPLY):
             # Our class has a method of this name, which would hide the user's.
             attributes["users_apply_weights"] = getattr(users, APPLY)
+        attributes["acts_elsewhere"] = acts_elsewhere(own)
     return type(replacement)(f"Async{users.__name__}", (replacement, users), attributes)
 
 

@@ -10,15 +10,15 @@ import torch
 from omegaconf import DictConfig, open_dict
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.tensors import map_tensors
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.scoring import scores_of
-from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.observations import items, merge
 from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.models import score
-from rlinf_async.hosts.rlinf.own_engine import POLICY
+from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP, POLICY
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker
@@ -30,6 +30,8 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
 
     restart_group = "inference"
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
+    acts_elsewhere = False
+    """True if a user's class acts by an inference engine other than `hf_model`; see `replacements`."""
 
     def __init__(self, cfg: DictConfig) -> None:
         # A copy, as `_wants_graphs` below reads the user's setting.
@@ -58,18 +60,22 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         # Random generators belong to the process: the seed is also valid in the thread that builds the
         # policy.
         self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
+        if self._takes_turns and not self.can_score():
+            raise ValueError(
+                f"rollout.enable_offload=true moves {POLICY} off its accelerator, and {type(self).__name__} "
+                "has none; set rollout.enable_offload=false"
+            )
         # After the weights, as all ranks must initialise them with the same seed.
         self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
 
     async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
         """Answer batches of requests with the newest weights, until the channels close."""
         self._buckets = settings.buckets
-        if not hasattr(self, POLICY) and settings.scored_by_inference:
-            raise RuntimeError(
-                f"{type(self).__name__} has no {POLICY}, with which idle inference ranks score pieces; set "
-                "async.advanced.measure_ratios=false, so that the learner scores all"
-            )
         await super().serve(settings, requests, coordinator)
+
+    def can_score(self) -> bool:
+        """Return False for an engine without `hf_model`, by which idle inference ranks score pieces."""
+        return hasattr(self, POLICY)
 
     def policy_module(self) -> torch.nn.Module:
         module: torch.nn.Module = self.hf_model
@@ -102,11 +108,18 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def weights_changed(self, version: int) -> None:
         """Do the work of RLinf's `sync_model_from_actor` after it has written new weights."""
         self.version = version
-        if hasattr(self, POLICY):
+        if hasattr(self, POLICY) or own_engine.overrides(
+            type(self), MultiStepRolloutWorker, "set_global_step"
+        ):
             self.set_global_step(version)
         if self._takes_turns:
             self._come_back()  # first: a graph is captured with weights on the device
-        if self._wants_graphs and self.torch_device_type == "cuda" and not self._has_graphs:
+        if (
+            self._wants_graphs
+            and not self.acts_elsewhere
+            and self.torch_device_type == "cuda"
+            and not self._has_graphs
+        ):
             # With graphs every batch is padded to one bucket (`settings._buckets`).
             (size,) = self._buckets
             self.hf_model.capture_cuda_graph(train_batch_size=size, eval_batch_size=size)
@@ -133,10 +146,41 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def decide(
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        actions, result = self.predict(self._padded_batch(observations, size), mode=mode)
-        # A captured graph overwrites this answer with the next one.
-        actions, result = (trim(value, size, copy=self._has_graphs) for value in (actions, result))
+        batch = self._padded_batch(observations, size)
+        most = own_engine.most_at_once(self, size)
+        if most < size:
+            return self._in_parts(batch, size, most, mode)
+        actions, result = self.predict(batch, mode=mode)
+        # A captured graph, or an engine, may overwrite this answer with the next one.
+        copies = self._has_graphs or self.acts_elsewhere
+        actions, result = (trim(value, size, copy=copies) for value in (actions, result))
         return actions, result
+
+    def _in_parts(
+        self, batch: Mapping[str, Any], size: int, most: int, mode: str
+    ) -> tuple[torch.Tensor, Mapping[str, Any]]:
+        """Decide for `size` environments with an engine that takes `most` at once."""
+        parts: list[Tree] = []
+        for start in range(0, size, most):
+            rows = range(start, min(start + most, size))
+            actions, result = self.predict(items(batch, rows), mode=mode)
+            # Copies, as the engine may overwrite this part with the next one.
+            parts.append(trim({**result, "actions": actions}, len(rows), copy=True))
+        whole: dict[str, Any] = dict(concatenate(parts))
+        return whole.pop("actions"), whole
+
+    def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
+        if not own_engine.overrides(type(self), MultiStepRolloutWorker, BOOTSTRAP):
+            return super()._values_of(observations, size)
+        batch = merge(observations)
+        most = own_engine.most_at_once(self, size)
+        values = []
+        for start in range(0, size, most):
+            part = getattr(self, BOOTSTRAP)(items(batch, range(start, min(start + most, size))))
+            if part is None:
+                return None
+            values.append(part.clone())  # which the engine may overwrite with the next one
+        return torch.cat(values)
 
     def has_critic(self) -> bool:
         # The heads that RLinf's `get_bootstrap_values` looks for.

@@ -146,6 +146,11 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             *scorers,
         ]
         fleet.wait(init, "init_worker on the inference, env and reward workers")
+        if not all(fleet.run_framework("inference", "can_score")):
+            self.settings = replace(
+                self.settings, learner_scores="the rollout workers act by an engine of their own alone"
+            )
+            self._run.settings = self.settings
         # After the others, as in RLinf's `init_workers`, so that fewer models are loaded at a time.
         fleet.run_framework("learner", "init_worker")
 

@@ -62,7 +62,7 @@ def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
         runner_class,
         dashboard=dashboard,
         actor=_actor(cfg),
-        rollout=MultiStepRolloutWorker,
+        rollout=_rollout(cfg),
         env=EnvWorker,
         **_reward(cfg),
     )
@@ -88,6 +88,26 @@ def _reward(cfg: DictConfig) -> dict[str, Any]:
     from rlinf_async.hosts.rlinf.borrowed import EmbodiedAPIRewardWorker
 
     return {"reward": EmbodiedAPIRewardWorker}
+
+
+RLINFS_BACKENDS = ("huggingface", "hf")
+"""Values of `rollout.rollout_backend`, in RLinf's pull request 1587, for RLinf's own rollout worker."""
+
+
+def _rollout(cfg: DictConfig) -> Any:
+    """Return the class of the rollout workers.
+
+    Raises:
+        ValueError: the config asks for another engine, whose class RLinf's own script chooses.
+    """
+    backend = OmegaConf.select(cfg, "rollout.rollout_backend")
+    if backend is not None and str(backend).lower() not in RLINFS_BACKENDS:
+        raise ValueError(
+            f"rollout.rollout_backend={backend} is another engine than RLinf's own, and rlinf-async train "
+            "starts RLinf's own rollout workers; run RLinf's train_embodied_agent.py of a version that has "
+            "this engine, with the same overrides"
+        )
+    return MultiStepRolloutWorker
 
 
 def _actor(cfg: DictConfig) -> Any:

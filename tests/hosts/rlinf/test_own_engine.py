@@ -9,8 +9,17 @@ from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRoll
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
 from rlinf_async.hosts.rlinf.replacements import replacement
-from tests.hosts.rlinf.test_rollout_worker import asked
-from tests.hosts.rlinf.workers import Reckoner, config, in_one_process
+from tests.hosts.rlinf import workers
+from tests.hosts.rlinf.own_engines import OwnEngineWorker
+from tests.hosts.rlinf.test_beside_rlinf import FIELDS
+from tests.hosts.rlinf.test_rollout_worker import asked, observation
+from tests.hosts.rlinf.workers import (
+    Reckoner,
+    collected_by_rlinf,
+    collected_by_us,
+    config,
+    in_one_process,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,6 +116,75 @@ def test_the_policy_that_acts_changes_with_every_version(cls):
         if hasattr(worker, "hf_model"):
             # Idle ranks score by it.
             assert float(worker.hf_model.version) == version
+
+
+BUCKETS = ("weight_syncer.type=bucket",)
+
+
+def of_phyais_shape(*overrides):
+    worker = replacement(OwnEngineWorker)(config("runner.val_check_interval=1", *BUCKETS, *overrides))
+    worker._group_name = "rollout"
+    worker.init_worker()
+    return worker
+
+
+def test_a_worker_of_phyais_shape_acts_by_every_version_in_batches_of_any_size():
+    worker = of_phyais_shape()
+    engine = worker._engine
+    assert not worker.can_score()
+    for version in (3, 4, 6):
+        asyncio.run(worker.load(version, [nullcontext(weights(version))]))
+        sizes = (engine.room, 2, 1)
+        batch = [asked(shard, size) for shard, size in enumerate(sizes)]
+        answers = asyncio.run(worker.act(batch))
+        # Later passes overwrite the engine's memory.
+        asyncio.run(worker.act([asked(7, engine.room)]))
+        asyncio.run(worker.act([asked(8, 2, mode="eval")]))
+        for shard, (size, answer) in enumerate(zip(sizes, answers, strict=True)):
+            states = observation(shard, size)["states"]
+            expected, result = Reckoner().predict_action_batch({"states": states}, "train")
+            assert answer["version"] == engine.version == worker.version == version
+            assert (answer["forward_inputs"]["made_by"] == version).all()
+            assert torch.equal(answer["actions"], expected)
+            assert torch.equal(answer["prev_logprobs"], result["prev_logprobs"])
+    assert worker.steps == (3, 4, 6)
+    assert max(engine.batches) == engine.room
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_rollouts_with_an_engine_of_phyais_shape_are_those_of_rlinfs_policy(monkeypatch, together):
+    cfg = config("env.train.auto_reset=true", "algorithm.bootstrap_type=always", *BUCKETS)
+    expected, _ = collected_by_rlinf(cfg, 3)
+    engines = []
+
+    def made(cfg):
+        engines.append(replacement(OwnEngineWorker)(cfg))
+        return engines[-1]
+
+    monkeypatch.setattr(workers, "BatchingRolloutWorker", made)
+    found, _ = collected_by_us(cfg, 3, together=together)
+    for theirs, ours in zip(expected, found, strict=True):
+        for stage, pieces in zip(theirs, ours, strict=True):
+            for name in FIELDS:
+                joined = torch.cat([piece.payload[name] for piece in pieces], dim=1)
+                assert torch.equal(joined, getattr(stage, name)), name
+    assert max(engines[0]._engine.batches) <= engines[0]._engine.room
+
+
+def test_a_class_says_how_many_environments_its_engine_takes_at_once():
+    class Small(ByName):
+        largest_batch = 2
+
+    worker = made(Small)
+    asyncio.run(worker.load(1, [nullcontext(weights(1))]))
+    answers = asyncio.run(worker.act([asked(0, 3), asked(1, 4)]))
+    assert worker.engine.asked[-4:] == [2, 2, 2, 1]
+    assert [len(answer["actions"]) for answer in answers] == [3, 4]
+
+
+def test_offloading_an_engine_that_rlinf_cannot_move_is_refused():
+    with pytest.raises(Exception, match=r"rollout.enable_offload=true moves hf_model.*enable_offload=false"):
+        of_phyais_shape("rollout.enable_offload=true")
 
 
 def test_rlinfs_ends_of_the_wire_are_back_when_the_weights_are_taken():

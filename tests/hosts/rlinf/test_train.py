@@ -51,3 +51,10 @@ def test_a_run_with_a_level_on_is_ours_where_hydra_does_not_find_its_plugins_eit
         if present:
             PROCESS_HOOKS.install()
     assert seen == [mode == "full"]
+
+
+def test_an_engine_that_rlinfs_script_chooses_is_not_replaced_by_another_in_silence(monkeypatch):
+    monkeypatch.setattr(module, "_run", lambda *_, **__: pytest.fail("nothing may start"))
+    cfg = compose_config("maniskill_ppo_mlp", ["async.mode=full", "+rollout.rollout_backend=phyai"])
+    with pytest.raises(ValueError, match=r"rollout.rollout_backend=phyai.*run RLinf's train_embodied_agent"):
+        train(cfg)
