@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
 from rlinf_async.hosts.host import every
-from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Kind, written
+from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Flag, Kind, Whole, kind_of, like, written
 from rlinf_async.hosts.judge.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
@@ -112,17 +112,70 @@ class Key:
         return Reason(f"{self.name}=null must be {self.kind.words}{hint}", override)
 
 
-def rows(kind: Kind, *names: str, null: Any = None, nullable: bool = False, **more: Any) -> Iterator[Key]:
-    """A key of `kind` for each of `names`, texts of one or several; where `null` is a value, null stands for
-    it.
+NULL_IS = "null is "
+
+
+def grouped(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys in a text, each with the heading that it stands under.
+
+    Lines that are indented hold keys, or the names of keys in a section as `SECTION: NAME NAME`.
     """
-    for name in " ".join(names).split():
-        yield Key(name=name, kind=kind, null=null, nullable=nullable or null is not None, **more)
+    heading = ""
+    for line in text.strip().splitlines():
+        if not line.startswith(" "):
+            heading = line
+            continue
+        section, _, names = line.strip().rpartition(": ")
+        yield from ((heading, f"{section}.{name}".lstrip(".")) for name in names.split())
 
 
-def under(section: str, names: str) -> str:
-    """The dotted names of keys in a section, as a text of several."""
-    return " ".join(f"{section}.{name}" for name in names.split())
+def rows(text: str, fate: Fate = "served") -> list[Key]:
+    """The rows of a text as of `grouped`, with headings such as `true or false (or null)`: the words of a
+    kind, and in brackets that a run needs the keys, that they may be null, or what null stands for.
+    """
+    found = []
+    for heading, name in grouped(text):
+        words, _, note = heading.rstrip(")").partition(" (")
+        null = int(note.removeprefix(NULL_IS)) if note.startswith(NULL_IS) else None
+        more: dict[str, Any] = {
+            "required": note == "needed",
+            "nullable": bool(note) and note != "needed",
+            "null": null,
+        }
+        found.append(Key(name=name, kind=kind_of(words), fate=fate, **more))
+    return found
+
+
+def without_effect(text: str, **more: Any) -> list[Key]:
+    """The rows of a text as of `grouped`, with the reasons as headings."""
+    return [Key(name=name, fate="without effect", why=why, **more) for why, name in grouped(text)]
+
+
+WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+"""Values as an override writes them; others are whole numbers or texts."""
+
+
+def refused(lines: str, more: Mapping[str, Mapping[str, Any]]) -> list[Key]:
+    """Keys of which one setting alone is served.
+
+    Args:
+        lines: one for each key, `SETTING: WHY`; the setting is a Hydra override, `KEY=VALUE` or `~KEY`.
+        more: fields of rows, by the names of their keys.
+    """
+    found = []
+    for line in lines.strip().splitlines():
+        setting, _, why = line.partition(": ")
+        name, _, word = setting.removeprefix("~").partition("=")
+        is_number = word.lstrip("-").isdigit()
+        value = int(word) if is_number else WORDS.get(word, word)
+        kind = Whole() if is_number else Flag() if isinstance(value, bool) else ANYTHING
+        fields: dict[str, Any] = {
+            "kind": kind,
+            "remedy": f"set it to {word}: {why}" if word else f"remove it: {why}",
+            "serves": (None, value).__contains__ if value not in UNSET_VALUES else None,
+        }
+        found.append(Key(name=name, fate="refused", override=setting, **{**fields, **more.get(name, {})}))
+    return found
 
 
 class Table:
@@ -134,7 +187,8 @@ class Table:
         """The first row that matches a key is its row; rows without a pattern come before others.
 
         Args:
-            default_of: returns the value that a dotted key has where nobody sets it; None if it has none.
+            default_of: returns the value that a dotted key has where nobody sets it; None if it has none. It
+                tells the kind of a key that no row tells.
             is_whole: True if keys without a default may be null, as the framework lists all of its defaults.
         """
         self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
@@ -159,6 +213,11 @@ class Table:
         return self._row_of_key[key]
 
     @cached_property
+    def _single(self) -> list[Key]:
+        """The rows of one key each that say of which kind it is."""
+        return [row for row in self.rows if row.kind is not ANYTHING and not row.is_pattern]
+
+    @cached_property
     def _wide(self) -> list[Key]:
         """The rows of several keys; a refused row is also that of all keys inside of its block."""
         return [row for row in self.rows if row.fate == "refused" or row.is_pattern]
@@ -169,55 +228,50 @@ class Table:
         return {row.name: row for row in reversed(self.rows)}
 
     @cached_property
-    def _blocks(self) -> list[str]:
-        """Every section that a key lies in, the outer ones first."""
-        return sorted(_sections(self.names), key=lambda name: (name.count("."), name))
+    def _blocks(self) -> list[Key]:
+        """A row for every section that a key lies in, the outer ones first."""
+        required = _sections(row.name for row in self.rows if row.required)
+        return [
+            self._exact.get(name) or Key(name=name, kind=Block(), required=name in required)
+            for name in sorted(_sections(self.names), key=lambda name: (name.count("."), name))
+        ]
 
-    @cached_property
-    def _required_blocks(self) -> frozenset[str]:
-        """The sections that hold a key that every run needs."""
-        return _sections(row.name for row in self.rows if row.required)
-
-    def reasons(self, cfg: Mapping[str, Any], *, complete: bool = True) -> list[Reason]:
+    def reasons(
+        self, cfg: Mapping[str, Any], *, complete: bool = True, usual: Mapping[str, Any] | None = None
+    ) -> list[Reason]:
         """Return the reasons for values of `cfg` (plain data) that are not of their key's kind.
 
         Args:
             complete: True if the keys that a run needs must be there.
+            usual: values by dotted keys that follow from others in `cfg`, and are judged there.
         """
         # One after the other: below a section that holds something else than keys no value can be looked up.
-        return self.block_reasons(cfg) or list(self._value_reasons(cfg, complete=complete))
+        if blocks := self.block_reasons(cfg):
+            return blocks
+        judged = (*self._single, *self._open_rows(cfg, usual or {}))
+        return [reason for row in judged if (reason := self._reason(row, cfg, complete=complete))]
 
     def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
         """Return the reasons for sections of `cfg` (plain data) that hold something else than keys."""
-        return [reason for name in self._blocks if (reason := self._block_reason(cfg, name))]
+        held = (row for row in self._blocks if row.fate == "served" and _holds(cfg, row.name))
+        return [reason for row in held if (reason := self._reason(row, cfg, complete=True))]
 
-    def _block_reason(self, cfg: Mapping[str, Any], name: str) -> Reason | None:
-        row = self._exact.get(name) or Key(name=name, kind=Block(), required=name in self._required_blocks)
-        if not _holds(cfg, name) or row.fate != "served":
-            return None
-        value = lookup(cfg, name)
-        if value is None:
-            return self._null_reason(row, complete=True)
-        return None if isinstance(value, Mapping) else Key(name=name, kind=Block()).wrong(value)
+    def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
+        """A row for each key of `cfg` whose default alone tells of which kind it is."""
+        for key, value in dotted(cfg).items():
+            row, default = self.find(key), self._default_of(key)
+            is_open = row is None or (row.kind is ANYTHING and row.fate == "served")
+            if is_open and default is not None and (value is None or value != usual.get(key)):
+                yield Key(name=key, kind=like(default))
 
-    def _value_reasons(self, cfg: Mapping[str, Any], *, complete: bool) -> Iterator[Reason]:
-        for row in self.rows:
-            if row.kind is ANYTHING or row.is_pattern:
-                continue
-            value = lookup(cfg, row.name)
-            if value is not None:
-                reason = row.wrong(value)
-            elif _holds(cfg, row.name):
-                reason = self._null_reason(row, complete=complete)
-            else:
-                reason = row.missing() if row.required and complete else None
-            if reason:
-                yield reason
-
-    def _null_reason(self, row: Key, *, complete: bool) -> Reason | None:
-        """Why the key of a row cannot be null; a run that is not `complete` gets the keys that it needs from
-        others.
+    def _reason(self, row: Key, cfg: Mapping[str, Any], *, complete: bool) -> Reason | None:
+        """Why the value of the key of a row cannot be; a run that is not `complete` gets the keys that it
+        needs from others.
         """
+        if (value := lookup(cfg, row.name)) is not None:
+            return row.wrong(value)
+        if not _holds(cfg, row.name):
+            return row.missing() if row.required and complete else None
         default = self._default_of(row.name)
         is_unset = self._is_whole and default is None and not row.required
         if row.fate != "served" or row.nullable or is_unset or (row.required and not complete):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,10 @@ class Kind:
 
 
 ANYTHING = Kind()
+"""Of keys whose default, where they have one, tells of which kind they are."""
+FREE = Kind()
+"""Of keys that are not judged at all."""
+FREE.words = "anything at all"
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Names(Kind):
         return f"one of {', '.join(self.names)}"
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, str) and value in self.names
+        return type(value) in (str, int) and str(value) in self.names  # YAML reads 16 as a number
 
     def near(self, value: Any) -> Any:
         return misspelt(value, self.names) if isinstance(value, str) else None
@@ -138,28 +143,6 @@ class Block(Kind):
 
 
 @dataclass(frozen=True)
-class Or(Kind):
-    """Values of one kind, or one of some words."""
-
-    kind: Kind
-    others: tuple[Any, ...]
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return f"{' or '.join(map(written, self.others))}, or {self.kind.words}"
-
-    def accepts(self, value: Any) -> bool:
-        # By type, too: True == 1, and 16 == 16.0.
-        is_other = any(type(value) is type(other) and value == other for other in self.others)
-        return is_other or self.kind.accepts(value)
-
-    def near(self, value: Any) -> Any:
-        names = [other for other in self.others if isinstance(other, str)]
-        near = misspelt(value, names) if isinstance(value, str) else None
-        return near or self.kind.near(value)
-
-
-@dataclass(frozen=True)
 class Listed(Kind):
     """One value of a kind, or a list of them."""
 
@@ -167,7 +150,7 @@ class Listed(Kind):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        return f"{self.kind.words}, or a list of them"
+        return f"{self.kind.words}{OR_A_LIST}"
 
     def accepts(self, value: Any) -> bool:
         return all(map(self.kind.accepts, value if isinstance(value, list | tuple) else [value]))
@@ -176,12 +159,43 @@ class Listed(Kind):
         return self.kind.near(value)
 
 
-COUNT_KIND, SIZE_KIND, NOT_NEGATIVE, POSITIVE_NUMBER = Whole(1), Whole(0), Real(least=0), Real(above=0)
-SHARE_KIND = Real(least=0, most=1)
-INTERVAL_KIND = Whole(-1)
-"""An interval in steps; -1 is never."""
+COUNT_KIND, POSITIVE_NUMBER, SHARE_KIND = Whole(1), Real(above=0), Real(least=0, most=1)
 SEED_KIND = Whole(0, 2**32 - 1)
 """The seeds that numpy's generators take."""
+NUMBER = re.compile(
+    r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
+    r"( (of at most|and at most|to) (?P<most>\S+))?"
+)
+OR_A_LIST = ", or a list of them"
+
+
+def kind_of(words: str) -> Kind:
+    """Return the kind with these `words`; other words than those of the classes here are those of a text.
+
+    Raises:
+        ValueError: they speak of a number, and are not those of one.
+    """
+    if number := NUMBER.fullmatch(words):
+        limits = {name: int(number[name]) for name in ("least", "most", "above") if number[name]}
+        return Whole(**limits) if number["whole"] else Real(**limits)
+    if words.endswith(OR_A_LIST):
+        return Listed(kind_of(words.removesuffix(OR_A_LIST)))
+    if words.startswith("one of "):
+        return Names(words.removeprefix("one of ").split(", "))
+    if " number" in words:
+        raise ValueError(f"the words {words!r} must be those of a number, as in {NUMBER.pattern}")
+    return next((kind for kind in (ANYTHING, FREE, Flag(), Block()) if kind.words == words), Text(words))
+
+
+def like(default: Any) -> Kind:
+    """Return the kind of values that can stand in the place of a default."""
+    if isinstance(default, bool):  # before numbers: to Python it is one
+        return Flag()
+    if isinstance(default, int | float):
+        return Real()
+    if isinstance(default, Mapping):
+        return Block()
+    return Text() if isinstance(default, str) else FREE
 
 
 def is_finite(value: Any) -> bool:

@@ -71,7 +71,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         **facts,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
         "memory": footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory),
-        "translated": translations(values, read_block(cfg)) if asynchrony.train.enabled else [],
+        "translated": list(translations(values, read_block(cfg))) if asynchrony.train.enabled else [],
         "remarks": [
             *_beyond(values, hardware),
             *([] if hardware.named else _absent(values)),

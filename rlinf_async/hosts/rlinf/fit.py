@@ -12,7 +12,7 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.judge.keys import Key
 from rlinf_async.hosts.judge.reasons import Change, Reason
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
-from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE, Translation
+from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, ratio_level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
@@ -161,58 +161,36 @@ def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
     """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
     result = dict(block)
-    for translation, value in _present(cfg):
-        own_settings = _own_settings(translation, result)
-        if _contradicts(translation, own_settings):
-            continue
-        for name, setting in _settings(translation, value).items():
-            section, key = name.split(".")
-            result[section] = {key: setting, **(result.get(section) or {})}
+    for _, settings, own in _translations(cfg, block):
+        if settings.keys() != own.keys():
+            for name, value in settings.items():
+                section, _, key = name.partition(".")
+                result[section] = {key: value, **(result.get(section) or {})}
     return result
 
 
-def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key of RLinf's that `translated` translates, or why one has no effect."""
-    lines = []
-    for translation, value in _present(cfg):
-        own_settings, settings = _own_settings(translation, block), _settings(translation, value)
-        outcome = {name: own_settings.get(name, setting) for name, setting in settings.items()}
-        if _contradicts(translation, own_settings) or not settings.keys() - own_settings.keys():
-            others = ", ".join(f"async.{name}={outcome[name]}" for name in settings if name in own_settings)
-            lines.append(f"{translation.key}={value} has no effect: {others} says otherwise")
-        else:
-            text = ", ".join(f"async.{name}={setting}" for name, setting in outcome.items())
-            lines.append(f"{translation.key}={value} -> {text}")
-    return lines
+def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each key of RLinf's that `translated` translates, or why one has no effect."""
+    for setting, settings, own in _translations(cfg, block):
+        outcome = own if settings.keys() == own.keys() else {**settings, **own}
+        text = ", ".join(f"async.{name}={value}" for name, value in outcome.items())
+        has_effect = outcome is not own
+        yield f"{setting} -> {text}" if has_effect else f"{setting} has no effect: {text} says otherwise"
 
 
-def _settings(translation: Translation, value: Any) -> dict[str, Any]:
-    return {name: value if constant is None else constant for name, constant in translation.settings.items()}
-
-
-def _own_settings(translation: Translation, block: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `translation` that the block has itself."""
-    own_settings = {}
-    for name in translation.settings:
-        section, key = name.split(".")
-        content = block.get(section) or {}
-        if key in content:
-            own_settings[name] = content[key]
-    return own_settings
-
-
-def _present(cfg: Mapping[str, Any]) -> list[tuple[Translation, Any]]:
-    """The translations that apply, with the values of RLinf's keys."""
+def _translations(
+    cfg: Mapping[str, Any], block: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield each of RLinf's keys that apply with its value, the settings under `async` that do the same, and
+    those of them that the block has itself: of a contradiction these alone.
+    """
     # RLinf's asynchronous workers alone read these keys; elsewhere they ask for nothing.
-    if lookup(cfg, "algorithm.loss_type") != ASYNC_PPO:
-        return []
-    pairs = ((translation, lookup(cfg, translation.key)) for translation in KEY_TRANSLATIONS)
-    return [(translation, value) for translation, value in pairs if value is not None]
-
-
-def _contradicts(translation: Translation, own_settings: Mapping[str, Any]) -> bool:
-    """Return True if the block asks for something else than the setting that the translation is part of."""
-    return any(
-        constant is not None and name in own_settings and own_settings[name] != constant
-        for name, constant in translation.settings.items()
-    )
+    for row in KEY_TRANSLATIONS if lookup(cfg, "algorithm.loss_type") == ASYNC_PPO else ():
+        value = lookup(cfg, row.key)
+        settings = {name: value if fixed is None else fixed for name, fixed in row.settings.items()}
+        own = {name: setting for name in settings if (setting := lookup(block, name)) is not None}
+        contradicts = any(
+            fixed is not None and own.get(name, fixed) != fixed for name, fixed in row.settings.items()
+        )
+        if value is not None:
+            yield f"{row.key}={value}", own if contradicts else settings, own

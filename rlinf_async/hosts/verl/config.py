@@ -43,7 +43,7 @@ from rlinf_async.hosts.verl.settings import (
     size_reasons,
     whole,
 )
-from rlinf_async.hosts.verl.values import filled_in, type_reasons, unknown_key_reasons
+from rlinf_async.hosts.verl.values import class_reasons, filled_in, unknown_key_reasons, usual
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
@@ -63,7 +63,7 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     refuse(TABLE.block_reasons(cfg))
     cfg = filled_in(cfg)
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    wrong_values = [*TABLE.reasons(cfg), *type_reasons(cfg)]
+    wrong_values = [*TABLE.reasons(cfg, usual=usual(cfg)), *class_reasons(cfg)]
     reasons = [*wrong_values, *_refused_key_reasons(cfg), *unknown_key_reasons(cfg), *more_reasons]
     # Told before anything is calculated: the arithmetic below takes the kinds of its numbers for granted.
     if wrong_values:

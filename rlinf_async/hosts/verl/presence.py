@@ -32,9 +32,9 @@ from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE, default_of
+from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
-from rlinf_async.hosts.verl.values import changes, filled_in, is_switch
+from rlinf_async.hosts.verl.values import filled_in, usual
 
 LOGGER_NAMES = (
     "clearml",
@@ -131,22 +131,14 @@ def _algorithms_of_verl() -> Any:
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
     """Return True if `cfg` (plain data) sets a key that veRL checks and that our table has no kind for.
 
-    A key that is true or false, as by default, is nothing to judge: both are served.
+    A key that is true or false is nothing to judge: both are served where its default is one of them.
     """
-    nulls = [key for key, value in dotted(cfg).items() if value is None and default_of(key) is not None]
-    settings = [*changes(cfg), *dict.fromkeys(nulls).items()]
+    defaults = usual(cfg)
     return any(
-        key.startswith(JUDGED_PREFIXES)
-        and _is_unjudged(key)
-        and not (is_switch(key) and isinstance(value, bool))
-        for key, value in settings
+        key.startswith(JUDGED_PREFIXES) and value != defaults.get(key) and not isinstance(value, bool)
+        for key, value in dotted(cfg).items()
+        if (row := TABLE.find(key)) is None or (row.kind is ANYTHING and row.fate != "refused")
     )
-
-
-def _is_unjudged(key: str) -> bool:
-    """Return True if no row of the table says what the value of a key may be."""
-    row = TABLE.find(key)
-    return row is None or (row.kind is ANYTHING and row.fate != "refused" and row not in FREE_KEYS)
 
 
 def validate(cfg: DictConfig) -> None:

@@ -12,10 +12,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
 from rlinf_async.hosts.async_block import MISSING_VALUE, plain
-from rlinf_async.hosts.judge.keys import Key, counterparts, own_sections
-from rlinf_async.hosts.judge.kinds import ANYTHING, Block, Flag, Kind, Listed, Real, Text
+from rlinf_async.hosts.judge.keys import counterparts, own_sections
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.verl.keys import FREE_KEYS, TABLE, default_of, defaults, resolve, resolved_defaults
+from rlinf_async.hosts.verl.keys import TABLE, defaults, resolve, resolved_defaults
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
@@ -25,11 +24,16 @@ OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
 
 
+def usual(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """veRL's defaults by dotted keys as they come out in `cfg` (plain data): some point to others."""
+    return dotted(resolve(defaults(), cfg))
+
+
 def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys of `cfg` (plain data) whose values are not veRL's defaults, with those; null is nobody's."""
     # A default may be written as it stands there, come to what it does alone, or to what it does in `cfg`.
     # By hand, as OmegaConf would build all of it anew for each call.
-    alike = (dotted(defaults()), resolved_defaults(), dotted(resolve(defaults(), cfg)))
+    alike = (dotted(defaults()), resolved_defaults(), usual(cfg))
     for key, value in dotted(cfg).items():
         if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
             yield key, value
@@ -40,7 +44,7 @@ def filled_in(cfg: Mapping[str, Any]) -> dict[str, Any]:
     its keys that are absent, except for those that every run has to set.
     """
     result = TABLE.without_nulls(cfg)
-    for key, value in dotted(resolve(defaults(), cfg)).items():
+    for key, value in usual(cfg).items():
         row, (*sections, name) = TABLE.find(key), key.split(".")
         if value == MISSING_VALUE or (row is not None and row.required):
             continue
@@ -59,24 +63,6 @@ def fill_in(config: DictConfig) -> None:
         for key, value in after.items():
             if key not in before or (value is not None and before[key] is None):
                 OmegaConf.update(config, key, value)
-
-
-def is_switch(key: str) -> bool:
-    """Return True if veRL's default of a key is true or false."""
-    return isinstance(resolved_defaults().get(key), bool)
-
-
-def kind_of_default(key: str) -> Kind | None:
-    """Return the kind of veRL's default; None where there is no default, or it is null."""
-    default = resolved_defaults().get(key)
-    # Before numbers: a bool is an int to Python.
-    if is_switch(key):
-        return Flag()
-    if isinstance(default, int | float):
-        return Real()
-    if isinstance(default, list):
-        return Listed(ANYTHING)
-    return Text() if isinstance(default, str) else Block() if isinstance(default, Mapping) else None
 
 
 def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
@@ -103,29 +89,15 @@ def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def is_open(key: str) -> bool:
-    """Return True if the table does not say of which kind the value of a key is."""
-    row = TABLE.find(key)
-    return row is None or (row.fate == "served" and row.kind is ANYTHING and row not in FREE_KEYS)
-
-
-def type_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys of veRL's engine without a kind here whose values are not of their default's kind."""
+def class_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the keys of veRL's engine that name something else to call than by default: veRL's check calls
+    it, and so would `explain`.
+    """
     for key, value in changes(cfg):
         if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
-            # veRL's check calls whatever it names, and so would `explain`.
             yield Reason(
                 f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
             )
-            continue
-        kind = kind_of_default(key) if key.startswith(ENGINE_PREFIXES) and is_open(key) else None
-        if kind is not None and (reason := Key(name=key, kind=kind).wrong(value)):
-            yield reason
-    for key, value in dotted(cfg).items():
-        if value is None and key.startswith(ENGINE_PREFIXES) and is_open(key):
-            default, kind = default_of(key), kind_of_default(key)
-            if default is not None and kind is not None:
-                yield Key(name=key, kind=kind).wrong_null(default)
 
 
 def unknown_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:

@@ -7,8 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
-from rlinf_async.hosts.judge.keys import Key, Table, counterparts
-from rlinf_async.hosts.judge.kinds import Flag, Listed, Names, Or, Real, Text, Whole, written
+from rlinf_async.hosts.judge.keys import Key, Table, counterparts, refused, rows
+from rlinf_async.hosts.judge.kinds import (
+    FREE,
+    Block,
+    Flag,
+    Kind,
+    Listed,
+    Names,
+    Real,
+    Text,
+    Whole,
+    kind_of,
+    written,
+)
 
 KINDS = (
     Whole(),
@@ -23,7 +35,7 @@ KINDS = (
     Real(above=1),
     Flag(),
     Names(("chunk_level", "action_level")),
-    Or(Whole(1), ("auto",)),
+    Names(("bf16", "16")),
     Listed(Names(("tensorboard", "wandb"))),
     Text(),
 )
@@ -78,12 +90,72 @@ def test_what_is_no_number_is_no_number(kind, value):
         (Real(), math.nan, None),
         (Flag(), 1, True),
         (Names(("always", "standard")), "alwayss", "always"),
-        (Or(Whole(1), ("auto",)), "atuo", "auto"),
     ],
 )
 def test_the_nearest_value_is_named(kind, value, near):
     assert kind.near(value) == near
     assert type(kind.near(value)) is type(near)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Block(), Kind(), FREE])
+def test_the_words_of_a_kind_in_a_table_are_those_that_a_refusal_prints(kind):
+    read = kind_of(kind.words)
+    assert read.words == kind.words
+    for value in (None, True, 0, -1, 1, 0.5, 1.5, 7, 8, 16, "16", "bf16", "wandb", [1], ["wandb"], {"a": 1}):
+        assert read.accepts(value) == kind.accepts(value)
+
+
+def test_rows_are_read_from_a_text_with_what_null_is():
+    found = rows("""
+a whole number of at least 1 (needed)
+    a.size
+true or false (or null)
+    b.c: d e
+a finite number (null is -1)
+    f
+""")
+    assert [(row.name, row.kind, row.required, row.nullable, row.null) for row in found] == [
+        ("a.size", Whole(1), True, False, None),
+        ("b.c.d", Flag(), False, True, None),
+        ("b.c.e", Flag(), False, True, None),
+        ("f", Real(), False, True, -1),
+    ]
+
+
+def test_a_setting_that_alone_is_served_is_the_remedy_of_every_other():
+    found = refused(
+        """
+a.b=false: it is so
+a.c=1: one: is enough
+~a.d: nothing does it
+""",
+        {"a.d": {"kind": Block()}},
+    )
+    assert [(row.name, row.override, row.remedy) for row in found] == [
+        ("a.b", "a.b=false", "set it to false: it is so"),
+        ("a.c", "a.c=1", "set it to 1: one: is enough"),
+        ("a.d", "~a.d", "remove it: nothing does it"),
+    ]
+    served = [
+        [value for value in (None, False, True, 0, 1, 2, {}, {"e": 1}) if row.allows(value)] for row in found
+    ]
+    # What is none of a key's kind is told by other words.
+    assert served == [
+        [None, False, 0, 1, 2, {}, {"e": 1}],
+        [None, False, True, 1, {}, {"e": 1}],
+        [None, False, True, 0, 1, 2, {}],
+    ]
+
+
+def test_a_default_tells_the_kind_of_a_key_without_a_row_unless_it_follows_another():
+    table = Table((*rows("anything at all\n    a.free"),), default_of={"a.b": 0.5, "a.free": 1}.get)
+    assert [reason.text for reason in table.reasons({"a": {"b": "ten", "free": "ten"}})] == [
+        "a.b='ten' must be a finite number"
+    ]
+    assert [reason.text for reason in table.reasons({"a": {"b": None}})] == [
+        "a.b=null must be a finite number; the default is 0.5"
+    ]
+    assert table.reasons({"a": {"b": "ten"}}, usual={"a.b": "ten"}) == []
 
 
 def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_all_that_is_in_it():

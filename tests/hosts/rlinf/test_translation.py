@@ -64,12 +64,12 @@ def test_a_threshold_that_is_null_bounds_nothing_as_in_rlinf():
 
 def test_what_is_translated_is_said_and_what_is_beaten_too():
     cfg = config(ASYNC_PPO)
-    assert translations(cfg, {"mode": "full"}) == [
+    assert list(translations(cfg, {"mode": "full"})) == [
         "algorithm.staleness_threshold=4 -> async.train.max_staleness=4",
         "algorithm.behave_weight_threshold=3.0 -> async.train.correction=tis, async.advanced.max_weight=3.0",
     ]
     beaten = {"train": {"max_staleness": 1, "correction": "none"}}
-    assert translations(cfg, beaten) == [
+    assert list(translations(cfg, beaten)) == [
         "algorithm.staleness_threshold=4 has no effect: async.train.max_staleness=1 says otherwise",
         "algorithm.behave_weight_threshold=3.0 has no effect: async.train.correction=none says otherwise",
     ]
