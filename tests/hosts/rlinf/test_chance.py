@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from rlinf_async.hosts.rlinf.chance import with_own_chance
+from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER
+from tests.hosts.rlinf.workers import SHARDS as STAGES
+from tests.hosts.rlinf.workers import Walks, config, in_one_process, with_walks
 
 SHARDS, ROUNDS = 8, 10
 CONFIG = SimpleNamespace(seed=5)
@@ -78,6 +81,37 @@ def test_one_environment_in_a_process_draws_as_rlinfs_own():
 
 def test_other_environments_stay_as_they_are():
     assert with_own_chance(Reaching, env_type="libero", several=True) is Reaching
+
+
+class Meeting(Walks):
+    """Environments whose resets wait for one of another shard, and count how many go on at once."""
+
+    moment = Barrier(2)
+    going_on = most = 0
+
+    def reset(self, **options):
+        Meeting.going_on += 1
+        Meeting.most = max(Meeting.most, Meeting.going_on)
+        try:
+            self.moment.wait(0.05)
+        except BrokenBarrierError:
+            self.moment.reset()
+        Meeting.going_on -= 1
+        return super().reset(**options)
+
+
+@pytest.mark.parametrize(("simulator", "most"), [("maniskill", 1), ("metaworld", 2)])
+def test_shards_of_an_env_worker_reset_one_by_one_where_they_draw_from_one_generator(
+    simulator, most, monkeypatch
+):
+    cfg = config(f"rollout.pipeline_stage_num={STAGES}", "async.skip.frames=false")
+    cfg.env.train.env_type = simulator
+    monkeypatch.setattr(Meeting, "most", 0)
+    with in_one_process(), ThreadPoolExecutor(2) as pool:
+        first, second, *_ = with_walks(ShardedEnvWorker(cfg), Meeting).env_list
+        for _ in range(5):
+            list(pool.map(lambda env: env.reset(), (first, second)))
+    assert Meeting.most == most
 
 
 IN_THREADS = """
