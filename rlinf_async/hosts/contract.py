@@ -131,6 +131,7 @@ class Contract:
         self._name = ""
         self._first_fields: dict[ObservationKind, dict[str, Field]] = {}
         self._proven = False
+        self._ended = torch.zeros(size, dtype=torch.bool)
 
     def of(self, env: object) -> Contract:
         """Return this contract, with the class name of `env` in its messages from now on."""
@@ -143,12 +144,19 @@ class Contract:
         name = f" ({self._name})" if self._name else ""
         return f"the environments of shard {self._shard}{name}"
 
+    @property
+    def endless(self) -> int:
+        """The number of environments that have reported no end of an episode in this rollout."""
+        return int((~self._ended).sum())
+
     def prove(self) -> None:
         """Keep the fields seen so far, as a rollout is complete: rebuilt environments must have the same."""
         self._proven = True
+        self._ended = torch.zeros(self._size, dtype=torch.bool)
 
     def forget(self) -> None:
         """Expect rebuilt environments, which may have other fields if no rollout was ever completed."""
+        self._ended = torch.zeros(self._size, dtype=torch.bool)
         if not self._proven:
             self._first_fields = {}
 
@@ -168,13 +176,16 @@ class Contract:
             raise ValueError(self._refusal(f"a {_sort(value)} by chunk_step", names))
         observations, rewards, terminations, truncations, infos = value
         shape = (self._size, steps)
-        return Step(
+        results = Step(
             observation=self.observation(last(observations), "step"),
             rewards=self.numbers("rewards", rewards, shape),
             terminations=self.flags("terminations", terminations, shape),
             truncations=self.flags("truncations", truncations, shape),
             info=self._info(last(infos)),
         )
+        # On the device of the simulator, which may be a GPU: a copy would wait for it in every step.
+        self._ended = self._ended.to(results.ended.device) | results.ended
+        return results
 
     def observation(self, value: Any, kind: ObservationKind = "reset") -> dict[str, Any]:
         """Return a copy of an observation, with arrays as tensors."""

@@ -34,6 +34,7 @@ FaultKind = Literal[
     "save failed",
     "stranger",
     "odd policy",
+    "odd environments",
     "runs out",
     "run failed",
     "terminated",

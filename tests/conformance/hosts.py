@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.shard import Shard
 from rlinf_async.hosts.workers.shard import ShardOutput, Stage
@@ -24,6 +25,7 @@ from rlinf_async.observe.meters import BusyMeter
 from tests.conformance.environments import ACTION, CHUNK
 
 ENVS, DECISIONS = 4, 4
+Say = Callable[[str], object]
 
 
 @dataclass
@@ -108,7 +110,9 @@ def local(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
 
 
 @contextmanager
-def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterator[Playing]:
+def workers(
+    env_cls: type, *, auto_reset: bool = False, say_endless: Say | None = None, **advanced: Any
+) -> Iterator[Playing]:
     """Env workers beside a framework that has none, as veRL's."""
     section = OmegaConf.create({"auto_reset": auto_reset, "ignore_terminations": False})
     built: list[Any] = []
@@ -122,7 +126,9 @@ def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iter
         stage = Stage(
             env=build(), section=section, size=ENVS, horizon=DECISIONS, simulators=simulators, rebuild=build
         )
-        shard = WorkersShard(stage, busy=BusyMeter(), number=0)
+        limits = {"max_episode_steps": CHUNK * DECISIONS}
+        ends = Ends.of(limits, rollout=CHUNK * DECISIONS, say=say_endless) if say_endless else None
+        shard = WorkersShard(stage, busy=BusyMeter(), number=0, ends=ends)
         actions = torch.zeros(ENVS, CHUNK, ACTION)
 
         yield Playing(shard, lambda: {"actions": actions}, of_workers, built)
@@ -130,7 +136,9 @@ def workers(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iter
 
 
 @contextmanager
-def rlinf(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterator[Playing]:
+def rlinf(
+    env_cls: type, *, auto_reset: bool = False, say_endless: Say | None = None, **advanced: Any
+) -> Iterator[Playing]:
     """RLinf's own env worker."""
     from rlinf_async.hosts.rlinf.env_shard import TrainShard
     from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
@@ -146,7 +154,8 @@ def rlinf(env_cls: type, *, auto_reset: bool = False, **advanced: Any) -> Iterat
     with in_one_process():
         worker = with_walks(ShardedEnvWorker(cfg), build)
         worker.asynchrony = _advanced(advanced)
-        shard = TrainShard(worker, 1, worker.simulators("train", 1), worker._busy)
+        simulators = worker.simulators("train", 1)
+        shard = TrainShard(worker, 1, simulators, worker._busy, say_endless=say_endless)
         ended = [torch.zeros(ENVS, dtype=torch.bool)]
         actions = torch.zeros(ENVS, CHUNK, ACTION)
 

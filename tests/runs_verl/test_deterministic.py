@@ -46,8 +46,10 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     place = runs.directory / "killed"
     process = runs.begin("verl_metaworld_ppo_mlp", *SETTINGS, run_dir="killed")
     assert process.stdout is not None
-    while f" 3/{STEPS}" not in (line := process.stdout.readline()):
-        assert line, "the run has ended before its third step"
+    lines = [""]
+    while f" 3/{STEPS}" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines  # the run has ended before its third step
     os.kill(RunDir(place).read(RunDir(place).status)["driver"], signal.SIGKILL)
     process.communicate(timeout=60)
     saved = find_newest(place / "checkpoints").step

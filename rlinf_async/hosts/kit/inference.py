@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -28,7 +29,7 @@ class PolicyWorker(Answering, InferenceWorker):
 
     async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         if self._inference_rank == 0:
-            self.first_look = FirstLook(self.remark)
+            self.first_look = FirstLook(partial(self.remark, what="odd policy"))
         await super().serve(settings, requests, coordinator)
 
     def _load(self, version: int, data: Sequence[AbstractContextManager[Tensors]]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.hosts.contract import Contract
+from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
@@ -160,16 +161,29 @@ class Shard(Generic[Output]):
 class TrainShard(Shard[Output]):
     """Training environments; implements `ray_runtime.processes.shard_worker.TrainShardEnv`."""
 
-    def __init__(self, simulators: SimulatorThread, *, busy: BusyMeter, number: int, **options: Any) -> None:
+    def __init__(
+        self,
+        simulators: SimulatorThread,
+        *,
+        busy: BusyMeter,
+        number: int,
+        ends: Ends | None = None,
+        **options: Any,
+    ) -> None:
         """`number`: the stage's number in its env worker, for `busy`; `options`: those of `Shard`."""
         super().__init__(simulators, **options)
-        self._busy, self._number = busy, number
+        self._busy, self._number, self._ends = busy, number, ends
         self._taken_on: tuple[int, int] | None = None
         self._stands_at: tuple[int, int] | None = None
 
     def rebuild_at(self, step: int) -> None:
         """Rebuild the environments at the checkpoint after `step`. Hosts implement this."""
         raise NotImplementedError
+
+    async def finish(self) -> None:
+        if self._ends is not None:
+            self._ends.look(self.contract)
+        await super().finish()
 
     async def settle(self) -> None:
         """Wait for work outside the environments' thread, after a reset or a step. Hosts may override

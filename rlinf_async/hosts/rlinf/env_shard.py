@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 
 from rlinf_async.hosts.contract import Contract, finite_fields
 from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
@@ -113,14 +114,19 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         rewards: ShardRewards | None = None,
         waits_for_rewards: bool = True,
         skips_ended: bool = False,
+        say_endless: Callable[[str], object] | None = None,
     ) -> None:
         """
         Args:
             rewards: the rewards of a reward model, if the run has one.
             waits_for_rewards: True to wait for the rewards of a step before the next step, as RLinf does.
+            say_endless: called with a sentence if an episode has no end; None where another shard looks.
         """
         self._stage = WorkerStage(worker, stage, "train")
-        super().__init__(simulators, busy=busy, number=stage, skips_ended=skips_ended, **self._stage.sizes())
+        sizes = self._stage.sizes()
+        steps = sizes["horizon"] * self._stage.steps
+        ends = Ends.of(self._stage.section, rollout=steps, say=say_endless) if say_endless else None
+        super().__init__(simulators, busy=busy, number=stage, ends=ends, skips_ended=skips_ended, **sizes)
         self._rewards, self._waits_for_rewards = rewards, waits_for_rewards
         self._over = torch.zeros(self.size, dtype=torch.bool)
 

@@ -66,6 +66,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     def train_shard(self, stage: int) -> TrainShard:
         simulators = self.simulators("train", stage)
+        say = partial(self.remark, what="odd environments")
         return TrainShard(
             self,
             stage,
@@ -74,6 +75,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
             rewards=self._rewards(simulators.shard),
             waits_for_rewards=not self.asynchrony.rollout.enabled,
             skips_ended=self.skips_ended,
+            say_endless=None if self._rank or stage else say,
         )
 
     def _rewards(self, shard: int) -> ShardRewards | None:

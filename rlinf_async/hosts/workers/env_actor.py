@@ -14,6 +14,7 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import ENVS_GROUP, load_class
 from rlinf_async.hosts.contract import check_resets
+from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.hosts.workers.settings import WorkerSettings
@@ -62,8 +63,14 @@ class EnvActor(ShardWorker):
             )
 
     def train_shard(self, stage: int) -> TrainShard:
+        steps = self._horizons["train"] * self._settings.steps_per_decision
+        say = partial(self.remark, what="odd environments")
         return TrainShard(
-            self._stage("train", stage), busy=self._busy, number=stage, skips_ended=self.skips_ended
+            self._stage("train", stage),
+            busy=self._busy,
+            number=stage,
+            skips_ended=self.skips_ended,
+            ends=None if self._rank or stage else Ends.of(self._sections["train"], rollout=steps, say=say),
         )
 
     def eval_shard(self, stage: int) -> EvalShard:

@@ -12,6 +12,7 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
+from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
 from rlinf_async.hosts.kit.shard import Shown
@@ -83,12 +84,21 @@ def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
 class TrainShard(kit.TrainShard[ShardOutput]):
     """Training environments of one stage."""
 
-    def __init__(self, stage: Stage, *, busy: BusyMeter, number: int, skips_ended: bool = False) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        busy: BusyMeter,
+        number: int,
+        skips_ended: bool = False,
+        ends: Ends | None = None,
+    ) -> None:
         """`number`: the stage's number in its env worker, for `busy`."""
         super().__init__(
             stage.simulators,
             busy=busy,
             number=number,
+            ends=ends,
             size=stage.size,
             horizon=stage.horizon,
             skips_ended=skips_ended,

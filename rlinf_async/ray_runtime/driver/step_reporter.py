@@ -115,10 +115,10 @@ class StepReporter:
         return report, {**prefixed("env", episodes), **request_metrics}
 
     def _failed_envs(self) -> list[dict[str, Any]]:
-        """Return faults of environments since the last step; print them, and oddities of the policy."""
+        """Return faults of environments since the last step; print them, and oddities that were seen."""
         new = self._faults.new()
         faults = [fault for fault in new if is_env_fault(fault)]
-        for fault in (*faults, *(each for each in new if each["what"] == "odd policy")):
+        for fault in (*faults, *(each for each in new if each["what"].startswith("odd "))):
             self._say(sentence(fault))
         return faults
 

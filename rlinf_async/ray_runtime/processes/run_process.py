@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -62,12 +62,12 @@ class RunProcess:
         answer_for_stacks(Path(run_dir), process)
         record = partial(record_failure, Path(run_dir), process=process, action="the run goes on")
         STRANGERS.record_by(partial(record, what="stranger"))
-        self._remark = partial(record, what="odd policy")
+        self._remark = record
 
-    def remark(self, sentence: str) -> None:
-        """Record an oddity of the policy; the run goes on."""
+    def remark(self, sentence: str, *, what: Literal["odd policy", "odd environments"]) -> None:
+        """Record an oddity of the policy, or of the environments; the run goes on."""
         if self._remark is not None:
-            self._remark(error=sentence)
+            self._remark(what=what, error=sentence)
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""

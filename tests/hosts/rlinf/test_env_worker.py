@@ -5,9 +5,20 @@ import threading
 from typing import ClassVar
 
 import pytest
+import torch
 
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
-from tests.hosts.rlinf.workers import SHARDS, Walks, config, in_one_process, rollout_worker, with_walks
+from tests.hosts.rlinf.workers import (
+    ACTION,
+    CHUNK,
+    HORIZON,
+    SHARDS,
+    Walks,
+    config,
+    in_one_process,
+    rollout_worker,
+    with_walks,
+)
 
 
 def test_environments_of_one_section_for_training_and_evaluation_are_told_apart():
@@ -61,3 +72,32 @@ def test_inference_leaves_when_asked_and_new_weights_bring_it_back(offloads):
         assert moved == (["cpu"] if offloads else [])
         asyncio.run(worker.load(1, []))
         assert moved == (["cpu", worker.device] if offloads else [])
+
+
+class Endless(Walks):
+    """Report no end of an episode."""
+
+    def chunk_step(self, actions):
+        seen, rewards, terminations, truncations, info = super().chunk_step(actions)
+        return seen, rewards, torch.zeros_like(terminations), torch.zeros_like(truncations), info
+
+
+@pytest.mark.parametrize(("env_cls", "stage", "sentences"), [(Endless, 0, 1), (Endless, 1, 0), (Walks, 0, 0)])
+def test_the_first_shard_of_the_run_looks_for_episodes_without_an_end(env_cls, stage, sentences, monkeypatch):
+    remarks = []
+    with in_one_process():
+        worker = with_walks(ShardedEnvWorker(config(f"rollout.pipeline_stage_num={SHARDS}")), env_cls)
+        monkeypatch.setattr(worker, "remark", lambda sentence, *, what: remarks.append((what, sentence)))
+        shard = worker.train_shard(stage)
+
+        async def play():
+            await shard.start()
+            for _ in range(HORIZON):
+                await shard.step({"actions": torch.zeros(shard.size, CHUNK, ACTION)})
+            await shard.finish()
+
+        asyncio.run(play())
+    assert len(remarks) == sentences
+    for what, sentence in remarks:
+        assert what == "odd environments"
+        assert f"(Endless) have reported no end of 6 episodes in a rollout of {HORIZON * CHUNK}" in sentence

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import torch
 
 pytest.importorskip("omegaconf", reason="OmegaConf is not installed")
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -44,3 +45,45 @@ def test_the_seed_of_what_is_renewed_follows_from_the_step_and_not_from_what_has
     assert not renewed.closed
     asyncio.run(shard.renew(4))
     assert actor.environments("train")[0].seed == renewed.seed
+
+
+class Endless(Seeded):
+    """Report no end of an episode."""
+
+    def __init__(self, num_envs, **options):
+        super().__init__(**options)
+        self.size = num_envs
+
+    def reset(self):
+        return {"states": torch.zeros(self.size, 1)}, {}
+
+    def chunk_step(self, actions):
+        never = torch.zeros(actions.shape[:2], dtype=torch.bool)
+        return {"states": torch.zeros(self.size, 1)}, torch.zeros(actions.shape[:2]), never, never, {}
+
+    def update_reset_state_ids(self):
+        pass
+
+
+@pytest.mark.parametrize(("rank", "sentences"), [(0, 1), (1, 0)])
+def test_the_first_shard_of_the_run_looks_for_episodes_without_an_end(monkeypatch, rank, sentences):
+    monkeypatch.setattr(env_actor, "load_class", lambda *_: Endless)
+    steps = settings().steps_per_decision
+    section = {**SECTION, "max_episode_steps": 3 * steps}
+    actor = env_actor.EnvActor({"train": section}, settings(), {"train": 3}, rank)
+    remarks = []
+    monkeypatch.setattr(actor, "remark", lambda sentence, *, what: remarks.append((what, sentence)))
+
+    async def play():
+        await actor.initialise()
+        shard = actor.train_shard(0)
+        await shard.start()
+        for _ in range(3):
+            await shard.step({"actions": torch.zeros(shard.size, steps, 1)})
+        await shard.finish()
+
+    asyncio.run(play())
+    assert len(remarks) == sentences
+    for what, sentence in remarks:
+        assert what == "odd environments"
+        assert f"in a rollout of {3 * steps} steps" in sentence
