@@ -5,7 +5,7 @@
 Both play the same actions from the same seeds. All outputs of a decision are compared bit for bit: pictures,
 states, rewards, terminations, final observations. The CPU time is that of this process and of the simulators'
 processes, without resets. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS, ManiSkill a Vulkan driver
-(VK_ICD_FILENAMES).
+(VK_ICD_FILENAMES), and takes RENDER_BACKEND and SIM_BACKEND from the environment.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -110,7 +111,7 @@ def maniskill(section: dict[str, Any], task: str, size: int) -> tuple[type, Call
             "id": task,
             "obs_mode": "rgb",
             "control_mode": "pd_joint_delta_pos",
-            "sim_backend": "cpu",
+            "sim_backend": os.environ.get("SIM_BACKEND", "cpu"),
             "render_backend": os.environ.get("RENDER_BACKEND", "pci:0000:00:00.0"),
             "max_episode_steps": section["max_episode_steps"],
             "sensor_configs": {"width": size, "height": size},
@@ -134,18 +135,20 @@ def cpu_s() -> float:
 
 
 def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, resets: int) -> dict[str, Any]:
-    """Play `resets` rollouts; return all outputs, CPU seconds per decision, and (frames drawn, left out)."""
+    """Play `resets` rollouts; return all outputs, CPU seconds and seconds per decision, and (frames drawn,
+    left out).
+    """
     np.random.seed(3)
     torch.manual_seed(3)
     env, actions = make(), np.random.default_rng(0)
     if leave_out := getattr(env, "draw_last_only", None):
         leave_out()
     shown: list[Any] = []
-    spent_s = 0.0
+    spent_s = waited_s = 0.0
     for _ in range(resets):
         env.is_start = True
         shown.append(env.reset()[0])
-        began_s = cpu_s()
+        began_s, began = cpu_s(), time.perf_counter()
         for _ in range(decisions):
             # From [-0.5, 0.5]: arms move, and do not leave the table.
             action = torch.from_numpy(actions.uniform(-0.5, 0.5, (env.num_envs, chunk, width))).float()
@@ -154,12 +157,14 @@ def play(make: Callable[[], Any], *, width: int, chunk: int, decisions: int, res
             # Where an episode has ended and was reset, these are the statistics of the ended episode.
             episode = info.get("final_info", info)["episode"]
             shown.append((observations[-1], *rest, info.get("final_observation"), episode))
+        waited_s += time.perf_counter() - began
         spent_s += cpu_s() - began_s
     count = (getattr(env, "frames_drawn", 0), getattr(env, "frames_left_out", 0))
     close = getattr(env.env, "close", None)
     if callable(close):
         close()
-    return {"shown": shown, "cpu_s": spent_s / (resets * decisions), "frames": count}
+    made = resets * decisions
+    return {"shown": shown, "cpu_s": spent_s / made, "seconds": waited_s / made, "frames": count}
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
@@ -177,6 +182,10 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
     else:
         return None if type(one) is type(other) and one == other else path
     return next((each for each in found if each), None)
+
+
+def _ratio(seconds: dict[str, list[float]]) -> float:
+    return round(mean(seconds[LAST_FRAMES_SIDE]) / mean(seconds[STOCK_SIDE]), 4)
 
 
 def main() -> None:
@@ -204,7 +213,10 @@ def main() -> None:
             sizes = {"chunk": options.chunk, "decisions": options.decisions, "resets": options.resets}
             played[name].append(play(make, width=width, **sizes))
     found = difference(played[STOCK_SIDE][0]["shown"], played[LAST_FRAMES_SIDE][0]["shown"])
-    seconds = {name: [round(each["cpu_s"], 4) for each in plays] for name, plays in played.items()}
+    cpu_seconds, seconds = (
+        {name: [round(each[kind], 4) for each in plays] for name, plays in played.items()}
+        for kind in ("cpu_s", "seconds")
+    )
     drawn, left_out = played[LAST_FRAMES_SIDE][0]["frames"]
     result = {
         "simulator": options.simulator,
@@ -215,8 +227,10 @@ def main() -> None:
         "steps": options.decisions * options.chunk * options.resets,
         "equal": found is None,
         "difference": found,
-        "cpu_s_per_decision": seconds,
-        "ratio": round(mean(seconds[LAST_FRAMES_SIDE]) / mean(seconds[STOCK_SIDE]), 4),
+        "cpu_s_per_decision": cpu_seconds,
+        "ratio": _ratio(cpu_seconds),
+        "seconds_per_decision": seconds,
+        "seconds_ratio": _ratio(seconds),
         "frames": {"drawn": drawn, "left_out": left_out},
     }
     text = json.dumps(result, indent=1)

@@ -97,6 +97,7 @@ COMMANDS = (
         r"chaos\.saving", "chaos.saving --times 2", _without("chaos/saving.json", "seed 0"), nightly=True
     ),
     Smallest(r"chaos\.effective.*", "chaos.effective --faults 1 --every 20", nightly=True),
+    Smallest(r"gpu\.frames.*", "gpu.frames --gl osmesa --quick --cases metaworld", nightly=True),
     Smallest(r"gpu.*", "gpu --device cpu --params 100000 --quick", nightly=True),
     Smallest(r"newcomer", "newcomer", nightly=True),
     Smallest(

@@ -48,6 +48,9 @@ class Vector:
         self.pictures += 1
         return self.pictures, number
 
+    def render(self):
+        return [worker.render() for worker in self.workers]
+
     def step(self, action, id=None):
         self.sent.append(["old" if isinstance(each, libero.Unseen) else "new" for each in action])
         return self.sent[-1]
@@ -79,14 +82,17 @@ class LiberoLike(ChunkedEnv):
 class MetaWorldLike(ChunkedEnv):
     _init_env = LiberoLike._init_env
 
-    def _observe(self):
-        return [worker.render() for worker in self.env.workers]
+    copies = 0
+
+    def _wrap_obs(self, raw):
+        self.copies += 1
+        return self.env.render()
 
     def step(self, actions=None, auto_reset=True):
-        return self._observe()
+        return self._wrap_obs("raw")
 
     def reset(self, env_idx=None):
-        return self._observe()
+        return self._wrap_obs("raw")
 
 
 ACTIONS = torch.zeros(2, 3, 7)
@@ -146,6 +152,7 @@ def test_rlinfs_metaworld_draws_the_last_step_and_shows_no_old_picture(monkeypat
     assert observations == [None, None, [(3, 0), (4, 1)]]
     assert (env.frames_drawn, env.frames_left_out) == (4, 4)
     assert env.frames_drawn_s == 4 * 3
+    assert env.copies == 2  # the reset's observation, and that of the last step
 
 
 def test_what_is_reset_after_the_last_step_of_metaworld_is_drawn_again():

@@ -12,11 +12,11 @@ from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 
 def adapt(env_cls: type) -> type | None:
     """Return a subclass of `env_cls` with `draw_last_only`; None if it lacks a method that is needed."""
-    return subclass_of(env_cls, MetaWorldFrames, needs=("_init_env", "step"))
+    return subclass_of(env_cls, MetaWorldFrames, needs=("_init_env", "step", "_wrap_obs"))
 
 
 class MetaWorldFrames(LastFrames):
-    """Returns the previous images where new ones are not used."""
+    """Builds no observation where it is not used."""
 
     def _init_env(self) -> None:
         super()._init_env()  # type: ignore[misc]
@@ -26,6 +26,13 @@ class MetaWorldFrames(LastFrames):
     def step(self, actions: Any = None, auto_reset: bool = True) -> Any:
         self._frames.begin_step()
         return super().step(actions, auto_reset)  # type: ignore[misc]
+
+    def _wrap_obs(self, raw: Any) -> Any:
+        if self._frames.drawing:
+            return super()._wrap_obs(raw)  # type: ignore[misc]
+        # Each camera counts a frame that is left out. RLinf would copy the old pictures into an observation.
+        self.env.render()  # type: ignore[attr-defined]
+        return None
 
 
 class LateCamera:
