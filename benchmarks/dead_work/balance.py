@@ -1,4 +1,4 @@
-"""How unevenly live rows lie on learner ranks: what exchanging rows within an optimizer step could gain.
+"""How unevenly live rows lie on learner ranks: what exchanging rows within an optimizer step can gain.
 
     python -m benchmarks.dead_work.balance
 

@@ -4,10 +4,10 @@
 
 There are two cases, both measured by turns. In the first, PPO trains episodes that end after 40 % of the
 horizon on average, on one and two learner ranks (gloo). In the second, GRPO trains batches with equal rewards
-in half of the groups, on eight emulated ranks: each rank is trained by itself, with as many passes for an
-optimizer step as the fullest of the eight needs, and a step takes as long as its slowest rank. The policy is
-RLinf's MLP with layers of 768 units instead of 256, so that the cost of rows is visible beside the fixed cost
-of a batch.
+in half of the groups, on eight emulated ranks: each rank is trained by itself, with the rows that it would
+get from others and as many passes for an optimizer step as the fullest of the eight needs, and a step takes
+as long as its slowest rank. The policy is RLinf's MLP with layers of 768 units instead of 256, so that the
+cost of rows is visible beside the fixed cost of a batch; for two ranks also with 2048.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +28,12 @@ from unittest import mock
 import torch
 
 from rlinf_async.compose import compose_config
+from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.kit.rank_exchange import bytes_of, tree_of
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
+from rlinf_async.hosts.rlinf.even_rows import EvenRows
+from rlinf_async.hosts.rlinf.packed_loss import WholeLoss
 from tests.hosts.rlinf.learners import SIZES, actor_of, learner_of, run_cases
 from tests.hosts.rlinf.synthetic import Case, fields, pieces
 from tests.making import accept
@@ -47,15 +52,24 @@ TURN_COUNT = 3
 ALL_SAMPLES, LIVE_SAMPLES = "all samples", "live samples"
 
 
-class Wide(torch.nn.Linear):
-    """A linear layer with 768 units in place of 256."""
-
-    def __init__(self, inputs: int, outputs: int, **more: Any) -> None:
-        inputs, outputs = (768 if size == 256 else size for size in (inputs, outputs))
-        super().__init__(inputs, outputs, **more)
+UNITS, MORE_UNITS = 768, 2048
+OPTIMIZER, SKIPPED = "optimizer steps", "skipped"
 
 
-def learner(skips: bool, algorithm: str, *, ranks: int, micro: int, total: int) -> tuple[Any, Any, Any]:
+def wide(units: int) -> type[torch.nn.Linear]:
+    """Return a linear layer with `units` in place of 256."""
+
+    class Wide(torch.nn.Linear):
+        def __init__(self, inputs: int, outputs: int, **more: Any) -> None:
+            inputs, outputs = (units if size == 256 else size for size in (inputs, outputs))
+            super().__init__(inputs, outputs, **more)
+
+    return Wide
+
+
+def learner(
+    skips: bool, algorithm: str, *, ranks: int, micro: int, total: int, units: int = UNITS
+) -> tuple[Any, Any, Any]:
     mode = ("async.mode=lean",) if skips else ("async.mode=rollout", "async.skip=false")
     sizes = (f"actor.micro_batch_size={micro}", f"actor.global_batch_size={total}")
     group = (
@@ -66,7 +80,7 @@ def learner(skips: bool, algorithm: str, *, ranks: int, micro: int, total: int) 
     cfg = compose_config(f"metaworld_{algorithm}_mlp", [*SIZES, *BATCH_OVERRIDES, *sizes, *group, *mode])
     settings, own = resolve(cfg, sizes={"env": 1, "rollout": 1, "actor": ranks}), cfg.copy()
     write_back(own, settings)
-    with mock.patch.object(torch.nn, "Linear", Wide):
+    with mock.patch.object(torch.nn, "Linear", wide(units)):
         actor = actor_of(StreamingActorWorker, own)
     return actor, settings, learner_of(actor, settings)
 
@@ -97,13 +111,18 @@ def half_silent(plan: Any, horizon: int, seed: int, *, chance: bool) -> Batch:
 def train(
     actor: Any, settings: Any, made: Any, batch: Batch, rank: int, index: int
 ) -> tuple[list[float], dict[str, float]]:
-    """Train one batch; return the CPU seconds of each optimizer step, and the learner's report."""
+    """Train one batch; return the CPU seconds of each optimizer step with its passes, and the learner's
+    report with those of the steps alone.
+    """
     marks = [time.process_time()]
-    step = type(actor).optimizer_step
+    step, own = type(actor).optimizer_step, 0.0
 
     def marked() -> Any:
+        nonlocal own
+        before = time.process_time()
         result = step(actor)
         marks.append(time.process_time())
+        own += marks[-1] - before
         return result
 
     actor.optimizer_step = marked
@@ -114,13 +133,13 @@ def train(
     made.begin(index)
     accept(made, arriving)
     report = made.finish()
-    return [after - before for before, after in pairwise(marks)], report
+    return [after - before for before, after in pairwise(marks)], {**report, OPTIMIZER: own}
 
 
-def ended(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
+def ended(case: Case, rank: int, ranks: int, known: object, *, units: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     made = {
-        name: learner(name == LIVE_SAMPLES, "ppo", ranks=ranks, micro=256, total=2560)
+        name: learner(name == LIVE_SAMPLES, "ppo", ranks=ranks, micro=256, total=2560, units=units)
         for name in (ALL_SAMPLES, LIVE_SAMPLES)
     }
     for turn in range(TURN_COUNT + 1):
@@ -130,7 +149,8 @@ def ended(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
             )
             if turn:  # turn 0 is the warm-up
                 found.setdefault(name, []).append(sum(seconds))
-            found[f"{name} skipped"] = report.get("async/skipped/samples", 0.0)
+                found.setdefault(f"{name}, {OPTIMIZER}", []).append(report[OPTIMIZER])
+            found[f"{name}, {SKIPPED}"] = report.get("async/skipped/samples", 0.0)
     return {"found": found}
 
 
@@ -138,59 +158,119 @@ def silent(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
     return {"found": {kind: _emulated(chance=kind == "by chance") for kind in ("by chance", "evenly")}}
 
 
+class EmulatedExchange:
+    """The exchange of an emulated rank. The other ranks' numbers and trees are those of their last training,
+    or missing.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        counts: dict[tuple[int, int], int],
+        trees: dict[tuple[int, ...], torch.Tensor],
+        *,
+        knows: bool,
+    ) -> None:
+        """
+        Args:
+            counts: by rank and step; shared by all ranks, as `trees` are, by sender, receiver, step and call.
+            knows: whether the numbers of all ranks are there.
+        """
+        self.rank, self._counts, self._trees, self._knows = rank, counts, trees, knows
+        self._step, self._swap = -1, 0
+
+    def counts(self, own: int) -> list[int]:
+        self._step, self._swap = self._step + 1, 0
+        self._counts[self.rank, self._step] = own
+        ranks = range(EMULATED_RANKS) if self._knows else ()
+        return [self._counts[rank, self._step] for rank in ranks] or [own]
+
+    def swap(self, sent: Mapping[int, Tree], senders: Collection[int]) -> dict[int, Tree]:
+        call = (self._step, self._swap)
+        self._swap += 1
+        for receiver, tree in sent.items():
+            self._trees[(self.rank, receiver, *call)] = bytes_of(tree)
+        found = {sender: self._trees.get((sender, self.rank, *call)) for sender in senders}
+        return {sender: tree_of(data) for sender, data in found.items() if data is not None}
+
+
+class EmulatedRows(EvenRows):
+    """Rows of emulated ranks; those that no rank has computed yet are not brought back."""
+
+    def settle(self) -> Iterator[WholeLoss]:
+        with suppress(KeyError):
+            yield from super().settle()
+
+
+WARM_UPS = 3
+"""Trainings of all emulated ranks that are not measured: the first shows the numbers of rows, the second the
+rows that move, the third what is computed of them."""
+
+
 def _emulated(*, chance: bool) -> dict[str, list[float]]:
     """Return the CPU seconds of batches on the emulated ranks; a step takes as long as its slowest rank."""
     totals: dict[str, list[float]] = {ALL_SAMPLES: [], LIVE_SAMPLES: []}
     made = {name: learner(name == LIVE_SAMPLES, "grpo", ranks=1, micro=256, total=2560) for name in totals}
-    needs: list[list[int]] = []
-    for turn in range(TURN_COUNT + 1):
+    counts: dict[tuple[int, int], int] = {}
+    trees: dict[tuple[int, ...], torch.Tensor] = {}
+    agreed: list[int] = []
+    for turn in range(WARM_UPS + TURN_COUNT):
         for name, (actor, settings, trains) in made.items():
-            batches = [
-                half_silent(settings.plan, settings.horizon, 100 + rank, chance=chance)
-                for rank in range(EMULATED_RANKS)
-            ]
-            if name == LIVE_SAMPLES and not needs:
-                needs = [_needs(actor, settings, trains, batch) for batch in batches]
-            agreed = [max(step) for step in zip(*needs, strict=True)]
-            steps = []
-            for batch in batches:
+            steps, needs = [], []
+            for rank in range(EMULATED_RANKS):
+                batch = half_silent(settings.plan, settings.horizon, 100 + rank, chance=chance)
                 if actor.live is not None:
-                    asked = iter(agreed)
-                    actor.live._most = lambda count, asked=asked: next(asked)
+                    own = _Passes(agreed if turn >= WARM_UPS - 1 else [])
+                    needs.append(own.needed)
+                    actor.live._passes._most = own
+                    exchange = EmulatedExchange(rank, counts, trees, knows=turn > 0)
+                    actor.live._even = EmulatedRows(actor.live._passes, actor.live._loss, exchange)
                 steps.append(train(actor, settings, trains, batch, 0, turn)[0])
-            if turn:
+            agreed = [max(step) for step in zip(*needs, strict=True)] or agreed
+            if turn >= WARM_UPS:
                 totals[name].append(sum(max(each) for each in zip(*steps, strict=True)))
     return totals
 
 
-def _needs(actor: Any, settings: Any, trains: Any, batch: Batch) -> list[int]:
-    """Return the number of passes that a rank needs for each optimizer step."""
-    asked: list[int] = []
+class _Passes:
+    """The passes that ranks agree on for each optimizer step, once known; notes those that are needed."""
 
-    def alone(count: int) -> int:
-        asked.append(count)
-        return count
+    def __init__(self, agreed: Sequence[int]) -> None:
+        self._agreed = iter(agreed)
+        self.needed: list[int] = []
 
-    actor.live._most = alone
-    train(actor, settings, trains, batch, 0, 0)
-    return asked
+    def __call__(self, count: int) -> int:
+        self.needed.append(count)
+        return max(count, next(self._agreed, 0))
 
 
 def main(path: str) -> None:
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        for ranks in (1, 2):
-            case = Case(name="ended")
-            found = run_cases(ranks, [case], Path(directory), run=ended)["ended"]["found"]
-            results[f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}"] = _ratio(found) | {
-                "skipped": found[f"{LIVE_SAMPLES} skipped"]
-            }
+        for ranks, units in ((1, UNITS), (2, UNITS), (2, MORE_UNITS)):
+            run = partial(ended, units=units)
+            found = run_cases(ranks, [Case(name="ended")], Path(directory), run=run)["ended"]["found"]
+            name = f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}, {units} units"
+            results[name] = _ratio(found) | _least(found)
         found = run_cases(1, [Case(name="silent")], Path(directory), run=silent)["silent"]["found"]
         for kind, each in found.items():
             results[f"grpo, half of the groups silent {kind}, {EMULATED_RANKS} ranks emulated"] = _ratio(each)
     text = json.dumps(results, indent=2)
     Path(path).write_text(text + "\n")
     sys.stdout.write(text + "\n")
+
+
+def _least(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of samples that are left out, and the least ratio that there can be: rows without
+    overhead, and the optimizer's steps, which are made all the same.
+    """
+    skipped = found[f"{LIVE_SAMPLES}, {SKIPPED}"]
+    steps = sum(found[f"{ALL_SAMPLES}, {OPTIMIZER}"]) / sum(found[ALL_SAMPLES])
+    return {
+        SKIPPED: round(skipped, 3),
+        f"{OPTIMIZER}, share of all samples' seconds": round(steps, 3),
+        "least ratio": round((1 - skipped) * (1 - steps) + steps, 3),
+    }
 
 
 def _ratio(found: Mapping[str, list[float]]) -> dict[str, Any]:

@@ -10,6 +10,10 @@ Passes follow from counts of live rows. Sharded models need equally many passes 
 exchange `Packing.full` and `Packing.needed` before they take passes. While a step is not complete, each rank
 takes as many passes as the rank with the fewest live rows can fill, and at its end as many as the rank with
 the most needs. In all, no rank makes more passes than the rank with the most live rows would need alone.
+
+A gradient is a mean over ranks, so that any rank can compute a row of an optimizer step. At the end of a step
+the ranks may even out their live rows (`evening`): a rank gives rows away (`give`), and the rank that takes
+them adds them as a micro-batch of its own.
 """
 
 from __future__ import annotations
@@ -78,12 +82,47 @@ def _chosen(rows: torch.Tensor, trees: Sequence[Tree]) -> Tree:
     return chosen[0] if len(chosen) == 1 else concatenate(chosen)
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Live rows of an optimizer step that one rank computes for another."""
+
+    giver: int
+    taker: int
+    rows: int
+
+
+SMALLEST_GAIN = 0.05
+"""The share of the fullest rank's rows that it has to be rid of, for rows to move at all."""
+
+
+def evening(live: Sequence[int]) -> list[Move]:
+    """Return the moves after which ranks with these numbers of `live` rows have equally many, up to one.
+
+    As few rows move as can, and none where the rank with the most would be rid of few.
+    """
+    least, more = divmod(sum(live), len(live))
+    if max(live) - least - bool(more) < SMALLEST_GAIN * max(live):
+        return []
+    fullest_first = sorted(range(len(live)), key=lambda rank: -live[rank])
+    surplus = [live[rank] - least - (place < more) for place, rank in enumerate(fullest_first)]
+    takers = deque((rank, -over) for rank, over in zip(fullest_first, surplus, strict=True) if over < 0)
+    moves = []
+    for giver, over in zip(fullest_first, surplus, strict=True):
+        while over > 0:
+            taker, room = takers.popleft()
+            moves.append(Move(giver, taker, rows := min(over, room)))
+            over -= rows
+            if rows < room:
+                takers.appendleft((taker, room - rows))
+    return moves
+
+
 class Packing:
     """Packs the live rows of the micro-batches of one optimizer step, in their order, into passes.
 
-    Every live row is in exactly one pass. Every micro-batch, even one without live rows, is a part of at
-    least one pass. No pass has more than `size` rows. With `mixes=False` a pass has rows of one micro-batch
-    only.
+    Every live row that is not given away is in exactly one pass. Every micro-batch, even one without live
+    rows, is a part of at least one pass, unless all of its rows are given away. No pass has more than `size`
+    rows. With `mixes=False` a pass has rows of one micro-batch only.
     """
 
     def __init__(self, *, size: int, mixes: bool = True) -> None:
@@ -121,6 +160,22 @@ class Packing:
         self._waiting.append(Part(self._added, live.nonzero().flatten().cpu()))
         self._added += 1
         return self._added - 1
+
+    def give(self, rows: int) -> list[Part]:
+        """Return the last `rows` live rows, a part for each micro-batch; they are in no later pass."""
+        given, without_rows = [], []
+        while rows:
+            part = self._waiting.pop()
+            if not len(part.rows):
+                without_rows.append(part)
+                continue
+            stay = max(0, len(part.rows) - rows)
+            if stay:
+                self._waiting.append(Part(part.micro_batch, part.rows[:stay]))
+            given.append(Part(part.micro_batch, part.rows[stay:]))
+            rows -= len(part.rows) - stay
+        self._waiting += without_rows
+        return given
 
     def take(self, passes: int) -> list[Pass]:
         """Return the next `passes`: all full, or with all waiting rows spread over them, so that some may be
@@ -187,6 +242,14 @@ class LiveSamples:
     @property
     def needed(self) -> int:
         return self._packing.needed
+
+    @property
+    def live(self) -> int:
+        return self._packing.live
+
+    def give(self, rows: int) -> list[tuple[Part, Tree]]:
+        """Return the last `rows` live rows with their samples; see `Packing.give`."""
+        return [(part, self._rows(part)) for part in self._packing.give(rows)]
 
     def add(self, samples: Tree, live: torch.Tensor) -> int:
         """Add a micro-batch of `samples`, [N, ...], with its `live` rows, [N] bool; return its number in the

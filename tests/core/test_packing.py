@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.left_out import live_rows
-from rlinf_async.core.packing import LiveSamples, Packing, passes_over, spread
+from rlinf_async.core.packing import LiveSamples, Packing, evening, passes_over, spread
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=5)
 """Which rows of a micro-batch are live."""
@@ -49,6 +49,58 @@ def test_every_live_row_is_in_one_pass_and_all_ranks_make_those_of_the_fullest(r
         rows = [(number, row) for one in parts_of(found) for number, rows in one for row in rows]
         assert rows == [(n, row) for n, flags in enumerate(step) for row, live in enumerate(flags) if live]
         assert {part.micro_batch for one in found for part in one.parts} == {0, 1, 2, 3}
+
+
+COUNTS = st.lists(st.integers(0, 400), min_size=1, max_size=9)
+
+
+@settings(deadline=None, max_examples=300)
+@given(counts=COUNTS)
+def test_ranks_have_equally_many_rows_after_the_fewest_moves_that_can_do_it(counts):
+    after = list(counts)
+    moves = evening(counts)
+    for move in moves:
+        assert move.rows > 0
+        after[move.giver] -= move.rows
+        after[move.taker] += move.rows
+    assert sum(after) == sum(counts)
+    if not moves:
+        assert max(counts) - -(-sum(counts) // len(counts)) < 0.05 * max(counts) or max(counts) == 0
+        return
+    assert max(after) - min(after) <= 1
+    # A rank gives or takes, and no row moves that could have stayed.
+    assert not {move.giver for move in moves} & {move.taker for move in moves}
+    ceiling = -(-sum(counts) // len(counts))
+    full = sum(counts) - (ceiling - 1) * len(counts)
+    kept = sorted((count for count in counts), reverse=True)[:full]
+    least = sum(max(0, count - ceiling + 1) for count in counts) - sum(count >= ceiling for count in kept)
+    assert sum(move.rows for move in moves) == least
+
+
+def test_a_rank_that_is_hardly_fuller_than_others_keeps_its_rows():
+    assert evening([100, 92]) == []
+    assert evening([100, 80]) != []
+
+
+@settings(deadline=None, max_examples=200)
+@given(step=st.lists(FLAGS, min_size=1, max_size=5), share=st.floats(0, 1))
+def test_rows_that_are_given_away_are_the_last_and_all_others_are_in_a_pass(step, share):
+    packing = Packing(size=5)
+    for flags in step:
+        packing.add(torch.tensor(flags))
+    count = int(share * packing.live)
+    given_away = [(part.micro_batch, row) for part in packing.give(count) for row in part.rows.tolist()]
+    found = parts_of(packing.take(packing.needed))
+    packing.finish()
+    kept = [(number, row) for one in found for number, rows in one for row in rows]
+    live = [
+        (number, row) for number, flags in enumerate(step) for row, is_live in enumerate(flags) if is_live
+    ]
+    assert kept == live[: len(live) - count]
+    assert sorted(given_away) == live[len(live) - count :]
+    # Micro-batches without a live row are complete here: another rank does not know of them.
+    numbers = {number for one in found for number, _ in one}
+    assert numbers >= {number for number, flags in enumerate(step) if not any(flags)}
 
 
 def test_live_rows_of_several_micro_batches_share_a_pass_and_a_micro_batch_may_be_cut():

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.packing import LiveSamples, Packing, Pass
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.packing import LiveSamples, Packing, Part, Pass
+from rlinf_async.core.tensors import Tree, size_of
 
 SKIPPED_METRIC = "async/skipped/samples"
 """The share of a batch's samples, over all ranks and epochs, that were not trained on."""
@@ -47,6 +47,19 @@ class LivePasses:
         """Note samples, and those of them that are trained on."""
         self._seen += seen
         self._trained += trained
+
+    @property
+    def waiting(self) -> int:
+        """Live samples that wait for their pass."""
+        return self._samples.live
+
+    def give(self, rows: int) -> list[tuple[Part, Tree]]:
+        """Return the last `rows` live samples, which another rank computes; see `Packing.give`."""
+        return self._samples.give(rows)
+
+    def take_over(self, samples: Tree) -> int:
+        """Add live samples that another rank counts; return the number of their micro-batch in the step."""
+        return self._samples.add(samples, torch.ones(size_of(samples), dtype=torch.bool))
 
     def due(self, *, is_last: bool) -> Iterator[tuple[Pass, Tree, bool]]:
         """Yield the passes to make after a micro-batch, the last of its step or not: each with its samples,

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.live_passes import couples_rows
+from rlinf_async.hosts.kit.rank_exchange import Exchange, RankExchange
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
@@ -101,6 +102,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 accumulated=settings.micro_batches_per_step,
                 streams=settings.streams,
                 most=self.most,
+                exchange=self._exchange(settings, leaves),
             )
         if loss is not None:
             # RLinf's `train_micro_batch` looks up its loss by this key for every micro-batch.
@@ -116,6 +118,12 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             )
             return LeftOut()
         return settings.left_out
+
+    def _exchange(self, settings: RLinfSettings, leaves: LeftOut) -> Exchange | None:
+        # A bonus that is a mean over a pass keeps rows in passes of their own micro-batch, and each rank may
+        # scale its gradients by a number of its own.
+        alone = settings.plan.learner_ranks == 1 or not leaves.mixes or self.grad_scaler.is_enabled()
+        return None if alone else RankExchange(self.torch_platform.current_device())
 
     def most(self, count: int) -> int:
         """Return the largest `count` over all learner ranks; a collective call."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.packing import Pass
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.kit.live_passes import LivePasses
+from rlinf_async.hosts.kit.rank_exchange import Exchange
+from rlinf_async.hosts.rlinf.even_rows import EvenRows
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
 
 TOTAL_LOSS, ENTROPY_LOSS = "actor/total_loss", "actor/entropy_loss"
@@ -34,6 +36,7 @@ class LiveTraining:
         accumulated: int,
         streams: bool,
         most: Callable[[int], int],
+        exchange: Exchange | None = None,
     ) -> None:
         """
         Args:
@@ -41,20 +44,27 @@ class LiveTraining:
             accumulated: micro-batches in an optimizer step, by which RLinf divides their losses.
             streams: whether passes are made before a step is complete.
             most: the largest of a number over all ranks, all of which call it.
+            exchange: the way between ranks by which they even out their rows; None leaves rows where they
+                are.
         """
         self._loss, self.leaves, self._accumulated = loss, leaves, accumulated
         self._passes = LivePasses(leaves, size=size, streams=streams, most=most)
+        self._even = EvenRows(self._passes, loss, exchange) if exchange is not None else None
 
     def micro_batch(self, samples: Tree, metrics: Metrics, train: TrainPass, *, is_last: bool) -> None:
         """Train what is to be trained now that this micro-batch has come, the last of its step or not."""
         mask: Any = samples.get("loss_mask")
         live = self._passes.live(mask, leaf(samples, "advantages"))
         self._loss.add(self._passes.add(samples, live), samples, live)
+        if is_last and self._even is not None:
+            self._even.share()
         for one, packed, completes in self._passes.due(is_last=is_last):
             own: dict[str, list[float]] = {}
             with self._loss.passing(one) as complete:
                 train(packed, own, completes)
             self._report(one, own, complete, metrics)
+        if is_last and self._even is not None:
+            self._report_whole(list(self._even.settle()), metrics)
 
     def pop_counts(self) -> dict[str, float]:
         """Samples since this was asked before: all, and those that were trained on."""
@@ -65,12 +75,11 @@ class LiveTraining:
     ) -> None:
         """Append the metrics of a pass, `own`, and of the micro-batches that are `complete` with it."""
         whole = list(complete)
-        for each in whole:
-            _append(metrics, each.metrics)
         if self.leaves.mixes or not one.size:
-            _append_all(metrics, TOTAL_LOSS, [each.loss / self._accumulated for each in whole])
-            _append_all(metrics, ENTROPY_LOSS, [0.0] * len(whole))
+            self._report_whole(whole, metrics)
         else:
+            for each in whole:
+                _append(metrics, each.metrics)
             # The one micro-batch with live rows, with its bonus; those beside it have neither.
             silent = [0.0] * (len(whole) - 1)
             for name in (TOTAL_LOSS, ENTROPY_LOSS):
@@ -78,6 +87,13 @@ class LiveTraining:
         if one.size:
             for name in own.keys() - {TOTAL_LOSS, ENTROPY_LOSS}:
                 _append_all(metrics, name, own[name])
+
+    def _report_whole(self, whole: Sequence[WholeLoss], metrics: Metrics) -> None:
+        """Append the metrics of micro-batches without a bonus of a pass."""
+        for each in whole:
+            _append(metrics, each.metrics)
+        _append_all(metrics, TOTAL_LOSS, [each.loss / self._accumulated for each in whole])
+        _append_all(metrics, ENTROPY_LOSS, [0.0] * len(whole))
 
 
 def _append(metrics: Metrics, values: Mapping[str, float]) -> None:

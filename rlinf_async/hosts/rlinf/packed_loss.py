@@ -4,7 +4,8 @@ RLinf divides by the valid entries of a micro-batch, by all its entries, or by t
 config has it. Here nothing of that is known: each micro-batch is put together again, with masks and mask sums
 as they are and zeros in rows without a gradient, and given to RLinf's own loss. The loss of a pass is the sum
 over its micro-batches. Where a micro-batch is in several passes, rows of earlier ones are constants: they
-count in its metrics and have had their gradient.
+count in its metrics and have had their gradient. So are rows that another rank has computed: that rank
+evaluates the loss of the same micro-batch for the gradient of its rows, and this one for the metrics.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.packing import Part, Pass
+from rlinf_async.core.tensors import Tree, leaf, map_tensors, rows_of
 from rlinf_async.hosts.rlinf.losses import Loss
 
 ROW_FIELDS = (
@@ -51,10 +53,40 @@ class PackedLoss:
         self._wholes: dict[int, _Whole] = {}
         self._pass: Pass | None = None
         self._complete: list[WholeLoss] = []
+        self._options: dict[str, Any] = {}
+        """Arguments of the loss other than tensors, and their device, as of the last pass."""
+        self._device = torch.device("cpu")
 
     def add(self, number: int, samples: Mapping[str, Any], live: torch.Tensor) -> None:
         """Micro-batch `number` of an optimizer step, of whose `samples`, [N, ...], some are `live`."""
-        self._wholes[number] = _Whole({name: samples.get(name) for name in MASK_FIELDS}, live)
+        masks = {name: samples.get(name) for name in MASK_FIELDS}
+        self._wholes[number] = _Whole(masks, rows=len(live), left=int(live.sum()))
+
+    def given(self, part: Part) -> Tree:
+        """Return what another rank has to know of a micro-batch to compute some of its rows."""
+        whole = self._wholes[part.micro_batch]
+        return {**whole.masks, "places": part.rows, "rows": torch.tensor(whole.rows)}
+
+    def take_over(self, number: int, given: Tree) -> None:
+        """Micro-batch `number` is a part of another rank's; `given` is what that rank says of it."""
+        places = leaf(given, "places")
+        masks: dict[str, Any] = {name: given[name] for name in MASK_FIELDS}
+        rows = int(leaf(given, "rows"))
+        self._wholes[number] = _Whole(masks, rows=rows, left=len(places), places=places)
+
+    def pop_computed(self, number: int) -> Tree:
+        """Return the rows of a micro-batch of another rank, all of which passes have computed."""
+        return self._wholes.pop(number).computed()
+
+    def bring(self, part: Part, computed: Tree) -> WholeLoss | None:
+        """Take rows of a micro-batch that another rank has computed; return its loss, if it is complete."""
+        whole = self._wholes[part.micro_batch]
+        there = map_tensors(lambda tensor: tensor.to(self._device), computed)
+        fields = whole.with_rows(part.rows, 0, there)
+        if not whole.complete:
+            return None
+        with torch.no_grad():
+            return self._pop_whole(part.micro_batch, *self._base(**{**self._options, **fields}))
 
     @contextmanager
     def passing(self, one: Pass) -> Iterator[list[WholeLoss]]:
@@ -68,6 +100,8 @@ class PackedLoss:
     def __call__(self, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         if self._pass is None:
             return self._base(**kwargs)
+        self._device = kwargs["logprobs"].device
+        self._options = {**kwargs, **dict.fromkeys((*ROW_FIELDS, *MASK_FIELDS))}
         # Of a pass without live rows the graph is needed all the same: its gradients are 0, and not none.
         total, start = _nothing(kwargs), 0
         for part in self._pass.parts:
@@ -79,46 +113,73 @@ class PackedLoss:
         whole = self._wholes[part.micro_batch]
         fields = whole.with_rows(part.rows, start, kwargs)
         loss, metrics = self._base(**{**kwargs, **fields})
-        if whole.complete:
-            del self._wholes[part.micro_batch]
-            # Numbers, as RLinf makes them of what a loss returns: a tensor would keep its graph alive.
-            numbers = {name: float(value) for name, value in metrics.items()}
-            self._complete.append(WholeLoss(float(loss.detach()), numbers))
+        if whole.complete and not whole.is_taken_over:
+            self._complete.append(self._pop_whole(part.micro_batch, loss, metrics))
         return loss
+
+    def _pop_whole(self, number: int, loss: torch.Tensor, metrics: Mapping[str, Any]) -> WholeLoss:
+        del self._wholes[number]
+        # Numbers, as RLinf makes them of what a loss returns: a tensor would keep its graph alive.
+        return WholeLoss(float(loss.detach()), {name: float(value) for name, value in metrics.items()})
 
 
 class _Whole:
     """A micro-batch as RLinf's loss is to see it, of which passes bring one row after another."""
 
-    def __init__(self, masks: Mapping[str, torch.Tensor | None], live: torch.Tensor) -> None:
-        self._masks = masks
-        self._rows = len(live)
-        self._left = int(live.sum())
+    def __init__(
+        self,
+        masks: Mapping[str, torch.Tensor | None],
+        *,
+        rows: int,
+        left: int,
+        places: torch.Tensor | None = None,
+    ) -> None:
+        """
+        Args:
+            masks: the fields of `MASK_FIELDS`, [N, ...].
+            rows: N.
+            left: the number of rows that are still to be computed.
+            places: [n] int64, the rows that this rank computes of another rank's micro-batch.
+        """
+        self.masks, self.rows = masks, rows
+        self._left, self._places = left, places
         self._brought: dict[str, torch.Tensor] = {}
 
     @property
     def complete(self) -> bool:
         return not self._left
 
+    @property
+    def is_taken_over(self) -> bool:
+        """True if the micro-batch is another rank's."""
+        return self._places is not None
+
     def with_rows(self, rows: torch.Tensor, start: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of all rows, [N, ...]: those `rows` are in a pass's `kwargs` from `start` on."""
         self._left -= len(rows)
+        at = rows if self._places is None else self._places[rows]
         fields = {}
         for name in ROW_FIELDS:
             if isinstance(computed := kwargs.get(name), torch.Tensor):
-                fields[name] = self._put(name, rows, computed[start : start + len(rows)])
+                fields[name] = self._put(name, at, computed[start : start + len(rows)])
         for name in MASK_FIELDS:
             if isinstance(computed := kwargs.get(name), torch.Tensor):
-                mask = self._masks[name]
+                mask = self.masks[name]
                 assert mask is not None, name
                 # RLinf has only reshaped it, row by row.
-                fields[name] = mask.to(computed.device).reshape(self._rows, *computed.shape[1:])
+                fields[name] = mask.to(computed.device).reshape(self.rows, *computed.shape[1:])
+                self._brought[name] = fields[name]
         return fields
+
+    def computed(self) -> Tree:
+        """Return the rows that were computed of another rank's micro-batch, [n, ...], with their masks."""
+        assert self._places is not None, "the micro-batch is this rank's own"
+        return rows_of(dict(self._brought), self._places)
 
     def _put(self, name: str, rows: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
         held = self._brought.get(name)
         if held is None:
-            held = computed.detach().new_zeros(self._rows, *computed.shape[1:])
+            held = computed.detach().new_zeros(self.rows, *computed.shape[1:])
         whole = held.index_put((rows.to(computed.device),), computed)
         self._brought[name] = whole.detach()
         return whole

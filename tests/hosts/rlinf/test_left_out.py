@@ -43,6 +43,14 @@ def levels(logprobs, rewards):
 
 
 SPARSE = {"rewards": "sparse"}
+FSDP1 = {
+    "fsdp1": (
+        "++actor.fsdp_config.strategy=fsdp",
+        "++actor.fsdp_config.sharding_strategy=full_shard",
+        "++actor.fsdp_config.use_orig_params=true",
+    )
+}
+"""All other cases are of FSDP2."""
 CASES = [
     case("ppo", LEAN, STEPS, epochs(2)),
     case("ppo of chunks", LEAN, STEPS, epochs(1), *levels("chunk", "chunk")),
@@ -59,6 +67,19 @@ CASES = [
     case("none left", LEAN, GROUPS, STEPS, epochs(2), *NONE_LEFT, batches=2, **SPARSE),
     case("streamed grpo", *STREAMED, GROUPS, epochs(1), order=3, **SPARSE),
     case("streamed grpo in small micro-batches", *STREAMED, GROUPS, epochs(2), order=1, **SPARSE),
+    case("streamed and filtered", *STREAMED, GROUPS, epochs(1), *FILTER, order=4, **SPARSE),
+    case("streamed grpo of chunks", *STREAMED, GROUPS, epochs(1), *levels("chunk", "chunk"), **SPARSE),
+    case("ppo deferred of chunks", *STREAMED, DEFERRED, epochs(2), *levels("chunk", "chunk"), order=5),
+    *(
+        case(f"{name} by {strategy}", *keys, *overrides, epochs(1), **more)
+        for strategy, keys in FSDP1.items()
+        for name, overrides, more in (
+            ("ppo", (LEAN, STEPS), {}),
+            ("ppo deferred", (*STREAMED, DEFERRED, STEPS), {"order": 2}),
+            ("grpo", (LEAN, STEPS, GROUPS), SPARSE),
+            ("streamed grpo", (*STREAMED, GROUPS), {"order": 3, **SPARSE}),
+        )
+    ),
 ]
 IN_STEPS = [
     case("streamed grpo in steps", *STREAMED, GROUPS, STEPS, epochs(1), order=9, **SPARSE, **IN_ORDER),
@@ -147,6 +168,19 @@ def test_an_optimizer_step_without_a_live_sample_moves_the_weights_as_rlinfs(run
     assert (run["ours"].weights - run["ours"].start).norm() > 1e-3
     assert set(passes(run["ours"])) == {12}
     assert set(rows(run["ours"])) == {12}
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo of chunks", "grpo"])
+def test_ranks_compute_equally_many_rows_of_an_optimizer_step_whichever_has_more(runs, name):
+    live = [sum(own) for own in runs[name]["stock"].valid]
+    if len(live) == 1:
+        assert len(rows(runs[name]["ours"])) == 1
+        return
+    assert max(live) > 1.05 * min(live)
+    one, other = rows(runs[name]["ours"])
+    # Up to one in each step, or so few that moving them is not worth it.
+    assert abs(one - other) <= max(len(runs[name]["ours"].gradients), 0.1 * max(one, other))
+    assert 1.1 * abs(one - other) < max(live) - min(live)
 
 
 @pytest.mark.parametrize("name", [case.name for case in ANCHORED])

@@ -1,0 +1,76 @@
+"""Live rows of an optimizer step that ranks compute for each other, so that all ranks have equally many.
+
+FSDP averages gradients over ranks, and every rank divides its loss by the same number of micro-batches: so a
+row has the same gradient on any rank, given the masks of its micro-batch. Its own rank gets back what was
+computed of it, for the metrics of its micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlinf_async.core.packing import Part, evening
+from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.kit.live_passes import LivePasses
+from rlinf_async.hosts.kit.rank_exchange import Exchange
+from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
+
+SAMPLES_FIELD, MASKS_FIELD = "samples", "masks"
+
+
+class EvenRows:
+    """Moves rows before the last passes of an optimizer step, and brings back what was computed of them."""
+
+    def __init__(self, passes: LivePasses, loss: PackedLoss, exchange: Exchange) -> None:
+        self._passes, self._loss, self._exchange = passes, loss, exchange
+        self._given: dict[int, list[Part]] = {}
+        self._taken: dict[int, list[int]] = {}
+
+    def share(self) -> None:
+        """Give rows to ranks that have fewer, or take theirs; all micro-batches of the step have come."""
+        moves = evening(self._exchange.counts(self._passes.waiting))
+        rank, sent = self._exchange.rank, {}
+        for move in moves:
+            if move.giver == rank:
+                parts = self._passes.give(move.rows)
+                self._given[move.taker] = [part for part, _ in parts]
+                sent[move.taker] = _numbered(
+                    {SAMPLES_FIELD: samples, MASKS_FIELD: self._loss.given(part)} for part, samples in parts
+                )
+        if not moves:
+            return
+        received = self._exchange.swap(sent, [move.giver for move in moves if move.taker == rank])
+        for giver, trees in received.items():
+            self._taken[giver] = [self._take_over(tree) for tree in _in_order(trees)]
+
+    def settle(self) -> Iterator[WholeLoss]:
+        """Yield the micro-batches of this rank that are complete with rows that others have computed."""
+        sent = {
+            giver: _numbered(self._loss.pop_computed(number) for number in numbers)
+            for giver, numbers in self._taken.items()
+        }
+        given, self._given, self._taken = self._given, {}, {}
+        received = self._exchange.swap(sent, given.keys()) if sent or given else {}
+        for taker, parts in given.items():
+            for part, computed in zip(parts, _in_order(received[taker]), strict=True):
+                if (whole := self._loss.bring(part, computed)) is not None:
+                    yield whole
+
+    def _take_over(self, tree: Tree) -> int:
+        samples, masks = tree[SAMPLES_FIELD], tree[MASKS_FIELD]
+        assert isinstance(samples, dict)
+        assert isinstance(masks, dict)
+        number = self._passes.take_over(samples)
+        self._loss.take_over(number, masks)
+        return number
+
+
+def _numbered(trees: Iterator[Tree]) -> Tree:
+    return {str(number): tree for number, tree in enumerate(trees)}
+
+
+def _in_order(trees: Tree) -> Iterator[Tree]:
+    for number in range(len(trees)):
+        tree = trees[str(number)]
+        assert isinstance(tree, dict)
+        yield tree
