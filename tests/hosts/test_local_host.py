@@ -180,7 +180,7 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
         ),
         (
             "~model",
-            "model is missing; set it to a block with model_type, an entry point of rlinf_async.models",
+            "model.model_type is missing; set it to an entry point of rlinf_async.models",
         ),
         ("+env.auto_reset=true", "env.auto_reset=true: a rollout of the local host begins with a reset"),
     ],

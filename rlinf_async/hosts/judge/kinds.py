@@ -1,9 +1,10 @@
-"""The kinds of values of a key: a reason names the value, the limit and the nearest that is accepted."""
+"""The kinds of values of a key, made of the words that a refusal says of them: `a number from 0 to 1`."""
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 from rlinf_async.core.config_keys import misspelt
 
 
+@dataclass(frozen=True)
 class Kind:
     """Values of one kind; of this one they are judged elsewhere, or not at all."""
 
-    words: str = "anything"
+    words: str
     """The words for values of this kind, after `must be`."""
 
     def accepts(self, value: Any) -> bool:
@@ -26,83 +28,52 @@ class Kind:
         return None
 
 
-ANYTHING = Kind()
-"""Of keys whose default, where they have one, tells of which kind they are."""
-FREE = Kind()
-"""Of keys that are not judged at all."""
-FREE.words = "anything at all"
-
-
 @dataclass(frozen=True)
-class Real(Kind):
-    """Finite numbers. A bool is none."""
+class Number(Kind):
+    """Finite numbers, all or whole ones within limits. A bool is none, and 2.0 is no whole number."""
 
+    is_whole: bool = False
     least: float | None = None
     most: float | None = None
     above: float | None = None
 
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return ("a finite number" if None in (self._low, self.most) else "a number") + self._limits
-
     def accepts(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        # Python's bool is an int.
+        if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
             return False
-        return is_finite(value) and self._is_above(value) and self._clip(value) == value
+        return self._fits(value) and bool(self._clip(value) == value)
 
     def near(self, value: Any) -> Any:
         number = _number(value)
-        # No number is the nearest above a bound.
-        return None if number is None or not self._is_above(number) else self._clip(number)
+        if number is None or not self._fits(number):
+            return None
+        return self._clip(round(number) if self.is_whole else number)
 
-    @property
-    def _low(self) -> float | None:
-        return self.least if self.above is None else self.above
+    def _fits(self, value: float) -> bool:
+        """Return True if a number is above the bound, and one that a float can hold, if it is to become one.
 
-    @property
-    def _limits(self) -> str:
-        low, high = self._low, self.most
-        if low is None:
-            return "" if high is None else f" of at most {high}"
-        if high is None:
-            return f" of at least {low}" if self.above is None else f" above {low}"
-        return f" from {low} to {high}" if self.above is None else f" above {low} and at most {high}"
-
-    def _is_above(self, value: float) -> bool:
-        return self.above is None or value > self.above
+        No number is the nearest above a bound.
+        """
+        can_hold = self.is_whole or abs(value) <= sys.float_info.max  # false of nan, too
+        return can_hold and (self.above is None or value > self.above)
 
     def _clip(self, value: Any) -> Any:
         value = value if self.least is None else max(value, self.least)
         return value if self.most is None else min(value, self.most)
 
 
-class Whole(Real):
-    """Whole numbers. A bool is none, and neither is 2.0."""
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return f"a whole number{self._limits}"
-
-    def accepts(self, value: Any) -> bool:
-        # Python's bool is an int.
-        return isinstance(value, int) and not isinstance(value, bool) and bool(self._clip(value) == value)
-
-    def near(self, value: Any) -> Any:
-        number = _number(value)
-        return None if number is None else self._clip(round(number))
-
-
 @dataclass(frozen=True)
-class Flag(Kind):
-    """True and false."""
+class Typed(Kind):
+    """Values of one Python type: flags, texts, and blocks of keys."""
 
-    words: str = "true or false"
+    type: type
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, bool)
+        return isinstance(value, self.type)
 
     def near(self, value: Any) -> Any:
-        return bool(value) if type(value) is int and value in (0, 1) else None
+        is_flag = self.type is bool and type(value) is int and value in (0, 1)
+        return bool(value) if is_flag else None
 
 
 @dataclass(frozen=True)
@@ -110,10 +81,6 @@ class Names(Kind):
     """One of several names."""
 
     names: Sequence[str]
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return f"one of {', '.join(self.names)}"
 
     def accepts(self, value: Any) -> bool:
         return type(value) in (str, int) and str(value) in self.names  # YAML reads 16 as a number
@@ -123,34 +90,10 @@ class Names(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
-    """Texts: paths, and names that somebody else knows."""
-
-    words: str = "a text"
-
-    def accepts(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-
-@dataclass(frozen=True)
-class Block(Kind):
-    """Sections."""
-
-    words: str = "a block of keys"
-
-    def accepts(self, value: Any) -> bool:
-        return isinstance(value, Mapping)
-
-
-@dataclass(frozen=True)
 class Listed(Kind):
     """One value of a kind, or a list of them."""
 
     kind: Kind
-
-    @property
-    def words(self) -> str:  # type: ignore[override]
-        return f"{self.kind.words}{OR_A_LIST}"
 
     def accepts(self, value: Any) -> bool:
         return all(map(self.kind.accepts, value if isinstance(value, list | tuple) else [value]))
@@ -159,51 +102,50 @@ class Listed(Kind):
         return self.kind.near(value)
 
 
-COUNT_KIND, POSITIVE_NUMBER, SHARE_KIND = Whole(1), Real(above=0), Real(least=0, most=1)
-SEED_KIND = Whole(0, 2**32 - 1)
-"""The seeds that numpy's generators take."""
+ANYTHING = Kind("anything")
+"""Of keys whose default, where they have one, tells of which kind they are."""
+FREE = Kind("anything at all")
+"""Of keys that are not judged at all."""
+FLAG, TEXT, BLOCK = Typed("true or false", bool), Typed("a text", str), Typed("a block of keys", Mapping)
 NUMBER = re.compile(
     r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
     r"( (of at most|and at most|to) (?P<most>\S+))?"
 )
-OR_A_LIST = ", or a list of them"
+ONE_OF, OR_A_LIST = "one of ", ", or a list of them"
 
 
 def kind_of(words: str) -> Kind:
-    """Return the kind with these `words`; other words than those of the classes here are those of a text.
+    """Return the kind that `words` are said of; other words than those of the kinds here are of a text.
 
     Raises:
         ValueError: they speak of a number, and are not those of one.
     """
     if number := NUMBER.fullmatch(words):
         limits = {name: int(number[name]) for name in ("least", "most", "above") if number[name]}
-        return Whole(**limits) if number["whole"] else Real(**limits)
+        return Number(words, is_whole=bool(number["whole"]), **limits)
     if words.endswith(OR_A_LIST):
-        return Listed(kind_of(words.removesuffix(OR_A_LIST)))
-    if words.startswith("one of "):
-        return Names(words.removeprefix("one of ").split(", "))
+        return Listed(words, kind_of(words.removesuffix(OR_A_LIST)))
+    if words.startswith(ONE_OF):
+        return Names(words, tuple(words.removeprefix(ONE_OF).split(", ")))
     if " number" in words:
         raise ValueError(f"the words {words!r} must be those of a number, as in {NUMBER.pattern}")
-    return next((kind for kind in (ANYTHING, FREE, Flag(), Block()) if kind.words == words), Text(words))
+    kinds = (ANYTHING, FREE, FLAG, BLOCK)
+    return next((kind for kind in kinds if kind.words == words), Typed(words, str))
+
+
+NUMBER_KIND, WHOLE_KIND = kind_of("a finite number"), kind_of("a whole number")
+COUNT_KIND = kind_of("a whole number of at least 1")
 
 
 def like(default: Any) -> Kind:
     """Return the kind of values that can stand in the place of a default."""
     if isinstance(default, bool):  # before numbers: to Python it is one
-        return Flag()
+        return FLAG
     if isinstance(default, int | float):
-        return Real()
+        return NUMBER_KIND
     if isinstance(default, Mapping):
-        return Block()
-    return Text() if isinstance(default, str) else FREE
-
-
-def is_finite(value: Any) -> bool:
-    """Return True if a number is one that a float can hold."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # of a whole number with more than 308 digits
-        return False
+        return BLOCK
+    return TEXT if isinstance(default, str) else FREE
 
 
 def written(value: Any) -> str:
@@ -223,4 +165,4 @@ def _number(value: Any) -> float | int | None:
         number = value if isinstance(value, int) else float(value)
     except ValueError:
         return None
-    return number if isinstance(number, int) or is_finite(number) else None
+    return number if isinstance(number, int) or math.isfinite(number) else None

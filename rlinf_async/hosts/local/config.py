@@ -8,16 +8,16 @@ from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest, shortened
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
 from rlinf_async.hosts.judge.keys import Key, Table, counterparts, own_sections
-from rlinf_async.hosts.judge.kinds import Block, Flag, Text, Whole
 from rlinf_async.hosts.judge.presence import directory_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
+from rlinf_async.hosts.judge.rows import rows
 from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.tasks import settled, task_reasons
 
@@ -54,22 +54,25 @@ SETTING_KEYS = {
     "micro-batch": "settings.micro_batch_size",
     "model": "model.model_type",
 }
-DECLARED_PARTS = (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP))
-"""Blocks that name a class by a key, and the group of entry points that declares it."""
 TABLE = Table(
     (
-        Key(name="run_dir", kind=Text("the place of the run's records"), required=True),
-        *(
-            Key(name=name, kind=Block(f"a block with {key}, an entry point of {group}"), required=True)
-            for name, key, group in DECLARED_PARTS
-        ),
-        Key(name="settings", kind=Block()),
-        Key(name="env.env_class", kind=Text()),
-        Key(name="env.auto_reset", kind=Flag()),
-        Key(name="env.max_episode_steps", kind=Whole(1)),
-        Key(name="model.model_type", kind=Text()),
+        *rows(f"""
+the place of the run's records (needed)
+    run_dir
+an entry point of {ENVS_GROUP} (needed)
+    env.env_class
+an entry point of {MODELS_GROUP} (needed)
+    model.model_type
+true or false
+    env.auto_reset
+a whole number of at least 1
+    env.max_episode_steps
+a block of keys
+    settings
+anything
+    async* defaults env.* host hydra* model.*
+"""),
         *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTING_KINDS.items()),
-        *(Key(name=name) for name in ("async*", "defaults", "env.*", "host", "hydra*", "model.*")),
     ),
     default_of=DEFAULTS.get,
     is_whole=True,
@@ -137,9 +140,8 @@ def checked(cfg: DictConfig) -> LocalSettings:
     Raises:
         ValueError: as of `settings_of`; or what the config names is not here.
     """
-    settings = settings_of(cfg)
-    check_declared(cfg)
-    values = plain(cfg)
+    settings, values = settings_of(cfg), plain(cfg)
+    refuse(list(_declared_part_reasons(values)))
     refuse(
         [
             *directory_reasons(str(cfg.run_dir), key="run_dir"),
@@ -150,32 +152,14 @@ def checked(cfg: DictConfig) -> LocalSettings:
     return settings
 
 
-def check_declared(cfg: DictConfig) -> None:
-    """Check that packages declare the classes that a config names, importing none of them.
-
-    Raises:
-        ValueError: a class is not named or not provided, or the environments are to reset themselves.
-    """
-    reasons = []
-    for section, key, group in DECLARED_PARTS:
-        name, names = name_in(cfg, section, key), sorted(entry_points(group=group).names)
+def _declared_part_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the classes in `cfg` (plain data) that no package declares, importing none of them."""
+    for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
+        name, names = cfg[section][key], sorted(entry_points(group=group).names)
         if name not in names:
-            reasons.append(unknown(f"{section}.{key}", name, names, f"an entry point of {group}"))
-    if cfg.env.get("auto_reset"):
-        reasons.append(
-            Reason(
-                "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",
-                "env.auto_reset=false",
-            )
+            yield unknown(f"{section}.{key}", name, names, f"an entry point of {group}")
+    if cfg["env"].get("auto_reset"):
+        yield Reason(
+            "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",
+            "env.auto_reset=false",
         )
-    refuse(reasons)
-
-
-def name_in(cfg: DictConfig, section: str, key: str) -> str:
-    name = OmegaConf.select(cfg, f"{section}.{key}")
-    if not name:
-        raise ValueError(
-            f"a config of the local host has no {section}.{key}: it names its environments by env.env_class "
-            "and its policy by model.model_type, as packages declare them (docs/extending.md)"
-        )
-    return str(name)

@@ -23,7 +23,6 @@ from rlinf_async.hosts.contract import check_resets, checked_decision
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
-from rlinf_async.hosts.local.config import name_in
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -46,10 +45,10 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     """Return a factory for shards of the class that `env.env_class` names.
 
     Raises:
-        ValueError: no class is named, no package provides it, its import changes process-wide settings, or
+        ValueError: no package provides it, its import changes process-wide settings, or
             the config has the environments take on tasks and they cannot.
     """
-    name, process = name_in(cfg, "env", "env_class"), WholeProcess()
+    name, process = cfg.env.env_class, WholeProcess()
     make = load_class(ENVS_GROUP, name)
     process.check(f"the environments of env.env_class={name}, when they are imported,")
     envs = plain(cfg.env)
@@ -90,9 +89,9 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     """Return a factory for the policy that `model.model_type` names.
 
     Raises:
-        ValueError: no policy is named, or no package provides it.
+        ValueError: no package provides it.
     """
-    name = name_in(cfg, "model", "model_type")
+    name = cfg.model.model_type
     build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
     # A declared policy ignores the sizes that a factory gets, as it sees whole observations.
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))

@@ -11,42 +11,31 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.judge.keys import Key
-from rlinf_async.hosts.judge.kinds import (
-    COUNT_KIND,
-    POSITIVE_NUMBER,
-    SEED_KIND,
-    SHARE_KIND,
-    Flag,
-    Kind,
-    Names,
-)
+from rlinf_async.hosts.judge.kinds import Kind
 from rlinf_async.hosts.judge.reasons import refuse
+from rlinf_async.hosts.judge.rows import rows
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 
 SETTING_KINDS: Mapping[str, Kind] = {
-    "algorithm": Names(("ppo", "grpo")),
-    "total_envs": COUNT_KIND,
-    "env_workers": COUNT_KIND,
-    "inference_ranks": COUNT_KIND,
-    "horizon": COUNT_KIND,
-    "rollout_epochs": COUNT_KIND,
-    "group_size": COUNT_KIND,
-    "batches": COUNT_KIND,
-    "global_batch_size": COUNT_KIND,
-    "micro_batch_size": COUNT_KIND,
-    "update_epoch": COUNT_KIND,
-    "gamma": SHARE_KIND,
-    "lam": SHARE_KIND,
-    "clip": POSITIVE_NUMBER,
-    "value_clip": POSITIVE_NUMBER,
-    "lr": POSITIVE_NUMBER,
-    "value_lr": POSITIVE_NUMBER,
-    "clip_grad": POSITIVE_NUMBER,
-    "hidden": COUNT_KIND,
-    "seed": SEED_KIND,
-    "horizon_ends": Flag(),
-    "weighting": Names(("sample", "episode")),
+    row.name: row.kind
+    for row in rows("""
+one of ppo, grpo
+    algorithm
+a whole number of at least 1
+    total_envs env_workers inference_ranks horizon rollout_epochs group_size batches global_batch_size
+    micro_batch_size update_epoch hidden
+a number from 0 to 1
+    gamma lam
+a finite number above 0
+    clip value_clip lr value_lr clip_grad
+a whole number from 0 to 4294967295
+    seed
+true or false
+    horizon_ends
+one of sample, episode
+    weighting
+""")
 }
 """The fields of `LocalSettings` that a config may hold in its block `settings`."""
 

@@ -54,49 +54,49 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
     refuse_other_algorithms(cfg)
-    refusals = unsupported_keys(cfg, asynchrony)
-    stopped_levels = {level for levels in refusals.values() for level in levels}
+    unsupported = unsupported_keys(cfg, asynchrony)
+    stopped_levels = {level for levels in unsupported.values() for level in levels}
     dropped = stopped_levels & preset_levels(cfg.get("async"))
     remaining = asynchrony.without(dropped)
     if not any(remaining.levels.values()):
         dropped, remaining = set(), asynchrony
     # After levels have given way: `balance: auto` is decided by whether level 2 remains.
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
-    refused_keys = [refusal for refusal, levels in refusals.items() if not dropped.issuperset(levels)]
+    refused_keys = [key for key, levels in unsupported.items() if not dropped.issuperset(levels)]
     changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
     reasons = [
         *level_reasons(cfg, remaining),
-        *(_reason(cfg, refusal, refusals[refusal]) for refusal in refused_keys),
+        *(_reason(cfg, key, unsupported[key]) for key in refused_keys),
     ]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
-        dropped={level: _why(cfg, level, refusals) for level in LEVEL_NAMES if level in dropped},
+        dropped={level: _why(cfg, level, unsupported) for level in LEVEL_NAMES if level in dropped},
         changes=changes,
         reasons=tuple(reasons),
     )
 
 
-def _reason(cfg: Mapping[str, Any], refusal: Key, levels: tuple[str, ...]) -> Reason:
-    return Reason(f"async.{levels[0]} {refusal.says(lookup(cfg, refusal.name))}", refusal.override)
+def _reason(cfg: Mapping[str, Any], key: Key, levels: tuple[str, ...]) -> Reason:
+    return Reason(f"async.{levels[0]} {key.says(lookup(cfg, key.name))}", key.override)
 
 
-def _why(cfg: Mapping[str, Any], level: str, refused_keys: Mapping[Key, tuple[str, ...]]) -> str:
-    stops = [refusal for refusal, levels in refused_keys.items() if level in levels]
-    return "; ".join(f"it {refusal.says(lookup(cfg, refusal.name))}" for refusal in stops)
+def _why(cfg: Mapping[str, Any], level: str, unsupported: Mapping[Key, tuple[str, ...]]) -> str:
+    stops = [key for key, levels in unsupported.items() if level in levels]
+    return "; ".join(f"it {key.says(lookup(cfg, key.name))}" for key in stops)
 
 
 def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
     """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
-    reasons = {}
+    unsupported = {}
     on = asynchrony.levels
-    for refusal in REFUSED_KEYS:
-        levels = tuple(level for level in refusal.levels if on[level])
+    for key in REFUSED_KEYS:
+        levels = tuple(level for level in key.levels if on[level])
         # What no level can serve, our workers cannot serve without a level either.
-        if not any(on.values()) and set(refusal.levels) == set(LEVEL_NAMES):
+        if not any(on.values()) and set(key.levels) == set(LEVEL_NAMES):
             levels = ("skip",)
-        if levels and refusal.where(cfg, asynchrony) and not refusal.allows(lookup(cfg, refusal.name)):
-            reasons[refusal] = levels
-    return reasons
+        if levels and key.where(cfg, asynchrony) and not key.allows(lookup(cfg, key.name)):
+            unsupported[key] = levels
+    return unsupported
 
 
 def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:

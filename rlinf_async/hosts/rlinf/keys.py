@@ -14,8 +14,9 @@ from typing import Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.judge.keys import Fate, Key, Table, refused, rows, without_effect
-from rlinf_async.hosts.judge.kinds import COUNT_KIND, Block, Flag, Kind, Names, Real, Whole
+from rlinf_async.hosts.judge.keys import Fate, Key, Table
+from rlinf_async.hosts.judge.kinds import BLOCK, COUNT_KIND, FLAG, kind_of
+from rlinf_async.hosts.judge.rows import refused, rows, without_effect
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
 
@@ -47,10 +48,10 @@ REFUSED_KEYS = tuple(
     refused(
         REFUSED_SETTINGS,
         {
-            "runner.use_training_pipeline": {"kind": Flag()},
-            "runner.enable_decoupled_mode": {"kind": Flag()},
+            "runner.use_training_pipeline": {"kind": FLAG},
+            "runner.enable_decoupled_mode": {"kind": FLAG},
             "cluster.profiling": {
-                "kind": Block(),
+                "kind": BLOCK,
                 "serves": lambda block: not block or not block.get("enabled", True),
             },
             "runner.weight_sync_interval": {"null": 1},  # RLinf compares it with 0
@@ -60,7 +61,7 @@ REFUSED_KEYS = tuple(
                 "where": _scores_old_tokens,
             },
             "actor.fsdp_config.sharding_strategy": {
-                "kind": Names(("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")),
+                "kind": kind_of("one of full_shard, shard_grad_op, hybrid_shard, no_shard"),
                 "serves": lambda strategy: strategy != "hybrid_shard",
                 "where": _shards_by_fsdp1,
             },
@@ -79,19 +80,22 @@ class Translation:
     """A key of RLinf's asynchronous PPO, and the setting under `async` that does the same."""
 
     key: str
-    kind: Kind
+    kind: str
+    """The words of the kind of its values."""
     settings: Mapping[str, Any]
     """Keys by section and name; a value None stands for the value that RLinf's key has."""
 
 
 KEY_TRANSLATIONS = (
     # Both count policy versions, which are global steps: older trajectories are not trained.
-    Translation("algorithm.staleness_threshold", Whole(0), {"train.max_staleness": None}),
+    Translation(
+        "algorithm.staleness_threshold", "a whole number of at least 0", {"train.max_staleness": None}
+    ),
     # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
     # nearest of ours has the same threshold and cuts weights to it.
     Translation(
         "algorithm.behave_weight_threshold",
-        Real(above=0),
+        "a finite number above 0",
         {"train.correction": "tis", "advanced.max_weight": None},
     ),
 )
@@ -241,9 +245,7 @@ metrics are logged once, not once more for every worker
     runner.per_worker_log
 """)
 """Keys that RLinf's loops read and ours do not, and why nothing is lost, or what is."""
-CHANGED_ROWS = tuple(
-    Key(name=name, kind=Flag(), fate="changed", why=why) for name, why in OFFLOAD_KEYS.items()
-)
+CHANGED_ROWS = tuple(Key(name=name, kind=FLAG, fate="changed", why=why) for name, why in OFFLOAD_KEYS.items())
 TRANSLATED_ROWS = (
     *(
         Key(name=old, kind=COUNT_KIND, fate="translated", why=f"{section}.{new}")
@@ -252,7 +254,7 @@ TRANSLATED_ROWS = (
     *(
         Key(
             name=row.key,
-            kind=row.kind,
+            kind=kind_of(row.kind),
             fate="translated",
             why=", ".join(f"async.{name}" for name in row.settings),
         )

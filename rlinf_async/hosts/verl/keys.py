@@ -18,8 +18,9 @@ import yaml
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import MODELS_GROUP
 from rlinf_async.hosts.async_block import MISSING_VALUE
-from rlinf_async.hosts.judge.keys import Key, Table, refused, rows, without_effect
-from rlinf_async.hosts.judge.kinds import Flag
+from rlinf_async.hosts.judge.keys import Key, Table
+from rlinf_async.hosts.judge.kinds import FLAG
+from rlinf_async.hosts.judge.rows import refused, rows, without_effect
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION
@@ -151,7 +152,7 @@ a block of keys
 CHANGED_KEYS = tuple(
     Key(
         name=f"{ACTOR_SECTION}.fsdp_config.{name}",
-        kind=Flag(),
+        kind=FLAG,
         fate="changed",
         why="the learner works while rollouts go on, and its weights stay where they are",
     )

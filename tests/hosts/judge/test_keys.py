@@ -7,37 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
-from rlinf_async.hosts.judge.keys import Key, Table, counterparts, refused, rows
-from rlinf_async.hosts.judge.kinds import (
-    FREE,
-    Block,
-    Flag,
-    Kind,
-    Listed,
-    Names,
-    Real,
-    Text,
-    Whole,
-    kind_of,
-    written,
-)
+from rlinf_async.hosts.judge.keys import Key, Table, counterparts
+from rlinf_async.hosts.judge.kinds import BLOCK, COUNT_KIND, FLAG, NUMBER_KIND, WHOLE_KIND, kind_of, written
+from rlinf_async.hosts.judge.rows import refused, rows
 
-KINDS = (
-    Whole(),
-    Whole(1),
-    Whole(-1),
-    Whole(0, 7),
-    Real(),
-    Real(least=0),
-    Real(above=0),
-    Real(least=0, most=1),
-    Real(above=0, most=1),
-    Real(above=1),
-    Flag(),
-    Names(("chunk_level", "action_level")),
-    Names(("bf16", "16")),
-    Listed(Names(("tensorboard", "wandb"))),
-    Text(),
+KINDS = tuple(
+    map(
+        kind_of,
+        (
+            "a whole number",
+            "a whole number of at least 1",
+            "a whole number of at least -1",
+            "a whole number from 0 to 7",
+            "a finite number",
+            "a finite number of at least 0",
+            "a finite number above 0",
+            "a number from 0 to 1",
+            "a number above 0 and at most 1",
+            "a finite number above 1",
+            "true or false",
+            "one of chunk_level, action_level",
+            "one of bf16, 16",
+            "one of tensorboard, wandb, or a list of them",
+            "a text",
+        ),
+    )
 )
 ANYTHING = st.recursive(
     st.none()
@@ -69,7 +63,7 @@ def test_a_refusal_is_one_line_and_what_it_names_as_near_is_accepted(kind, value
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, -math.inf, True, False, "1", "ten", None, [1], {"a": 1}]
 )
-@pytest.mark.parametrize("kind", [Whole(), Real(), Whole(1), Real(least=0, most=1)])
+@pytest.mark.parametrize("kind", [WHOLE_KIND, NUMBER_KIND, COUNT_KIND, kind_of("a number from 0 to 1")])
 def test_what_is_no_number_is_no_number(kind, value):
     assert not kind.accepts(value)
 
@@ -77,19 +71,19 @@ def test_what_is_no_number_is_no_number(kind, value):
 @pytest.mark.parametrize(
     ("kind", "value", "near"),
     [
-        (Whole(1), 0, 1),
-        (Whole(1), 2.5, 2),
-        (Whole(1), 16.0, 16),
-        (Whole(1), "3", 3),
-        (Whole(1), "ten", None),
-        (Whole(0, 7), 9, 7),
-        (Whole(), 10**400, 10**400),
-        (Real(least=0), -1e-4, 0),
-        (Real(least=0, most=1), 1.5, 1),
-        (Real(above=0), 0, None),
-        (Real(), math.nan, None),
-        (Flag(), 1, True),
-        (Names(("always", "standard")), "alwayss", "always"),
+        (COUNT_KIND, 0, 1),
+        (COUNT_KIND, 2.5, 2),
+        (COUNT_KIND, 16.0, 16),
+        (COUNT_KIND, "3", 3),
+        (COUNT_KIND, "ten", None),
+        (kind_of("a whole number from 0 to 7"), 9, 7),
+        (WHOLE_KIND, 10**400, 10**400),
+        (kind_of("a finite number of at least 0"), -1e-4, 0),
+        (kind_of("a number from 0 to 1"), 1.5, 1),
+        (kind_of("a finite number above 0"), 0, None),
+        (NUMBER_KIND, math.nan, None),
+        (FLAG, 1, True),
+        (kind_of("one of always, standard"), "alwayss", "always"),
     ],
 )
 def test_the_nearest_value_is_named(kind, value, near):
@@ -97,12 +91,33 @@ def test_the_nearest_value_is_named(kind, value, near):
     assert type(kind.near(value)) is type(near)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, Block(), Kind(), FREE])
-def test_the_words_of_a_kind_in_a_table_are_those_that_a_refusal_prints(kind):
-    read = kind_of(kind.words)
-    assert read.words == kind.words
-    for value in (None, True, 0, -1, 1, 0.5, 1.5, 7, 8, 16, "16", "bf16", "wandb", [1], ["wandb"], {"a": 1}):
-        assert read.accepts(value) == kind.accepts(value)
+@pytest.mark.parametrize(
+    ("words", "accepted"),
+    [
+        ("a whole number of at least 1", [1, 7, 8, 16]),
+        ("a whole number from 0 to 7", [0, 1, 7]),
+        ("a number above 0 and at most 1", [0.5, 1]),
+        ("a finite number of at most 1", [-1, 0, 0.5, 1]),
+        ("a finite number above 7", [8, 16]),
+        ("one of bf16, 16", [16, "16", "bf16"]),
+        ("one of bf16, 16, or a list of them", [16, "16", "bf16", ["bf16"], []]),
+        ("true or false", [True]),
+        ("a block of keys", [{"a": 1}]),
+        ("the place of the run's records", ["16", "bf16", "wandb"]),
+    ],
+)
+def test_the_words_of_a_kind_say_what_it_accepts(words, accepted):
+    values = (True, -1, 0, 0.5, 1, 1.5, 7, 8, 16, "16", "bf16", "wandb", [1], ["bf16"], [], {"a": 1})
+    found = [value for value in values if kind_of(words).accepts(value)]
+    # By type, too: True is 1 to Python.
+    assert list(map(repr, found)) == list(map(repr, accepted))
+    assert kind_of(words).words == words
+
+
+@pytest.mark.parametrize("words", ["a number of atleast 1", "a whole number from 0 until 7"])
+def test_words_of_a_number_that_are_none_are_refused(words):
+    with pytest.raises(ValueError, match="must be those of a number"):
+        kind_of(words)
 
 
 def test_rows_are_read_from_a_text_with_what_null_is():
@@ -115,10 +130,10 @@ a finite number (null is -1)
     f
 """)
     assert [(row.name, row.kind, row.required, row.nullable, row.null) for row in found] == [
-        ("a.size", Whole(1), True, False, None),
-        ("b.c.d", Flag(), False, True, None),
-        ("b.c.e", Flag(), False, True, None),
-        ("f", Real(), False, True, -1),
+        ("a.size", COUNT_KIND, True, False, None),
+        ("b.c.d", FLAG, False, True, None),
+        ("b.c.e", FLAG, False, True, None),
+        ("f", NUMBER_KIND, False, True, -1),
     ]
 
 
@@ -129,7 +144,7 @@ a.b=false: it is so
 a.c=1: one: is enough
 ~a.d: nothing does it
 """,
-        {"a.d": {"kind": Block()}},
+        {"a.d": {"kind": BLOCK}},
     )
     assert [(row.name, row.override, row.remedy) for row in found] == [
         ("a.b", "a.b=false", "set it to false: it is so"),
@@ -162,7 +177,7 @@ def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_al
     table = Table(
         (
             Key(name="a.*", fate="unread"),
-            Key(name="a.size", kind=Whole(1)),
+            Key(name="a.size", kind=COUNT_KIND),
             Key(name="a.block", fate="refused"),
         )
     )
@@ -175,7 +190,7 @@ def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_al
 
 
 def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
-    table = Table((Key(name="a.b.c", kind=Whole(1), required=True),))
+    table = Table((Key(name="a.b.c", kind=COUNT_KIND, required=True),))
     assert [reason.text for reason in table.reasons({"a": 3})] == ["a=3 must be a block of keys"]
     assert [reason.text for reason in table.reasons({"a": {"b": [1]}})] == ["a.b=[1] must be a block of keys"]
     assert [reason.text for reason in table.reasons({})] == [
