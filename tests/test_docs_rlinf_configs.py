@@ -1,5 +1,6 @@
 """What `explain --gpus 8` says of RLinf's example configs, against RLinf's own code and the page of docs."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
+from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.keys import fate
 from tests.checkouts import at_hand
 
@@ -66,6 +68,17 @@ def test_every_key_of_the_examples_has_a_fate(every):
 def test_what_rlinf_accepts_is_accepted_unless_a_reward_model_is_named(every):
     refused = [row["refusal"] for row in every if row["refusal"] and row["stock"] is None]
     assert [text for text in refused if "reward.use_reward_model=True, the reward model" not in text] == []
+
+
+def test_the_page_says_which_script_of_rlinfs_runs_every_other_algorithm():
+    page = (DOCS / "rlinf-configs.md").read_text()
+    rows = [row for row in page.splitlines() if re.match(r"\| \d+ \| ", row)]
+    assert sum(int(row.split("|")[1]) for row in rows) == 155 - 101 - 5
+    for loss, scripts in losses.SCRIPTS.items():
+        (row,) = (row for row in rows if f"| {losses.OTHER_ALGORITHMS[loss]}" in row)
+        if "the same two" in row:
+            row = rows[0]
+        assert all(re.split(r"\.py", script)[0] in row for script in scripts), loss
 
 
 def test_the_page_is_up_to_date(generator, rows):

@@ -44,7 +44,10 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     """
     missing = [section for section in CONFIG_SECTIONS if section not in cfg]
     if missing:
-        raise ValueError(f"this is no config of an RLinf run: it lacks {', '.join(missing)}")
+        raise ValueError(
+            f"this is no config of an RLinf run that trains: it lacks {', '.join(missing)}; RLinf's own "
+            "collect_real_data.py runs the configs that collect data"
+        )
     values = checked(cfg, complete=False)
     hardware = machines(cfg, cluster)
     fitting = read_fit(cfg) if is_active(cfg) else Fit(asynchrony=AsyncConfig())

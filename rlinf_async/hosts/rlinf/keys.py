@@ -35,6 +35,7 @@ REFUSED_SETTINGS = """
 ~runner.enable_decoupled_mode: async.rollout takes its place
 rollout.collect_transitions=false: only on-policy losses are supported
 rollout.collect_prev_infos=true: the learner needs what the policy thought of its actions
+algorithm.recompute_logprobs=false: it would replace the log-probabilities of the policy that acted
 ~rollout.expert_model: DAgger is not supported
 ~cluster.profiling: profiling opens windows per synchronous step
 env.train.smooth_intervene=false: every action is asked of the policy

@@ -46,6 +46,18 @@ OTHER_ALGORITHMS = {
     "rlt_td3": "RLT",
 }
 """RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
+SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
+"""RLinf's scripts in `examples/embodiment`, and the runners that they start."""
+SCRIPTS = {
+    "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
+    "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
+    "embodied_nft": (SCRIPT,),
+    "offline_iql": ("train_offline_rl.py (OfflineRunner)",),
+    "opd": (SCRIPT,),
+    "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
+    "rlt_td3": (SCRIPT,),
+}
+"""The scripts of RLinf that train with each of `OTHER_ALGORITHMS` (main a3816b59)."""
 OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
 """RLinf's values of `algorithm.adv_type` that are not supported."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
@@ -60,6 +72,13 @@ Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it applies the mask."""
 
+NO_ALGORITHM = Reason(
+    "the config has no algorithm.loss_type, so that it trains nothing with RL: RLinf's own script runs it "
+    "(collect_real_data.py where data are collected, eval_embodied_agent.py where a policy is evaluated); "
+    "add algorithm.loss_type and algorithm.adv_type if it is to train, or use async.mode=off"
+)
+"""Of configs that collect data or evaluate."""
+
 
 def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     """Check that `cfg` trains with PPO or GRPO; further checks do not apply to the keys of other algorithms.
@@ -70,13 +89,16 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
     if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
         return
+    if loss is None and advantage is None:
+        refuse([NO_ALGORITHM])
     key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
     algorithm_name = OTHER_ALGORITHMS.get(str(value), "none of these")
+    scripts = SCRIPTS.get(str(value), ())
+    served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
     other = Reason(
         f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
         f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
-        f"{' or '.join(ADVANTAGE_TYPES)}); "
-        "use async.mode=off"
+        f"{' or '.join(ADVANTAGE_TYPES)}); {served}use async.mode=off"
     )
     refuse([other])
 

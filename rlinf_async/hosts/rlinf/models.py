@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
 
-EVALUATED_MODELS = frozenset({"molmoact2"})
-"""Models that RLinf can evaluate but not train."""
+EVALUATED_MODELS = frozenset({"fastwam", "molmoact2"})
+"""Models that RLinf can evaluate, and train by imitation at most: their answers have no log-probabilities."""
 
 UNSERVED_MODELS = {
     "pi0_fast": "it scores a sequence of tokens of any length (algorithm.logprob_type=sequence_token_level)",

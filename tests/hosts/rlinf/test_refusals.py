@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from rlinf_async.config import LEVEL_NAMES
@@ -88,7 +90,13 @@ def test_another_algorithm_is_refused_by_its_name_before_anything_else(mode, los
     }
     with pytest.raises(ValueError, match=rf"^algorithm\.loss_type='{loss}' is {name};") as caught:
         check(changes, mode)
+    assert re.search(r"RLinf's own (train_\w+\.py \(\w+Runner\)( or )?)+ trains with it", str(caught.value))
     assert str(caught.value).endswith("use async.mode=off")
+
+
+def test_a_config_without_rl_is_refused_with_the_scripts_of_rlinf_that_run_it():
+    with pytest.raises(ValueError, match=r"no algorithm.loss_type, .*collect_real_data.py.*async.mode=off$"):
+        check({"algorithm": {}}, "full")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ that RLINF_TREES names from their sources.
 
 import ast
 import enum
+import re
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,7 @@ from rlinf_async.hosts.simulators import splitting
 from tests.checkouts import RELEASED, TREES, others, package
 from tests.hosts.rlinf.given import ONE_EACH, config
 
+DOCS = Path(__file__).parents[3] / "docs"
 FULL = AsyncConfig.from_mapping({"mode": "full"})
 NEWER = Values(
     env_type=frozenset(
@@ -39,11 +42,32 @@ NEWER = Values(
     logprob_type=frozenset({"sequence_token_level", "brand_new_level"}),
 )
 """Types of RLinf between September and November 2026, by its README and a fork, and some of nobody's."""
+ENVIRONMENTS = """
+    behavior calvin d4rl diffusion embodichain frankasim genesis habitat isaaclab libero maniskill
+    maniskill_rlt metaworld polaris real robocasa robocasa365 robotwin roboverse world_model
+"""
+MODELS = """
+    abot_m0 cfg_model cma cnn_policy cosmos3 dexbotic_dm0 dexbotic_pi dreamzero evo1 fastwam flow_policy gr00t
+    gr00t_n1d6 gr00t_n1d7 lingbotvla mlp_policy openpi openvla openvla_oft pi0_fast recap_value_model resnet
+    rlt_mlp_policy rlt_td3_mlp_policy starvla steam_value_model
+"""
+OCTOBER = Values(
+    env_type=frozenset(ENVIRONMENTS.split()),
+    model_type=frozenset(MODELS.split()),
+    loss_type=frozenset({*losses.ON_POLICY_LOSSES, *losses.OTHER_ALGORITHMS}),
+    adv_type=frozenset({"gae", "grpo", "opd"}),
+    logprob_type=frozenset({"token_level", "action_level", "chunk_level", "sequence_token_level"}),
+)
+"""Types of a fork of October 2026, written down from its `SupportedEnvType`, `EMBODIED_MODEL`, losses and
+`preprocess_loss_inputs` (tuo3288/RLinf at 39ef07d2 and b24dbccc); of its advantages those that were read."""
 
 
-@pytest.fixture(params=(*TREES, *others(), "newer"))
+READ = {"newer": NEWER, "october": OCTOBER}
+
+
+@pytest.fixture(params=(*TREES, *others(), *READ))
 def types(request):
-    return NEWER if request.param == "newer" else values_of(package(request.param))
+    return READ.get(request.param) or values_of(package(request.param))
 
 
 def test_types_that_are_read_from_sources_are_those_that_the_released_rlinf_has_when_it_is_imported():
@@ -171,7 +195,7 @@ def test_a_robot_is_never_offered_a_simulator_as_an_override(monkeypatch):
 
 def test_the_models_that_rlinfs_training_step_passes_more_to_are_those_of_the_tables(types, request):
     """Their names stand in `train_micro_batch`; without them a model would be scored with other arguments."""
-    if types is NEWER:
+    if types in READ.values():
         pytest.skip("there are no sources of it")
     root = package(request.node.callspec.params["types"])
     registered = dict(registered_models(root))
@@ -204,7 +228,16 @@ def test_every_kind_of_value_has_its_table():
     assert found["env_type"] == ("geniesim", "mujoco_warp", "real", "robodojo", "simple")
     assert found["logprob_type"] == ("brand_new_level", "sequence_token_level")
     assert found["loss_type"] == found["adv_type"] == ("brand_new",)
-    assert set(found["model_type"]) == {"brand_new", "cosmos3", "fastwam", "psi0"}
+    assert set(found["model_type"]) == {"brand_new", "cosmos3", "psi0"}
+
+
+def test_the_page_names_every_type_of_october_that_no_table_names():
+    page = (DOCS / "rlinf-autumn.md").read_text()
+    told = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if line.startswith("| `")}
+    found = unknown_values(OCTOBER)
+    assert set(found) == {"env_type", "model_type", "logprob_type"}
+    for key, names in found.items():
+        assert set(re.findall(r"`(\w+)`", told[key].split("|")[2])) == set(names), key
 
 
 def test_keys_that_rlinf_fills_in_by_itself_are_not_held_against_the_user(monkeypatch):
