@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REMEDY = re.compile(
     r"[;:] (use|set|take|name|choose|give|remove|add|keep|install|save|write|unset|export|go on|activate"
-    r"|raise|wait|leave|resume)\b|nearest|at least|must be|there is|did you mean"
+    r"|raise|run|wait|leave|resume)\b|nearest|at least|must be|there is|did you mean"
 )
 """A message with this says by itself what to write."""
 CONTRACTS = ("core", "virtual", "past_weights")
