@@ -100,6 +100,7 @@ def test_the_nearest_value_is_named(kind, value, near):
         ("a finite number of at most 1", [-1, 0, 0.5, 1]),
         ("a finite number above 7", [8, 16]),
         ("one of bf16, 16", [16, "16", "bf16"]),
+        ("one of True, 16", [16, "16"]),
         ("one of bf16, 16, or a list of them", [16, "16", "bf16", ["bf16"], []]),
         ("true or false", [True]),
         ("a block of keys", [{"a": 1}]),
