@@ -160,9 +160,10 @@ CHANGED_KEYS = tuple(
 )
 OPEN_KEYS = rows(f"""
 anything at all
+    ray_kwargs* transfer_queue*
     {ACTOR_SECTION}: fsdp_config.wrap_policy.* optim.override_optimizer_config.*
 anything
-    async* env.eval.* env.train.* hydra* vla.model.* ray_kwargs* trainer.v1.trainer_mode transfer_queue*
+    async* env.eval.* env.train.* hydra* vla.model.* trainer.v1.trainer_mode
     algorithm.norm_adv_by_std_in_grpo data.seed
     trainer: default_local_dir del_local_ckpt_after_load experiment_name project_name val_before_train
     {ACTOR_SECTION}: checkpoint.strict fsdp_config.* shuffle use_torch_compile
