@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.tensors import Tree, map_tensors
 
 
 class Exchange(Protocol):
@@ -74,7 +74,8 @@ class RankExchange:
 def bytes_of(tree: Tree) -> torch.Tensor:
     """Return a tree as one tensor, [bytes] uint8."""
     buffer = BytesIO()
-    torch.save(tree, buffer)
+    # Copies: of a view the whole batch behind it would be written.
+    torch.save(map_tensors(torch.clone, tree), buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
