@@ -6,6 +6,7 @@ files and as every host has it: beside weights and optimizer nothing of the past
 
 import asyncio
 import copy
+import inspect
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +20,10 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.local import PointReach
 from rlinf_async.hosts.local.inference import InferenceRank
-from rlinf_async.hosts.local.learner import local_learner
+from rlinf_async.hosts.local.learner import _optimizer, local_learner
 from rlinf_async.hosts.local.learner_thread import LearnerThread
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.settings import SETTING_KINDS
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import Renewal, run_shard, together
@@ -172,6 +174,13 @@ def test_a_run_interrupted_at_any_of_its_checkpoints_ends_like_one_that_was_not(
 
 KEYS = {"lr": 3e-2, "value_lr": 3e-2, "clip_grad": 0.01}
 """The keys of the optimizer, and a value that makes other weights than the default."""
+
+
+def test_every_key_of_the_optimizer_is_tried():
+    """Those of a config by their names, and what the optimizer is built from."""
+    served = {name for name in SETTING_KINDS if name.endswith("lr") or "clip_grad" in name}
+    built_from = set(inspect.signature(_optimizer).parameters) - {"model"}
+    assert served | built_from == set(KEYS)
 
 
 @pytest.mark.parametrize("key", KEYS)
