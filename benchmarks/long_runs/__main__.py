@@ -16,10 +16,13 @@ Stated before the first run:
     refused.
   - Two runs on one cluster have passed if both end as they would alone, and the cluster stays up.
 
-Changed after the first runs under kills: a process that was started during the run is judged from its second
-minute on, as a successor that imports and builds its models had counted as growth; "all together" are those
-that live throughout, as a sum over all goes up and down with each kill; and descriptors of Ray's log monitor
-are not judged, as it keeps log files of up to 200 processes open, of dead ones, too.
+Changed after the first runs under kills:
+  - A process that was started during the run is judged from its second minute on: a successor that imports
+    and builds its models had counted as growth.
+  - "All together" are those that live throughout: a sum over all goes up and down with each kill.
+  - Up to two descriptors over all of the time are no growth: as many come and go with a peer.
+  - Descriptors of Ray's log monitor are not judged: it keeps log files of up to 200 processes open, of dead
+    ones, too.
 """
 
 from __future__ import annotations

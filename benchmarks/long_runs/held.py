@@ -20,6 +20,9 @@ LEAST_SECONDS = 60.0
 """No growth is computed for a process seen for a shorter time behind its start-up, as it was killed soon."""
 SETTLED_SHARE = 0.4
 """The share of the run, at the beginning, that growth leaves out: caches and buffers still fill up."""
+PEER_COUNT = 2.0
+"""Descriptors by which a process differs with and without one of its peers, which is killed and comes back: a
+connection from each side. A smaller growth over all of the time is none."""
 TOGETHER = "all that live throughout"
 """The name of the sum over the processes that are in every sample behind the beginning."""
 LOG_MONITOR = "log_monitor.py"
@@ -59,7 +62,8 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
 
     Keys are processes, and `TOGETHER`. Each process is a series of its own, so that the step from a process
     that was killed to its successor is in none. Left out are the first `SETTLED_SHARE` of the run, and
-    `START_UP_S` of each process that was started during the run.
+    `START_UP_S` of each process that was started during the run. Of descriptors and files in memory, up to
+    `PEER_COUNT` over all of the time is no growth.
     """
     first = looks[0].seconds
     settled = first + SETTLED_SHARE * (looks[-1].seconds - first)
@@ -74,12 +78,17 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
     behind = [(seconds, values) for seconds, values in held if seconds >= settled]
     lasting = set.intersection(*(set(values) for _, values in behind)) if behind else set()
     series[TOGETHER] = [(seconds, sum(values[name] for name in lasting)) for seconds, values in behind]
-    return {
-        name: round(60 * slope(samples) / mean, 5)
-        for name, samples in series.items()
-        if samples[-1][0] - samples[0][0] >= LEAST_SECONDS
-        and (mean := sum(value for _, value in samples) / len(samples)) > 0
-    }
+    found = {}
+    for name, samples in series.items():
+        seconds = samples[-1][0] - samples[0][0]
+        mean = sum(value for _, value in samples) / len(samples)
+        if seconds < LEAST_SECONDS or not mean:
+            continue
+        per_second = slope(samples)
+        if what != "memory" and abs(per_second) * seconds <= PEER_COUNT:
+            per_second = 0.0
+        found[name] = round(60 * per_second / mean, 5)
+    return found
 
 
 def steepest(shares: Mapping[str, float], what: str) -> tuple[str, float]:

@@ -52,6 +52,21 @@ def test_a_process_that_was_killed_soon_behind_its_start_has_no_growth():
     assert set(found) == {"driver 0", TOGETHER}
 
 
+@pytest.mark.parametrize(("lost", "share"), [(2, 0.0), (6, 1.0)])
+def test_the_connections_of_one_peer_that_comes_back_are_no_growth_and_those_of_three_are(lost, share):
+    """The peers come back one after the other in the middle of what is looked at."""
+    seen = [
+        Look(
+            seconds=seconds,
+            memory={},
+            descriptors={"rank 1": 60.0 - lost * (1 - min(1.0, max(0.0, (seconds - 240) / 360)))},
+            shared={},
+        )
+        for seconds in map(float, range(0, 601, 5))
+    ]
+    assert growth(seen, "descriptors")["rank 1"] == pytest.approx(share * lost / 6 / 57, rel=0.03)
+
+
 def test_descriptors_of_rays_log_monitor_are_measured_and_not_judged():
     shares = {"log_monitor.py 7": 0.08, "driver 0": 0.002}
     assert steepest(shares, "descriptors") == ("driver 0", 0.002)
