@@ -48,6 +48,9 @@ class LearnerThread:
         """
         loop = asyncio.get_running_loop()
         learning = loop.run_in_executor(self._thread, self._learn, batch, PiecesFromLoop(pieces, loop))
+        # An error that comes when nobody waits any more, as after a second cancellation, is a consequence of
+        # what ended the run; asyncio would print it.
+        learning.add_done_callback(_heed)
         try:
             # A thread cannot be cancelled: its future is shielded, and is waited for below.
             metrics = await asyncio.shield(learning)
@@ -55,8 +58,6 @@ class LearnerThread:
             if not learning.done():
                 fail(PeerError(f"batch {batch} will not be complete: the run has failed"))
                 await asyncio.wait([learning], timeout=CLOSE_TIMEOUT_S)
-                if learning.done():
-                    learning.exception()  # only a consequence of the error that ended the run
         return metrics
 
     def to_score(self, payload: Any) -> ToScore:
@@ -77,6 +78,12 @@ class LearnerThread:
         )
         with asyncio.Runner(loop_factory=self._process.loop) as runner:
             return runner.run(learning)
+
+
+def _heed(ended: asyncio.Future[Any]) -> None:
+    """Mark the error of a future as seen."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 class BufferPieces:
