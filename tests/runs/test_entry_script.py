@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf_async.compose import compose_config
+from rlinf_async.lab.sweep.steps import read_scalars
 from tests.runs.conftest import SMALL, Runner
 
 pytestmark = pytest.mark.ray
@@ -75,3 +76,10 @@ def test_another_projects_engine_acts_by_the_version_that_its_samples_bear(
     assert status == 0, output
     assert OURS.replace("BatchingRolloutWorker", "AsyncOwnEngineWorker") in output
     assert "produced 32 = trained 32 + in flight 0 + 0 refused" in output
+    # The learner scores each sample by its weights of the version that the sample bears, as the engine has.
+    scalars = read_scalars(tmp_path / "run")
+    for name, values in scalars.items():
+        if name.startswith("train/mismatch/") and name.endswith("/abs_log"):
+            assert max(values.values()) < 1e-5, name
+    # Without a lag every version would do.
+    assert max(scalars["train/staleness/lag_1/abs_log"].values()) > 0.01
