@@ -195,5 +195,6 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def _padded_batch(self, observations: list[Mapping[str, Any]], size: int) -> dict[str, Any]:
         """Return the observations of a batch, padded to the size of its bucket."""
         batch = merge(observations)
-        bucket = padded_size(size, self._buckets)
+        # An engine pads by itself, and may have no room for a bucket.
+        bucket = size if self.acts_elsewhere else padded_size(size, self._buckets)
         return pad(batch, bucket) if bucket > size else batch

@@ -139,7 +139,7 @@ def test_a_worker_of_phyais_shape_acts_by_every_version_in_batches_of_any_size()
         answers = asyncio.run(worker.act(batch))
         # Later passes overwrite the engine's memory.
         asyncio.run(worker.act([asked(7, engine.room)]))
-        asyncio.run(worker.act([asked(8, 2, mode="eval")]))
+        asyncio.run(worker.act([asked(8, engine.room + 1, mode="eval")]))
         for shard, (size, answer) in enumerate(zip(sizes, answers, strict=True)):
             states = observation(shard, size)["states"]
             expected, result = Reckoner().predict_action_batch({"states": states}, "train")
@@ -180,6 +180,14 @@ def test_a_class_says_how_many_environments_its_engine_takes_at_once():
     answers = asyncio.run(worker.act([asked(0, 3), asked(1, 4)]))
     assert worker.engine.asked[-4:] == [2, 2, 2, 1]
     assert [len(answer["actions"]) for answer in answers] == [3, 4]
+
+
+def test_a_batch_is_not_padded_beyond_the_room_of_an_engine():
+    worker = of_phyais_shape("rollout.enable_torch_compile=true")
+    worker._buckets = (2 * worker._engine.room,)
+    asyncio.run(worker.load(1, [nullcontext(weights(1))]))
+    asyncio.run(worker.act([asked(0, 3)]))
+    assert worker._engine.batches == [3]
 
 
 def test_offloading_an_engine_that_rlinf_cannot_move_is_refused():
