@@ -39,6 +39,10 @@ class AdvancedConfig:
     """The way in which environments contribute equally to every batch: each with its own task (exact), or the
     next free one with the next task (tasks); auto: tasks where environments can be told theirs, or draw them
     anew for every rollout."""
+    fit_shards: bool | Literal["auto"] = "auto"
+    """True lets a run take fewer shards after its first step, once, if decisions are so fast that the env
+    worker's Python is what they wait for; simulators are then built anew. auto: where `rollout.shards` is
+    auto. A run that is resumed keeps its number."""
     shared_group_scene: bool = False
     """True starts all members of a group of RLinf's LIBERO in one scene; by RLinf alone they have a task and
     an initial state in common, and stand before fixtures in other places."""
@@ -79,6 +83,8 @@ class AdvancedConfig:
         check_choice("async.advanced.proximal", self.proximal, ("recomputed", "loglinear"))
         check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
         check_choice("async.advanced.balance", self.balance, ("auto", "exact", "tasks"))
+        if self.fit_shards != "auto":
+            check_flag("async.advanced.fit_shards", self.fit_shards)
         check_flag("async.advanced.shared_group_scene", self.shared_group_scene)
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":

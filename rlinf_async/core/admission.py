@@ -114,16 +114,22 @@ class AdmissionGate:
         self.until = until
         self.version = version
         self.closed = False
+        self._epochs, self._any_place = epochs, any_place
+        self._paused_before: int | None = None
+        self._admitted = version - 1
+        """The last batch for which a rollout has started."""
+        self._begin(shards, batch=version)
+
+    def _begin(self, shards: int, *, batch: int) -> None:
+        """Begin with `batch`, of which no rollout has started."""
         self._seconds: dict[int, float] = {}
-        self._any_place = any_place
-        if any_place:
-            places = product(range(epochs), range(shards))
+        epochs = range(self._epochs)
+        if self._any_place:
             # One queue for all shards. It reads this `_seconds` at every sort: change the dict in place.
-            self._queues = [_SlotQueue(places, batch=version, slowness=self._seconds)]
+            places = product(epochs, range(shards))
+            self._queues = [_SlotQueue(places, batch=batch, slowness=self._seconds)]
         else:
-            self._queues = [
-                _SlotQueue(product(range(epochs), [shard]), batch=version) for shard in range(shards)
-            ]
+            self._queues = [_SlotQueue(product(epochs, [shard]), batch=batch) for shard in range(shards)]
 
     def admit(self, shard: int) -> Ticket | None:
         """A ticket for the next rollout of `shard`, or None while it would be too far ahead."""
@@ -133,6 +139,7 @@ class AdmissionGate:
         if queue.batch > self.version + self.max_staleness or self._beyond_end(queue.batch):
             return None
         batch, epoch, place = queue.pop()
+        self._admitted = max(self._admitted, batch)
         return Ticket(shard=shard, batch=batch, epoch=epoch, place=place, version=self.version)
 
     def finished(self, shard: int) -> bool:
@@ -162,6 +169,22 @@ class AdmissionGate:
         """The rollout of `ticket` was refused or lost: let it be collected again."""
         self._queue(ticket.shard).give_back((ticket.batch, ticket.epoch, ticket.place))
 
+    def pause(self) -> int:
+        """Admit no rollout of a batch of which none has started; return the first such batch.
+
+        Batches before it are collected to their end, and their shards then have no rollout left to start.
+        """
+        if self._paused_before is None:
+            self._paused_before = self._admitted + 1
+        return self._paused_before
+
+    def go_on(self, shards: int) -> None:
+        """Go on after `pause`, with another number of shards. All batches before must be collected."""
+        if self._paused_before is None:
+            raise ValueError("the gate is not paused")
+        batch, self._paused_before = self._paused_before, None
+        self._begin(shards, batch=batch)
+
     def close(self) -> None:
         """Admit no more rollouts; those that have started continue."""
         self.closed = True
@@ -171,4 +194,4 @@ class AdmissionGate:
         return self._queues[0 if self._any_place else place]
 
     def _beyond_end(self, batch: int) -> bool:
-        return self.until is not None and batch >= self.until
+        return any(end is not None and batch >= end for end in (self.until, self._paused_before))

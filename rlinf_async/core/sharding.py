@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rlinf_async.core.types import Piece, Ticket
@@ -61,6 +61,8 @@ class ShardPlan:
     shards_per_worker: int
     rollout_epochs: int = 1
     group_size: int = 1
+    kept_piece: int | None = None
+    """Trajectories of a piece, if shards were joined during the run: pieces keep the size that they had."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -75,7 +77,7 @@ class ShardPlan:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.fits(self.shards_per_worker):
-            return
+            return self._check_piece()
         unit = self._unit(self.shards_per_worker)
         fits = [n for n in range(1, self.total_envs + 1) if self.fits(n)]
         if fits:
@@ -84,6 +86,22 @@ class ShardPlan:
         else:
             advice = f"nearest total that does: {nearest_multiple(self.total_envs, unit)}"
         raise ValueError(f"{self._misfit()}; {advice}")
+
+    def _check_piece(self) -> None:
+        if self.kept_piece is not None and (self.kept_piece < 1 or self._largest_piece % self.kept_piece):
+            raise ValueError(f"kept_piece={self.kept_piece} must divide pieces of {self._largest_piece}")
+
+    def joined(self, shards_per_worker: int) -> ShardPlan:
+        """Return the plan with fewer shards, each of several of these; the pieces are the same.
+
+        Raises:
+            ValueError: `shards_per_worker` does not divide the present number.
+        """
+        if self.shards_per_worker % shards_per_worker:
+            raise ValueError(
+                f"{self.shards_per_worker} shards per env worker cannot be joined to {shards_per_worker}"
+            )
+        return replace(self, shards_per_worker=shards_per_worker, kept_piece=self.piece_size)
 
     def fits(self, shards_per_worker: int) -> bool:
         """Return True if the environments divide into `shards_per_worker` equal shards per worker."""
@@ -111,6 +129,10 @@ class ShardPlan:
 
     @property
     def piece_size(self) -> int:
+        return self.kept_piece or self._largest_piece
+
+    @property
+    def _largest_piece(self) -> int:
         # A piece crosses neither the end of a shard nor the end of a learner rank's environments.
         return math.gcd(self.envs_per_shard, self.total_envs // self.learner_ranks)
 

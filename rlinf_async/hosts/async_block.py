@@ -68,6 +68,13 @@ def with_preset(cfg: DictConfig, mode: str) -> DictConfig:
     return changed
 
 
+def write_rollout(cfg: DictConfig, settings: RunSettings) -> None:
+    """Write the resolved keys of level 2 into the block of `cfg`, if that level is on."""
+    if settings.asynchrony.rollout.enabled:
+        with open_dict(cfg):
+            cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], resolved_rollout(settings))
+
+
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
     """Return the keys of the block that have an effect while level 2 is on, with every `auto` resolved."""
     rollout = {
@@ -76,4 +83,8 @@ def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
         # `max_wait` is in seconds, the key in milliseconds.
         "max_wait_ms": settings.asynchrony.rollout.max_wait * 1000,
     }
-    return {"rollout": rollout, "advanced": {"balance": settings.asynchrony.advanced.balance}}
+    advanced = {
+        "balance": settings.asynchrony.advanced.balance,
+        "fit_shards": bool(settings.shard_choices),
+    }
+    return {"rollout": rollout, "advanced": advanced}

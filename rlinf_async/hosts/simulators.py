@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlinf_async.config import RolloutConfig
+from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.core.sharding import (
     SEPARATE_SIMULATORS,
     SHARED_SIMULATORS,
@@ -29,6 +29,8 @@ from rlinf_async.loops.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+AnySettings = TypeVar("AnySettings", bound=RunSettings)
 
 CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 """ManiSkill's values of `init_params.sim_backend` for physics on the CPU."""
@@ -138,6 +140,59 @@ def divide(
     return replace(one_each, shards_per_worker=shards)
 
 
+def shard_choices(
+    plan: ShardPlan,
+    train: Mapping[str, Any],
+    asynchrony: AsyncConfig,
+    *,
+    stages: int,
+    evaluation: Evaluation,
+    most: int,
+) -> tuple[int, ...]:
+    """Return the numbers of shards per env worker that a run may take after its first step; see
+    `core.shard_fit`.
+
+    Every inference rank keeps two shards, so that one steps while another is answered.
+
+    Args:
+        plan: the plan with which the run begins.
+        stages: as for `divide`.
+        most: environments in a forward pass at most, which bounds a shard.
+    """
+    asked = asynchrony.advanced.fit_shards
+    wanted = (asynchrony.rollout.shards == "auto" and stages == 1) if asked == "auto" else asked
+    if not (wanted and asynchrony.rollout.enabled and simulators_apart(train)):
+        return ()
+    present = plan.shards_per_worker
+
+    def fits(shards: int) -> bool:
+        if present % shards or not plan.fits(shards) or not evaluation.fits(shards * plan.env_workers):
+            return False
+        total = shards * plan.env_workers
+        largest = max(plan.total_envs, evaluation.total) // total
+        return total >= 2 * plan.inference_ranks and largest <= most
+
+    return tuple(shards for shards in range(2, present) if fits(shards))
+
+
+def going_on(settings: AnySettings, saved: Mapping[str, Any] | None) -> AnySettings:
+    """Return the settings of a run that goes on from a checkpoint: its shards are those of the run before,
+    unless the config asks for another number.
+
+    Args:
+        saved: the plan of the run that has written the checkpoint, as plain data; None if it is not known.
+    """
+    going = replace(settings, shard_choices=())
+    try:
+        plan = ShardPlan(**(saved or {}))
+    except (TypeError, ValueError):
+        return going
+    own = settings.plan
+    may_differ = bool(settings.shard_choices) or plan.shards_per_worker == own.shards_per_worker
+    same = {"shards_per_worker": own.shards_per_worker, "kept_piece": own.kept_piece}
+    return replace(going, plan=plan) if may_differ and replace(plan, **same) == own else going
+
+
 class Evaluation:
     """The evaluation environments of a run, split into as many shards as the training environments."""
 
@@ -218,6 +273,11 @@ class Rebuilds:
     def count(self, mode: str, stage: int) -> None:
         """Count one rebuild of the environments of `stage`, just before it begins."""
         self._counts[mode, stage] += 1
+
+    def count_all(self, mode: str, stages: int) -> None:
+        """Count one rebuild of all environments, which are divided into `stages` stages from now on."""
+        most = max((count for (of, _), count in self._counts.items() if of == mode), default=0)
+        self._counts.update({(mode, stage): most + 1 - self._counts[mode, stage] for stage in range(stages)})
 
     def seeded(self, mode: str, stage: int, section: DictConfig) -> DictConfig:
         """Return the section for building the environments of `stage`, with their current seed."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
@@ -53,8 +53,15 @@ class RunSettings:
     """True if a rollout makes no steps and decisions for ended episodes; learners mask these samples."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """Samples that are not trained, as they have no gradient."""
+    shard_choices: tuple[int, ...] = ()
+    """Numbers of shards per env worker, one of which the run may take after its first step; see
+    `core.shard_fit`. Empty if it keeps its number."""
     learner_scores: str = ""
     """Why inference ranks must not score for the learner; "" if they may."""
+
+    def with_shards(self, shards_per_worker: int) -> Self:
+        """Return the settings from the moment on at which shards were joined; they are not changed again."""
+        return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=())
 
     @property
     def samples_per_batch(self) -> int:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import NoReturn, TypeVar
+from functools import partial
+from typing import Literal, NoReturn, TypeVar
 
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import (
@@ -43,6 +45,13 @@ def nothing_to_abort(reason: str) -> bool:
     return False
 
 
+Call = Literal["reset", "step"]
+
+
+def not_measured(call: Call, seconds: float) -> None:
+    """The default of `measured`: forget the time."""
+
+
 class SimulatorThread:
     """Calls the environments of shard `shard` in `thread`; their errors become a `ShardFailure`."""
 
@@ -53,13 +62,16 @@ class SimulatorThread:
         advanced: AdvancedConfig,
         *,
         abort: Callable[[str], bool] = nothing_to_abort,
+        measured: Callable[[Call, float], None] = not_measured,
     ) -> None:
         """`abort(reason)` kills the processes of environments that hang; it returns True if there were any,
-        and may be called from any thread."""
+        and may be called from any thread. `measured` is given the seconds of each reset and step, in the
+        thread itself: without its waits for other threads."""
+        self._measured = measured
         self._shard, self._advanced, self._abort = shard, advanced, abort
         self._thread = WatchedThread(thread, self._failure)
-        self._longest = {"reset_s": 0.0, "step_s": 0.0}
-        """The seconds of the longest call, by the key that bounds it."""
+        self._longest: dict[Call, float] = {"reset": 0.0, "step": 0.0}
+        """The seconds of the longest call of each kind."""
         self.stuck = False
         """True if a call hangs for good: do not wait for the thread."""
 
@@ -121,28 +133,34 @@ class SimulatorThread:
         """Return the result of `function`: a reset of the environments. The limit is a multiple of the
         longest one so far.
         """
-        limit_s = self._advanced.reset_limit(self._longest["reset_s"])
-        return await self._call_timed(function, limit_s, "reset_s")
+        limit_s = self._advanced.reset_limit(self._longest["reset"])
+        return await self._call_timed(function, limit_s, "reset")
 
     async def step(self, function: Callable[[], T]) -> T:
         """Return the result of `function`: a step of the environments. The limit is a multiple of the longest
         one so far.
         """
-        limit_s = self._advanced.step_limit(self._longest["step_s"])
-        return await self._call_timed(function, limit_s, "step_s")
+        limit_s = self._advanced.step_limit(self._longest["step"])
+        return await self._call_timed(function, limit_s, "step")
 
     async def finish(self, function: Callable[[], object]) -> None:
         """Call `function`, which prepares the environments for the next rollout; the limit is that of a
         reset."""
-        limit_s = self._advanced.reset_limit(self._longest["reset_s"])
+        limit_s = self._advanced.reset_limit(self._longest["reset"])
         await self._call(function, limit_s, "async.advanced.reset_s")
 
-    async def _call_timed(self, function: Callable[[], T], limit_s: float, key: str) -> T:
+    async def _call_timed(self, function: Callable[[], T], limit_s: float, key: Call) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        result = await self._call(function, limit_s, f"async.advanced.{key}")
+        result = await self._call(partial(self._timed, key, function), limit_s, f"async.advanced.{key}_s")
         # Only for calls that have returned: a call that hangs would raise the limit of all later calls.
         self._longest[key] = max(self._longest[key], loop.time() - began)
+        return result
+
+    def _timed(self, call: Call, function: Callable[[], T]) -> T:
+        began = time.monotonic()
+        result = function()
+        self._measured(call, time.monotonic() - began)
         return result
 
     async def _call(self, function: Callable[[], T], limit_s: float, key: str) -> T:

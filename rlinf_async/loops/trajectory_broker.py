@@ -202,6 +202,23 @@ class TrajectoryBroker:
         """Return and forget the facts of `batch`, which must be trained: a later version is published."""
         return self._trained_batches.pop(batch)
 
+    def pause(self) -> int:
+        """Begin no further batch, so that env loops end; return the first batch that has not begun."""
+        batch = self.gate.pause()
+        self._gate_bell.ring()
+        return batch
+
+    def go_on(self, plan: ShardPlan) -> None:
+        """Go on after `pause`, when all env loops have ended, with the shards of `plan`.
+
+        Raises:
+            RuntimeError: rollouts are still being collected.
+        """
+        if self._outstanding:
+            raise RuntimeError(f"{len(self._outstanding)} rollouts are still being collected")
+        self._plan = plan
+        self.gate.go_on(plan.shards)
+
     def close(self) -> None:
         """Admit no more rollouts; those that have started continue, and count as in flight."""
         self.gate.close()

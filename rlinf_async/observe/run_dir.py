@@ -143,6 +143,12 @@ class RunDir:
         content = {"title": title, **now, **machine_facts, **facts}
         write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
 
+    def change_facts(self, **facts: Any) -> None:
+        """Change some facts in run.json, or add them, while the run goes on."""
+        with warning_of(self.facts):
+            content = {**self.read(self.facts), **facts}
+            write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
+
     def write_config(self, text: str) -> None:
         """Write the config, as YAML, with `hidden` in place of secrets."""
         write_whole(self.config, yaml_without_secrets(text).encode())

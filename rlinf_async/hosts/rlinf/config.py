@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, write_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.judge.presence import model_reasons, own_check
@@ -215,13 +215,18 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
             OmegaConf.update(cfg, change.key, change.value)
         for level in fitting.dropped:
             OmegaConf.update(cfg, f"{BLOCK_KEY}.{level}.enabled", False)
-        # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which
-        # comes next, allows one beside a reward model; env workers then find their shards in the block.
-        if not scored_by_workers(plain(cfg)):
-            cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
         cfg.actor.micro_batch_size = settings.micro_batch_size
-        if settings.asynchrony.rollout.enabled:
-            cfg[BLOCK_KEY] = OmegaConf.merge(cfg[BLOCK_KEY], resolved_rollout(settings))
+    write_shards(cfg, settings)
+
+
+def write_shards(cfg: DictConfig, settings: RLinfSettings) -> None:
+    """Write the number of shards, and what else level 2 has resolved, into `cfg`."""
+    # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which comes
+    # next, allows one beside a reward model; env workers then find their shards in the block.
+    if not scored_by_workers(plain(cfg)):
+        with open_dict(cfg):
+            cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
+    write_rollout(cfg, settings)
 
 
 def machines(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> Machines:

@@ -142,7 +142,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 envs.extend(self.in_threads(mode, build_stage, in_processes=self._in_own_processes))
             return envs[seed_offset % self.stage_num]
 
-        return super()._setup_env_and_wrappers(build, env_cfg, num_envs_per_stage)
+        # Of every stage: either none was rebuilt, or all of them are.
+        section = self._rebuilds.seeded(mode, 0, env_cfg)
+        return super()._setup_env_and_wrappers(build, section, num_envs_per_stage)
 
     def _stages(self, shard_size: int) -> Stages | None:
         """The stages of RLinf's own loop; None where a shard is no part of one, or nothing is seeded."""
@@ -155,12 +157,34 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return Stages(count=count, size=size, seed=int(self._first_seed), shared_scene=shared_scene)
 
     def init_again(self) -> None:
-        """Run RLinf's `init_worker` in a replacement of a process that died, with another seed for training.
-
-        RLinf's `init_worker` begins with a barrier of all env workers, which the others have passed long ago;
-        so the barrier is skipped.
+        """Run RLinf's `init_worker` in a replacement of a process that died, with another seed for
+        training.
         """
         start_again(self.cfg.env.train, generation=self.generation)
+        self._init_alone()
+
+    def build_anew(self, settings: RLinfSettings) -> None:
+        """Build the environments of other shards, with another seed for training."""
+        plan = settings.plan
+        with open_dict(self.cfg):  # the process's own copy
+            self.cfg.rollout.pipeline_stage_num = plan.shards_per_worker
+        self.stage_num = plan.shards_per_worker
+        self._makers.clear()
+        # As in RLinf's `__init__`.
+        for mode in ("train", "eval"):
+            if getattr(self, f"enable_{mode}"):
+                size = int(self.cfg.env[mode].total_num_envs) // plan.shards
+                setattr(self, f"{mode}_num_envs_per_stage", size)
+                setattr(self, f"{mode}_batch_size", size * plan.env_workers)
+                none_yet = [torch.zeros(size, dtype=torch.bool) for _ in range(self.stage_num)]
+                setattr(self, f"{mode}_prev_done", none_yet)
+            self._rebuilds.count_all(mode, self.stage_num)
+        self._init_alone()
+
+    def _init_alone(self) -> None:
+        """Run RLinf's `init_worker` without its barrier of all env workers, which the others have passed long
+        ago.
+        """
         # Set on the instance, so that deleting it restores RLinf's method.
         self.broadcast = lambda *_, **__: None
         try:

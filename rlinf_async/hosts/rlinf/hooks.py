@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -28,12 +29,15 @@ from rlinf_async.hosts.rlinf.config import (
     resolve,
     uses_us,
     write_back,
+    write_shards,
 )
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks
+from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
 
@@ -66,6 +70,8 @@ def prepare(cfg: DictConfig) -> list[str]:
     # After every check: it moves aside the files of an earlier run, which must not happen for a refused
     # config.
     take_place(cfg, active=active, say=RunDisplay().note)
+    if active and settings.shard_choices and (folder := cfg.runner.get("resume_dir")):
+        write_shards(cfg, going_on(settings, saved_plan(Path(folder))))
     if uses_us(cfg):
         # Before Ray starts: worker processes inherit the environment of that moment.
         load_in_workers(active)

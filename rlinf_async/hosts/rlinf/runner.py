@@ -28,9 +28,11 @@ from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.rates import rate_settings
 from rlinf_async.hosts.rlinf.settings import scored_by_workers
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
+from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
 from rlinf_async.observe.files import make_directory
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.run import AsyncRun
@@ -58,8 +60,10 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         groups = {"env": env, "rollout": rollout, "actor": actor}
         check_classes(groups)
         settings = resolve(cfg, sizes={name: len(group.worker_info_list) for name, group in groups.items()})
-        self.settings = replace(settings, reward_workers=tuple(_reward_workers(cfg, reward)))
         resume_dir = cfg.runner.get("resume_dir")
+        if resume_dir:
+            settings = going_on(settings, saved_plan(Path(resume_dir)))
+        self.settings = replace(settings, reward_workers=tuple(_reward_workers(cfg, reward)))
         step = resume_step(resume_dir, digests=False)
         self.max_steps = settings.batches
         self.display = RunDisplay()

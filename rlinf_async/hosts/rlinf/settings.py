@@ -18,7 +18,13 @@ from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
-from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, request_reasons
+from rlinf_async.hosts.simulators import (
+    Evaluation,
+    divide,
+    max_batch_size,
+    request_reasons,
+    shard_choices,
+)
 from rlinf_async.loops.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -100,6 +106,7 @@ class RLinfSettings(RunSettings):
             save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
             takes_turns=offloading(cfg, asynchrony),
             skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
+            shard_choices=() if offloading(cfg, asynchrony) else _shard_choices(cfg, asynchrony, plan, most),
             left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
         )
         refuse(
@@ -291,6 +298,19 @@ def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, i
         asynchrony.rollout,
         stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
         evaluates=_evaluation(cfg).fits,
+    )
+
+
+def _shard_choices(
+    cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int
+) -> tuple[int, ...]:
+    return shard_choices(
+        plan,
+        cfg["env"]["train"],
+        asynchrony,
+        stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
+        evaluation=_evaluation(cfg),
+        most=most,
     )
 
 

@@ -15,7 +15,7 @@ from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved
 from rlinf_async.hosts.ended import counts_on
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.simulators import max_batch_size
+from rlinf_async.hosts.simulators import max_batch_size, shard_choices
 from rlinf_async.hosts.tasks import settled, task_reasons
 from rlinf_async.hosts.verl.algorithms import (
     COMPARING_ESTIMATORS,
@@ -137,6 +137,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     asynchrony = replace(asynchrony, advanced=_filled_in(cfg, asynchrony.advanced))
     plan = make_plan(cfg, asynchrony)
     decisions = horizon(cfg, "train")
+    most = max_batch_size(asynchrony.rollout, plan, evaluation(cfg))
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
     micro = (
         whole(cfg, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu")
@@ -163,7 +164,15 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
         micro_batch_size=micro,
         update_epoch=whole(cfg, f"{ACTOR_SECTION}.ppo_epochs", default=1),
-        max_batch_size=max_batch_size(asynchrony.rollout, plan, evaluation(cfg)),
+        max_batch_size=most,
+        shard_choices=shard_choices(
+            plan,
+            section(cfg, "train"),
+            asynchrony,
+            stages=whole(cfg, "env.stages", default=1),
+            evaluation=evaluation(cfg),
+            most=most,
+        ),
         estimator=estimator,
         normalizes=normalizes(estimator),
         gamma=float(lookup(cfg, "algorithm.gamma")),

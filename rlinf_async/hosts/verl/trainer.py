@@ -15,8 +15,9 @@ from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.tracking import Tracking
 
-from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.async_block import plain, write_rollout
 from rlinf_async.hosts.host import make_ready
+from rlinf_async.hosts.simulators import going_on
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.explain import remarks
@@ -28,6 +29,7 @@ from rlinf_async.hosts.workers.env_actor import EnvActor
 from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.metrics_outlet import MetricsOutlet
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
@@ -103,6 +105,9 @@ class VLAAsyncTrainer(PPOTrainer):
         # and setting aside again has no effect.
         claim(config)
         self._checkpoint, self.global_steps = resume_point(config, say=RunDisplay().note)
+        if self._checkpoint is not None:
+            self.settings = going_on(self.settings, saved_plan(self._checkpoint))
+            write_rollout(config, self.settings)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
         # Before the first process starts, as this run's own processes would count as taken places.
         check_places(plain(config), self.settings, on_gpu=on_gpu)

@@ -54,13 +54,20 @@ class EnvActor(ShardWorker):
             ValueError: the environments differ from their section (`check_resets`).
         """
         start_again(self._sections["train"], generation=self.generation)
+        # In a thread: building may take minutes, and the event loop must answer meanwhile.
+        await asyncio.to_thread(self._build_all)
+
+    def build_anew(self, settings: WorkerSettings) -> None:
+        """Build the environments of other shards, with another seed for training."""
+        self._settings = settings
+        for mode in self._sections:
+            self._rebuilds.count_all(mode, settings.plan.shards_per_worker)
+        self._build_all()
+
+    def _build_all(self) -> None:
         for mode, section in self._sections.items():
             build = partial(self._build, mode)
-            in_processes = simulators_apart(section)
-            # In a thread: building may take minutes, and the event loop must answer meanwhile.
-            self._envs[mode] = await asyncio.to_thread(
-                self.in_threads, mode, build, in_processes=in_processes
-            )
+            self._envs[mode] = self.in_threads(mode, build, in_processes=simulators_apart(section))
 
     def train_shard(self, stage: int) -> TrainShard:
         steps = self._horizons["train"] * self._settings.steps_per_decision

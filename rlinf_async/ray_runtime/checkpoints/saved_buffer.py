@@ -226,6 +226,15 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
     return _of_whole_rollouts(fresh, settings.plan.parts), ""
 
 
+def saved_plan(folder: Path) -> Mapping[str, Any] | None:
+    """Return the plan of the run that has written a checkpoint, as plain data; None if it is not known."""
+    try:
+        plan = read_json_file(folder / BUFFER_FOLDER / INDEX_FILE, limit=MAX_INDEX_BYTES)["run"]["plan"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return plan if isinstance(plan, dict) else None
+
+
 def _is_fresh(piece: Piece, version: int, settings: RunSettings) -> bool:
     in_time = version <= piece.ticket.batch < settings.batches
     return in_time and piece.staleness <= settings.asynchrony.max_staleness

@@ -101,6 +101,14 @@ class Revivals:
         """Return True if processes of `group` are brought back."""
         return group in self._settings.restartable and group in self._rebuild
 
+    def none_of(self, group: str) -> bool:
+        """Return True if no process of `group` has died."""
+        return not any(count for member, count in self._generations.items() if member[0] == group)
+
+    def go_on(self, settings: RunSettings) -> None:
+        """Bring processes back with other settings from now on."""
+        self._settings = settings
+
     def join(self, spans: SpanLog) -> None:
         """Ask all processes for their machines and numbers; restarts are recorded in `spans` from now on."""
         self._spans = spans

@@ -30,6 +30,7 @@ from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals, RunLoop
 from rlinf_async.ray_runtime.driver.saver import Saver
+from rlinf_async.ray_runtime.driver.shard_fitting import ShardFitting
 from rlinf_async.ray_runtime.driver.status_poller import StatusPoller
 from rlinf_async.ray_runtime.driver.step_reporter import StepReporter, TrainedStep
 from rlinf_async.ray_runtime.handles import Handle
@@ -83,6 +84,7 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
+        self._fitting = ShardFitting(self.fleet, settings, RunDir(run_dir), say=say)
         self._endings = EndingInOrder(self.fleet, parts, display=self.display)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
@@ -196,6 +198,17 @@ class AsyncRun:
         if self._closed_step < self.step:
             self._end_step(build_step, evaluation)
         self._learn()
+        if self._learning:
+            self._fit_shards()
+
+    def _fit_shards(self) -> None:
+        """Begin the env loops again if the number of shards has changed."""
+        undisturbed = partial(self._revivals.none_of, "env")
+        if settings := self._fitting.after(self.step, env_loops=self._env_loops, undisturbed=undisturbed):
+            self.settings = settings
+            self._revivals.go_on(settings)
+            self.saver.go_on(settings)
+            self._env_loops = self._begin_loops("env", ShardWorker.run_shards, "env shards")
 
     def _end_step(
         self, build_step: Callable[..., TrainedStep], evaluation: dict[str, float], *, report: bool = False

@@ -75,13 +75,9 @@ class Saver:
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._fleet, self._hooks, self._run_dir, self._say = fleet, hooks, run_dir, say
-        self._settings, self._keep_count = settings, settings.asynchrony.advanced.keep_checkpoints
-        self._facts = {
-            "rlinf_async": __version__,
-            "plan": asdict(settings.plan),
-            "max_staleness": settings.asynchrony.max_staleness,
-            RATES_FACT: dict(rate_settings),
-        }
+        self._keep_count = settings.asynchrony.advanced.keep_checkpoints
+        self._rate_settings = dict(rate_settings)
+        self.go_on(settings)
         self._now, self._wait = now, wait
         self._first_failed_at = self._next_try_at = 0.0
         self._bytes = 0
@@ -91,6 +87,16 @@ class Saver:
         """The step of the last checkpoint that was written."""
         self.failed = 0
         """The number of failed tries since then."""
+
+    def go_on(self, settings: RunSettings) -> None:
+        """Write checkpoints of a run with `settings` from now on."""
+        self._settings = settings
+        self._facts = {
+            "rlinf_async": __version__,
+            "plan": asdict(settings.plan),
+            "max_staleness": settings.asynchrony.max_staleness,
+            RATES_FACT: self._rate_settings,
+        }
 
     def save(self, step: int, *, last: bool = False, before: Callable[[], None] = lambda: None) -> bool:
         """Write the checkpoint after `step`; return True if it has been written.

@@ -81,6 +81,15 @@ class Coordinator(RunProcess):
         self._mirrors = {node: mirror for node, mirror in self._mirrors.items() if mirror[0] != rank}
         self._weights.rank_lost(rank, generation)
 
+    async def pause(self) -> int:
+        """Begin no further batch, and return the first that has not begun; see `TrajectoryBroker.pause`."""
+        return self._broker.pause()
+
+    async def go_on(self, settings: RunSettings) -> None:
+        """Go on after `pause`, with the shards of `settings`."""
+        self._settings = settings
+        self._broker.go_on(settings.plan)
+
     async def close_gate(self) -> None:
         self._broker.close()
 

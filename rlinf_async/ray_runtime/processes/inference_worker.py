@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -17,7 +18,7 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
-from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.request_channel import RequestServer
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly, seed_version
@@ -53,6 +54,7 @@ class InferenceWorker(RunProcess):
         self._model_lock = asyncio.Lock()
         self._version_held = -1
         self._busy = BusyMeter()
+        self._passes = Spread()
         self._reader = Reader()
         self._inference_thread = ThreadPoolExecutor(
             1, thread_name_prefix="inference", initializer=initializer, initargs=initargs
@@ -132,9 +134,11 @@ class InferenceWorker(RunProcess):
         # Under the lock no weights change, so that all answers of a batch are of one version.
         async with self._model_lock:
             # Inside the lock: a wait for new weights does not count as work.
+            began = time.monotonic()
             with self._busy.busy():
                 readable_part = list(compress(batch, readable)), list(compress(payloads, readable))
                 answers = iter(await self._policy_thread.call(partial(self._answers, *readable_part)))
+            self._passes.add(time.monotonic() - began)
         return [next(answers) if read else payload for read, payload in zip(readable, payloads, strict=True)]
 
     async def weight_types(self) -> dict[str, torch.dtype]:
@@ -164,6 +168,10 @@ class InferenceWorker(RunProcess):
     async def leave(self) -> None:
         """Have the policy leave its accelerator. A host with `takes_turns` gives it."""
         raise NotImplementedError
+
+    async def pass_s(self) -> float:
+        """The mean seconds of a forward pass; 0 before the first."""
+        return self._passes.mean
 
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,14 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import ShardFailure, StuckThread
 from rlinf_async.core.frames import FrameCount, FrameMeter
+from rlinf_async.core.shard_fit import FirstRollouts, ShardTimes
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import env_loop, evaluate_shard, together
 from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
 from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.loops.simulator_thread import Call, SimulatorThread
 from rlinf_async.observe.failures import in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import place_of
@@ -71,6 +73,15 @@ class ShardWorker(RunProcess):
         """Begin as env worker `rank` with `stages` shards, which have no environments yet."""
         hand_over_quickly()
         self._shards_rank = rank
+        self.asynchrony = asynchrony
+        self._record: Record = record_nothing
+        self._requests: RequestClient | None = None
+        self._frames = FrameMeter()
+        self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(self._busy.width)])
+        self._open_stages(stages)
+
+    def _open_stages(self, stages: int) -> None:
+        """Give each of `stages` stages its threads and its measures."""
         self._threads = {
             mode: [
                 # `fork_apart` in each thread: else a simulator of another shard hides the death of this
@@ -80,12 +91,8 @@ class ShardWorker(RunProcess):
             ]
             for mode in ("train", "eval")
         }
-        self.asynchrony = asynchrony
-        self._record: Record = record_nothing
-        self._requests: RequestClient | None = None
         self._busy = BusyMeter(width=stages)
-        self._frames = FrameMeter()
-        self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(stages)])
+        self._first_rollouts, self._cpu_began = FirstRollouts(stages), time.process_time()
 
     async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
         """Join the run; from now on faults of environments are recorded, too. See `RunProcess.join_run`."""
@@ -99,8 +106,18 @@ class ShardWorker(RunProcess):
             end = self.aborting(self.environments(mode)[stage])
             return end is not None and bool(end(reason))
 
-        shard = self._first_shard + stage
-        return SimulatorThread(shard, self._threads[mode][stage], self.asynchrony.advanced, abort=abort)
+        def measured(call: Call, seconds: float) -> None:
+            if mode == "train":
+                add = self._first_rollouts.reset if call == "reset" else self._first_rollouts.step
+                add(stage, seconds)
+
+        return SimulatorThread(
+            self._first_shard + stage,
+            self._threads[mode][stage],
+            self.asynchrony.advanced,
+            abort=abort,
+            measured=measured,
+        )
 
     @property
     def _first_shard(self) -> int:
@@ -151,6 +168,9 @@ class ShardWorker(RunProcess):
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` is a `RunSettings`."""
         self.asynchrony, self.skips_ended = settings.asynchrony, settings.skips_ended
+        if settings.plan.shards_per_worker != self._busy.width:
+            await self._divide_anew(settings)
+        self._cpu_began = time.process_time()
         policy = self._policy(requests)
         hand_over = TrajectoryClient(coordinator, generation=self.generation)
         shards = settings.plan.shards_of_worker(self._shards_rank)
@@ -174,6 +194,28 @@ class ShardWorker(RunProcess):
             spans=self.spans,
             **options,
         )
+
+    async def shard_times(self) -> ShardTimes:
+        """The times of the first rollouts of the shards."""
+        return self._first_rollouts.times(time.process_time() - self._cpu_began)
+
+    async def _divide_anew(self, settings: RunSettings) -> None:
+        """Close all environments, and build those of the shards of `settings`; no rollout may be under way.
+
+        Raises:
+            EnvironmentsFailed: they cannot be built.
+        """
+        await self.close_envs()
+        for threads in self._threads.values():
+            for thread in threads:
+                thread.shutdown(wait=False)
+        self._open_stages(settings.plan.shards_per_worker)
+        # In a thread: building may take minutes, and the event loop must answer meanwhile.
+        await asyncio.to_thread(self.build_anew, settings)
+
+    def build_anew(self, settings: Any) -> None:
+        """Build the environments of other shards than before, those of `settings`. A host gives it."""
+        raise NotImplementedError
 
     async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes on the same inference ranks as training, and return their
@@ -259,11 +301,14 @@ class ShardWorker(RunProcess):
 
         Everything is trained: a `close` that fails or hangs is recorded, and the run goes on.
         """
-        for mode in self._threads:
-            for stage, env in enumerate(self.environments(mode)):
-                close = getattr(env, "close", None)
-                if callable(close):
-                    await self._close_or_record(self.simulators(mode, stage), close)
+        await asyncio.gather(
+            *(
+                self._close_or_record(self.simulators(mode, stage), close)
+                for mode in self._threads
+                for stage, env in enumerate(self.environments(mode))
+                if callable(close := getattr(env, "close", None))
+            )
+        )
 
     async def _close_or_record(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
         try:

@@ -1,0 +1,182 @@
+"""The number of shards of an env worker, by the times of its first rollouts.
+
+Theory. The shards of an env worker share one Python interpreter, which works a fixed time for a decision of
+a shard, whatever its size. With many small shards requests wait for the interpreter; with few large ones the
+environments of a shard wait for the slowest of them. `n` shards are `n` customers of one server, the
+interpreter, and between two visits each is away for a step of its simulators and an answer. The throughput of
+such a closed network (the machine-repairman model) follows from mean value analysis (Reiser and Lavenberg,
+1980): with `d` seconds of service, and `z` seconds away,
+
+    r(i) = d (1 + q(i-1)),    x(i) = i / (z + r(i)),    q(i) = x(i) r(i),    q(0) = 0.
+
+It is `n / (z + d)` if the interpreter is mostly idle, and `1 / d` if requests wait for it all the time.
+
+What a shard of several of the present ones would take is computed from their own steps: decision by decision
+the longest of them, up to the end of the longest rollout. Where simulators wait for each other at each step
+within a decision, it takes longer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+NEAR_BEST = 0.98
+"""Numbers of shards with at least this share of the best throughput count as equally good."""
+LEAST_GAIN = 1.1
+"""The throughput over the present one for which environments are built anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTimes:
+    """What the shards of one env worker took in their first rollouts, in seconds."""
+
+    resets: Sequence[float]
+    """The reset of each shard."""
+    steps: Sequence[Sequence[float]]
+    """The step of each decision, of each shard, in the order of the shards."""
+    python_s: float
+    """The CPU time of the env worker's process per decision of a shard."""
+
+    def __post_init__(self) -> None:
+        if len(self.resets) != len(self.steps):
+            raise ValueError(f"{len(self.resets)} resets and {len(self.steps)} shards must be as many")
+
+    @property
+    def complete(self) -> bool:
+        """True if every shard has played."""
+        return bool(self.steps) and all(self.steps) and self.python_s > 0
+
+    @property
+    def step_s(self) -> float:
+        """The mean step of a shard."""
+        return _mean([second for shard in self.steps for second in shard])
+
+    def rate(self, shards: int, answer_s: float) -> float:
+        """Return the rollouts a second of the present size that `shards` shards would play.
+
+        Args:
+            shards: a divisor of the present number.
+            answer_s: seconds of an answer without the waits for this worker's interpreter.
+        """
+        together = len(self.steps) // shards
+        rollouts = [self._joined(first, together) for first in range(0, len(self.steps), together)]
+        away_s = _mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
+        work_s = self.python_s * _mean([decisions for _, decisions in rollouts])
+        return together * throughput(shards, away_s=away_s, work_s=work_s)
+
+    def _joined(self, first: int, together: int) -> tuple[float, int]:
+        """Return the seconds and the decisions of a rollout of some neighbouring shards as one."""
+        members = slice(first, first + together)
+        steps = [max(seconds) for seconds in zip_longest(*self.steps[members], fillvalue=0.0)]
+        return max(self.resets[members]) + sum(steps), len(steps)
+
+
+class FirstRollouts:
+    """Collects the `ShardTimes` of an env worker with `shards` shards; pure: the caller measures."""
+
+    def __init__(self, shards: int) -> None:
+        self._resets: list[list[float]] = [[] for _ in range(shards)]
+        self._steps: list[list[float]] = [[] for _ in range(shards)]
+        self._decisions = 0
+
+    def reset(self, shard: int, seconds: float) -> None:
+        """Add a reset, which begins a rollout; only the first rollout of a shard counts."""
+        if len(self._resets[shard]) < 2:
+            self._resets[shard].append(seconds)
+
+    def step(self, shard: int, seconds: float) -> None:
+        """Add the step of a decision."""
+        self._decisions += 1
+        if len(self._resets[shard]) == 1:
+            self._steps[shard].append(seconds)
+
+    def times(self, cpu_s: float) -> ShardTimes:
+        """Return the times up to now; `cpu_s` is the CPU time of the env worker's process since its start."""
+        return ShardTimes(
+            resets=[resets[0] if resets else 0.0 for resets in self._resets],
+            steps=[list(steps) for steps in self._steps],
+            python_s=cpu_s / self._decisions if self._decisions else 0.0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFit:
+    """The chosen number of shards per env worker, and why."""
+
+    shards: int
+    before: int
+    rates: Mapping[int, float]
+    """Expected throughput by number of shards, over that of the present number."""
+    step_s: float
+    python_s: float
+    answer_s: float
+
+    @property
+    def gain(self) -> float:
+        """The expected throughput of the chosen number over that of the present one."""
+        return self.rates[self.shards]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fit as plain data, for the records of the run."""
+        return {**asdict(self), "rates": {str(number): rate for number, rate in self.rates.items()}}
+
+    def __str__(self) -> str:
+        took = (
+            f"a shard steps for {self.step_s * 1000:.0f} ms and is answered in {self.answer_s * 1000:.0f} "
+            f"ms, and the env worker's Python works {self.python_s * 1000:.1f} ms for it"
+        )
+        if self.shards == self.before:
+            return f"{self.before} shards per env worker are kept: {took}"
+        return (
+            f"{self.shards} shards per env worker instead of {self.before}: {took}; "
+            f"{self.gain:.2f} times the decisions are expected"
+        )
+
+
+def throughput(customers: int, *, away_s: float, work_s: float) -> float:
+    """Return the visits a second of `customers` to one server; see the theory above.
+
+    Raises:
+        ValueError: no customer, or times that are not above 0 together.
+    """
+    if customers < 1 or min(away_s, work_s) < 0 or away_s + work_s <= 0:
+        raise ValueError(f"customers={customers}, away_s={away_s}, work_s={work_s}: too small")
+    queue = rate = 0.0
+    for number in range(1, customers + 1):
+        response_s = work_s * (1.0 + queue)
+        rate = number / (away_s + response_s)
+        queue = rate * response_s
+    return rate
+
+
+def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Sequence[int]) -> ShardFit | None:
+    """Return the best number of shards per env worker among `choices` and the present number.
+
+    Of numbers that are about equally good the smallest is taken, which costs the least CPU time. The present
+    number stays unless another is better by `LEAST_GAIN`, as a change builds environments anew.
+
+    Returns:
+        None if some shards have not played.
+    """
+    if not workers or not all(times.complete for times in workers):
+        return None
+    present = len(workers[0].steps)
+    numbers = sorted({present, *(choice for choice in choices if present % choice == 0)})
+    sums = {number: sum(times.rate(number, answer_s) for times in workers) for number in numbers}
+    rates = {number: rate / sums[present] for number, rate in sums.items()}
+    best = next(number for number in numbers if rates[number] >= NEAR_BEST * max(rates.values()))
+    return ShardFit(
+        shards=best if rates[best] >= LEAST_GAIN else present,
+        before=present,
+        rates=rates,
+        step_s=_mean([times.step_s for times in workers]),
+        python_s=_mean([times.python_s for times in workers]),
+        answer_s=answer_s,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
