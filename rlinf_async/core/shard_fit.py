@@ -11,6 +11,10 @@ such a closed network (the machine-repairman model) follows from mean value anal
 
 It is `n / (z + d)` if the interpreter is mostly idle, and `1 / d` if requests wait for it all the time.
 
+The service `d` is not its CPU time alone: threads wait for the interpreter lock, and for a core that other
+processes have. So it is the `d` with which the present number of shards would have the throughput that was
+measured, and at least the CPU time.
+
 What a shard of several of the present ones would take is computed from their own steps: decision by decision
 the longest of them, up to the end of the longest rollout. Where simulators wait for each other at each step
 within a decision, it takes longer than that.
@@ -23,10 +27,14 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-NEAR_BEST = 0.98
+USUAL_WORK_S = 0.003
+"""Seconds of an env worker's interpreter for a decision of a shard, as measured on two cores in company."""
+NEAR_BEST = 0.97
 """Numbers of shards with at least this share of the best throughput count as equally good."""
 LEAST_GAIN = 1.1
 """The throughput over the present one for which environments are built anew."""
+HALVINGS = 50
+"""Steps of the search for a time of service; each halves its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,9 @@ class ShardTimes:
     """The reset of each shard."""
     steps: Sequence[Sequence[float]]
     """The step of each decision, of each shard, in the order of the shards."""
-    python_s: float
+    decision_s: float
+    """From one decision of a shard to the next: its step, its answer, and all waits."""
+    cpu_s: float
     """The CPU time of the env worker's process per decision of a shard."""
 
     def __post_init__(self) -> None:
@@ -47,24 +57,40 @@ class ShardTimes:
     @property
     def complete(self) -> bool:
         """True if every shard has played."""
-        return bool(self.steps) and all(self.steps) and self.python_s > 0
+        return bool(self.steps) and all(self.steps) and min(self.decision_s, self.cpu_s) > 0
 
     @property
     def step_s(self) -> float:
         """The mean step of a shard."""
         return _mean([second for shard in self.steps for second in shard])
 
+    def work_s(self, answer_s: float) -> float:
+        """Return the seconds of the interpreter per decision of a shard; see the theory above.
+
+        Args:
+            answer_s: seconds of an answer without the waits for this worker's interpreter.
+        """
+        shards, away_s = len(self.steps), self.step_s + answer_s
+        measured = shards / self.decision_s
+        least, most = self.cpu_s, max(self.cpu_s, self.decision_s)
+        for _ in range(HALVINGS):
+            middle = (least + most) / 2
+            if throughput(shards, away_s=away_s, work_s=middle) > measured:
+                least = middle
+            else:
+                most = middle
+        return least
+
     def rate(self, shards: int, answer_s: float) -> float:
-        """Return the rollouts a second of the present size that `shards` shards would play.
+        """Return the rollouts a second, of the present size, that `shards` shards would play.
 
         Args:
             shards: a divisor of the present number.
-            answer_s: seconds of an answer without the waits for this worker's interpreter.
         """
         together = len(self.steps) // shards
         rollouts = [self._joined(first, together) for first in range(0, len(self.steps), together)]
         away_s = _mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
-        work_s = self.python_s * _mean([decisions for _, decisions in rollouts])
+        work_s = self.work_s(answer_s) * _mean([decisions for _, decisions in rollouts])
         return together * throughput(shards, away_s=away_s, work_s=work_s)
 
     def _joined(self, first: int, together: int) -> tuple[float, int]:
@@ -75,44 +101,55 @@ class ShardTimes:
 
 
 class FirstRollouts:
-    """Collects the `ShardTimes` of an env worker with `shards` shards; pure: the caller measures."""
+    """Collects the `ShardTimes` of an env worker with `shards` shards; pure: the caller passes the time."""
 
     def __init__(self, shards: int) -> None:
         self._resets: list[list[float]] = [[] for _ in range(shards)]
         self._steps: list[list[float]] = [[] for _ in range(shards)]
+        self._ends = [0.0] * shards
+        self._spent_s = 0.0
+        """Seconds of all shards from one decision to the next, within their first rollouts."""
         self._decisions = 0
 
-    def reset(self, shard: int, seconds: float) -> None:
+    def reset(self, shard: int, seconds: float, now: float) -> None:
         """Add a reset, which begins a rollout; only the first rollout of a shard counts."""
         if len(self._resets[shard]) < 2:
             self._resets[shard].append(seconds)
+        self._ends[shard] = now
 
-    def step(self, shard: int, seconds: float) -> None:
+    def step(self, shard: int, seconds: float, now: float) -> None:
         """Add the step of a decision."""
         self._decisions += 1
         if len(self._resets[shard]) == 1:
             self._steps[shard].append(seconds)
+            self._spent_s += now - self._ends[shard]
+            self._ends[shard] = now
 
     def times(self, cpu_s: float) -> ShardTimes:
         """Return the times up to now; `cpu_s` is the CPU time of the env worker's process since its start."""
+        counted = sum(map(len, self._steps))
         return ShardTimes(
             resets=[resets[0] if resets else 0.0 for resets in self._resets],
             steps=[list(steps) for steps in self._steps],
-            python_s=cpu_s / self._decisions if self._decisions else 0.0,
+            decision_s=self._spent_s / counted if counted else 0.0,
+            cpu_s=cpu_s / self._decisions if self._decisions else 0.0,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFit:
-    """The chosen number of shards per env worker, and why."""
+    """The chosen number of shards per env worker, and why; times are means per decision of a shard."""
 
     shards: int
     before: int
     rates: Mapping[int, float]
     """Expected throughput by number of shards, over that of the present number."""
     step_s: float
-    python_s: float
     answer_s: float
+    work_s: float
+    """Seconds of the env worker's interpreter."""
+    decision_s: float
+    """From one decision to the next."""
 
     @property
     def gain(self) -> float:
@@ -125,13 +162,14 @@ class ShardFit:
 
     def __str__(self) -> str:
         took = (
-            f"a shard steps for {self.step_s * 1000:.0f} ms and is answered in {self.answer_s * 1000:.0f} "
-            f"ms, and the env worker's Python works {self.python_s * 1000:.1f} ms for it"
+            f"a decision of a shard took {self.decision_s * 1000:.0f} ms: {self.step_s * 1000:.0f} of "
+            f"simulators, {self.answer_s * 1000:.0f} of the answer, and the rest of the env worker's Python, "
+            f"which works {self.work_s * 1000:.1f} ms for each of {self.before} shards"
         )
         if self.shards == self.before:
             return f"{self.before} shards per env worker are kept: {took}"
         return (
-            f"{self.shards} shards per env worker instead of {self.before}: {took}; "
+            f"{self.shards} shards per env worker follow the {self.before}: {took}; "
             f"{self.gain:.2f} times the decisions are expected"
         )
 
@@ -173,8 +211,9 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
         before=present,
         rates=rates,
         step_s=_mean([times.step_s for times in workers]),
-        python_s=_mean([times.python_s for times in workers]),
         answer_s=answer_s,
+        work_s=_mean([times.work_s(answer_s) for times in workers]),
+        decision_s=_mean([times.decision_s for times in workers]),
     )
 
 

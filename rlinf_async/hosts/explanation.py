@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
+from rlinf_async.core.shard_fit import USUAL_WORK_S
 from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.judge.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment, one_batch, splitting
@@ -171,11 +172,31 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
         yield "values, and the advantages made of them, are the sampling policies', not recomputed"
     elif asynchrony.off_policy and auto_reset:
         yield "values that bootstrap truncated episodes are the sampling policy's, not recomputed"
+    if settings.shard_choices:
+        shards = settings.plan.shards_per_worker
+        yield (
+            f"the env worker's Python works some {USUAL_WORK_S * 1000:.0f} ms for a decision of a shard, so "
+            f"that {shards} shards keep up with decisions that take {shards * USUAL_WORK_S:.2g} s or longer; "
+            "after the first step, which measures both, shorter ones make it take "
+            f"{in_words(sorted(settings.shard_choices, reverse=True))} shards, with simulators built anew "
+            "(async.advanced.fit_shards)"
+        )
+    elif asynchrony.advanced.fit_shards is True:
+        yield (
+            "async.advanced.fit_shards=true has no effect: it takes level 2, simulators with a process each, "
+            "and smaller numbers of shards that divide them"
+        )
     if settings.plan.inference_ranks > settings.plan.shards:
         yield (
             f"{settings.plan.inference_ranks} inference ranks share {settings.plan.shards} shards and some "
             f"will idle: take {settings.plan.shards} ranks, or more shards if the simulators can be split"
         )
+
+
+def in_words(numbers: Sequence[int]) -> str:
+    """Return numbers as alternatives: `8, 4 or 2`."""
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:

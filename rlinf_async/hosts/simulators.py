@@ -182,15 +182,14 @@ def going_on(settings: AnySettings, saved: Mapping[str, Any] | None) -> AnySetti
     Args:
         saved: the plan of the run that has written the checkpoint, as plain data; None if it is not known.
     """
-    going = replace(settings, shard_choices=())
+    going, own = replace(settings, shard_choices=()), settings.plan
     try:
         plan = ShardPlan(**(saved or {}))
+        same = replace(plan, shards_per_worker=own.shards_per_worker, kept_piece=own.kept_piece) == own
     except (TypeError, ValueError):
         return going
-    own = settings.plan
     may_differ = bool(settings.shard_choices) or plan.shards_per_worker == own.shards_per_worker
-    same = {"shards_per_worker": own.shards_per_worker, "kept_piece": own.kept_piece}
-    return replace(going, plan=plan) if may_differ and replace(plan, **same) == own else going
+    return replace(going, plan=plan) if may_differ and same else going
 
 
 class Evaluation:

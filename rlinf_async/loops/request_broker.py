@@ -125,6 +125,8 @@ class RequestBroker:
         self._is_closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
+        self.waited = Spread()
+        """Seconds that requests waited to be taken, since the run began."""
         self.again = 0
         """Requests that were asked again because their rank was lost."""
 
@@ -265,7 +267,9 @@ class RequestBroker:
                 self._taking_ranks.update({pending.key: rank for pending in batch})
                 if batch[0].request.mode != "score":
                     self.batch_size.add(sum(pending.size for pending in batch))
-                    self.batch_wait.add(now - min(pending.arrived for pending in batch))
+                    waits = [now - pending.arrived for pending in batch]
+                    self.batch_wait.add(max(waits))
+                    self.waited.add(sum(waits) / len(waits), weight=len(waits))
                 return batch
         return [] if self._is_closed else None
 

@@ -45,6 +45,8 @@ def facts(content: Record) -> Record:
         "versions": _is_record,
         "levels": _is_record,
         "plan": _is_record,
+        "shard_fit": _is_record,
+        "shards_since": finite,
         "steps": _is_whole,
         "cores": _is_whole,
         "horizon": _is_whole,

@@ -347,3 +347,36 @@ def test_a_shard_whose_rollouts_are_all_there_waits_for_the_next_version():
     assert not gate.finished(0)
     gate.publish(1)
     assert gate.admit(0).batch == 1
+
+
+@pytest.mark.parametrize("any_place", [True, False])
+def test_a_paused_gate_completes_the_batches_that_have_begun_and_goes_on_with_other_shards(any_place):
+    gate = AdmissionGate(shards=4, epochs=2, max_staleness=1, until=5, any_place=any_place)
+    tickets = [gate.admit(0), gate.admit(1)]
+    assert gate.pause() == gate.pause() == 1
+    tickets += [ticket for shard in range(4) for _ in range(8) if (ticket := gate.admit(shard)) is not None]
+    assert {(ticket.batch, ticket.epoch, ticket.place) for ticket in tickets} == set(
+        product([0], range(2), range(4))
+    )
+    assert all(gate.finished(shard) for shard in range(4))
+    gate.go_on(2)
+    gate.publish(1)
+    later = [ticket for shard in range(2) for _ in range(9) if (ticket := gate.admit(shard)) is not None]
+    assert {(ticket.batch, ticket.epoch, ticket.place) for ticket in later} == set(
+        product([1, 2], range(2), range(2))
+    )
+
+
+def test_a_refund_while_the_gate_is_paused_is_collected_again():
+    gate = AdmissionGate(shards=1, epochs=1, max_staleness=1)
+    ticket = gate.admit(0)
+    gate.pause()
+    assert gate.finished(0)
+    gate.refund(ticket)
+    assert not gate.finished(0)
+    assert admit_all(gate) == [0]
+
+
+def test_a_gate_that_is_not_paused_keeps_its_shards():
+    with pytest.raises(ValueError, match="not paused"):
+        AdmissionGate(shards=1, epochs=1, max_staleness=1).go_on(2)

@@ -229,3 +229,22 @@ def test_the_nearest_divisor_divides_and_none_is_nearer(number, target):
     divisors = [n for n in range(1, number + 1) if not number % n]
     assert found in divisors
     assert all(abs(found - target) <= abs(other - target) for other in divisors)
+
+
+def test_joined_shards_have_the_pieces_that_the_single_ones_had_on_the_same_ranks():
+    single = plan(total_envs=32, learner_ranks=2, shards_per_worker=16)
+    joined = single.joined(4)
+    assert joined.envs_per_shard == 8
+    assert joined.pieces_per_rank == single.pieces_per_rank
+    ranks = [
+        joined.learner_rank(place, part) for place in range(joined.shards) for part in range(joined.parts)
+    ]
+    assert ranks == [single.learner_rank(place, 0) for place in range(single.shards)]
+    assert joined.joined(2).piece_size == single.piece_size
+
+
+def test_shards_are_joined_to_a_divisor_of_their_number_and_pieces_divide_them():
+    with pytest.raises(ValueError, match="cannot be joined to 3"):
+        plan(total_envs=32, shards_per_worker=16).joined(3)
+    with pytest.raises(ValueError, match="kept_piece=3 must divide"):
+        plan(total_envs=32, shards_per_worker=16, kept_piece=3)

@@ -25,6 +25,7 @@ UNSERVED_KEYS = {
     "advanced.stall_s": "nobody outside of the process watches it",
     "survive.process_restarts": "there is one process, and the run ends with it",
     "advanced.silent_s": "there is one process, and nobody asks it for an answer",
+    "advanced.fit_shards": "simulators have no process each, so that no number of shards is measured",
     "advanced.shared_group_scene": "only RLinf's LIBERO draws scenes beside initial states",
     "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }

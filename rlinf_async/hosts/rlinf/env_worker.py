@@ -161,7 +161,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         training.
         """
         start_again(self.cfg.env.train, generation=self.generation)
-        self._init_alone()
+        init_alone(self)
 
     def build_anew(self, settings: RLinfSettings) -> None:
         """Build the environments of other shards, with another seed for training."""
@@ -179,18 +179,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
                 none_yet = [torch.zeros(size, dtype=torch.bool) for _ in range(self.stage_num)]
                 setattr(self, f"{mode}_prev_done", none_yet)
             self._rebuilds.count_all(mode, self.stage_num)
-        self._init_alone()
-
-    def _init_alone(self) -> None:
-        """Run RLinf's `init_worker` without its barrier of all env workers, which the others have passed long
-        ago.
-        """
-        # Set on the instance, so that deleting it restores RLinf's method.
-        self.broadcast = lambda *_, **__: None
-        try:
-            self.init_worker()
-        finally:
-            del self.broadcast
+        init_alone(self)
 
     def rebuild(self, mode: str, stage: int) -> None:
         """Close the environments of a stage and build new ones, with their wrappers, in the stage's
@@ -285,3 +274,13 @@ def drawing_last_only(env_cls: Callable[..., Any]) -> Callable[..., Any]:
         return env
 
     return build
+
+
+def init_alone(worker: Any) -> None:
+    """Run RLinf's `init_worker` without its barrier of all env workers, which the others have passed."""
+    # Set on the instance, so that deleting it restores RLinf's method.
+    worker.broadcast = lambda *_, **__: None
+    try:
+        worker.init_worker()
+    finally:
+        del worker.broadcast

@@ -33,12 +33,10 @@ class BenchCell:
     warm_up: int
     steps: int
     host: str = "rlinf"
-    extra: tuple[str, ...] = ()
-    """Further overrides of the config."""
 
     @property
     def name(self) -> str:
-        return " ".join([self.scenario, self.mode, *self.extra, f"#{self.repetition + 1}"])
+        return f"{self.scenario} {self.mode} #{self.repetition + 1}"
 
     def run(self) -> dict[str, Any]:
         """Run, and return the measurement as plain data, or `{"error": ...}` with the end of the output."""
@@ -78,6 +76,5 @@ class BenchCell:
         return [
             *(sys.executable, "-m", "rlinf_async.lab.bench.run", mode.wiring, side.config(scenario)),
             *side.overrides(scenario, mode, log=str(directory / "services")),
-            *self.extra,
             *side.run(directory=directory / "run", steps=steps, seed=1000 + self.repetition),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,13 @@ class RunFiles:
             metrics=records.read_metrics(),
             summary=records.read(records.summary),
             status=records.read(records.status),
-            spans=_spans(records.trace, records.problems),
+            spans=[],
             faults=read_failures(path),
             fault_counts=count_failures(path),
             missing=records.problems,
         )
+        spans = _spans(records.trace, records.problems)
+        run.spans.extend(_of_present_shards(spans, run.facts, records.problems))
         run.missing.extend(_what_follows(run))
         return run
 
@@ -109,6 +111,15 @@ def _spans(path: Path, missing: list[str]) -> list[Span]:
         return spans
     missing.append("The trace holds an earlier start of this run too, which is left out.")
     return [span for span in spans if span["began"] >= cut]
+
+
+def _of_present_shards(spans: list[Span], facts: Mapping[str, Any], missing: list[str]) -> Sequence[Span]:
+    """Return the spans since the run has taken the shards of its plan; shards before have the same names."""
+    since = facts.get("shards_since")
+    if not finite(since):
+        return spans
+    missing.append("The trace from before the run has changed its number of shards is left out.")
+    return [span for span in spans if span["began"] >= since]
 
 
 def _lasts(span: Span) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.lab.report import charts, left_out, lines, time_line, uncertainty
+from rlinf_async.lab.report import charts, left_out, lines, shard_fit, time_line, uncertainty
 from rlinf_async.lab.report.content import Figure, Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, moment, number, ratio, share
 from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
@@ -113,6 +113,7 @@ def _batches(subjects: Sequence[Subject]) -> Section:
         sentence="How many samples shared a forward pass, how long requests queued for it, and how much of "
         "the time from a shard's request to its answer is the forward pass itself.",
         figures=[figure for figure in figures if figure is not None],
+        remarks=[words for subject in subjects if (words := shard_fit.remark(subject))],
         absent=[] if any(figures) else ["No forward pass was recorded."],
     )
 

@@ -147,6 +147,7 @@ class AsyncRun:
             self._learn()
             while self._learning:
                 self._step()
+                self._fit_shards()
             if self.step < self.total:
                 self._end_early()
             self._finish()
@@ -198,11 +199,11 @@ class AsyncRun:
         if self._closed_step < self.step:
             self._end_step(build_step, evaluation)
         self._learn()
-        if self._learning:
-            self._fit_shards()
 
     def _fit_shards(self) -> None:
-        """Begin the env loops again if the number of shards has changed."""
+        """Begin the env loops again if the number of shards changes here."""
+        if not self._learning:  # the run ends
+            return
         undisturbed = partial(self._revivals.none_of, "env")
         if settings := self._fitting.after(self.step, env_loops=self._env_loops, undisturbed=undisturbed):
             self.settings = settings

@@ -9,6 +9,7 @@ as ever; the learner goes on with pieces of the size that they had.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 
@@ -52,9 +54,11 @@ class ShardFitting:
         self._fleet.wait(env_loops, "the env shards to end before they are joined")
         if not undisturbed():
             chosen = self._settings
+            self._records.change_facts(shard_fit=None)
             self._say("the number of shards is kept, as an env worker was started again meanwhile")
         self._fleet.run("coordinator", Coordinator.go_on, chosen)
-        self._records.change_facts(**chosen.facts())
+        if chosen is not self._settings:
+            self._records.change_facts(**chosen.facts(), shards_since=time.monotonic())
         return chosen
 
     def _decide(self, undisturbed: Callable[[], bool]) -> None:
@@ -72,5 +76,6 @@ class ShardFitting:
         passes = self._fleet.run_on_living("inference", InferenceWorker.pass_s)
         if None in times or None in passes:
             return None
-        answer_s = sum(passes) / len(passes)
+        (wait_s,) = self._fleet.run("requests", RequestChannel.wait_s)
+        answer_s = wait_s + sum(passes) / len(passes)
         return fit_shards(times, answer_s=answer_s, choices=self._settings.shard_choices)

@@ -58,6 +58,10 @@ class RequestChannel(RunProcess):
     async def close_requests(self) -> None:
         self._broker.close()
 
+    async def wait_s(self) -> float:
+        """The mean seconds that a request has waited to be taken, since the run began."""
+        return self._broker.waited.mean
+
     async def pop_batches(self) -> dict[str, Any]:
         """Return spreads of batch sizes (samples) and waits (seconds), and the number of requests that were
         asked again, since the last call.

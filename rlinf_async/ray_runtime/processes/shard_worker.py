@@ -109,7 +109,7 @@ class ShardWorker(RunProcess):
         def measured(call: Call, seconds: float) -> None:
             if mode == "train":
                 add = self._first_rollouts.reset if call == "reset" else self._first_rollouts.step
-                add(stage, seconds)
+                add(stage, seconds, time.monotonic())
 
         return SimulatorThread(
             self._first_shard + stage,

@@ -19,6 +19,7 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.loops import env as env_loop
 from rlinf_async.loops import simulator_thread
 from rlinf_async.observe.failures import read_failures
+from rlinf_async.ray_runtime.processes import shard_worker as module
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
 from tests.making import plan, run_settings
@@ -280,3 +281,30 @@ def test_an_env_loop_is_of_the_shards_own_environments(monkeypatch):
     seen["recorder"](ticket)
     assert recorded == [(settings, 1, ticket, [])]
     assert worker._episodes[4][1]
+
+
+def test_a_run_with_fewer_shards_closes_all_environments_and_builds_those_of_its_own(monkeypatch):
+    class Dividing(Worker):
+        def build_anew(self, settings):
+            names = self.in_threads("train", lambda stage: threading.current_thread().name, in_processes=True)
+            self.built = {"train": names, "eval": []}
+
+        def _collecting(self, settings, stage, *, shard, **options):
+            async def collect():
+                self.collected.append((stage, shard))
+
+            return collect()
+
+    monkeypatch.setattr(module, "TrajectoryClient", lambda *_, **__: None)
+    monkeypatch.setattr(module, "RequestClient", lambda *_, **__: None)
+    worker = Dividing(rank=1, stages=2)
+    worker.collected, old = [], worker.built
+    four = run_settings(plan=plan(total_envs=8, env_workers=2, shards_per_worker=4))
+    asyncio.run(worker.run_shards(four, None, None))
+    assert sorted(worker.closed) == ["eval-1_0", "train-0_0", "train-1_0"]
+    assert worker.built is not old
+    assert worker.built["train"] == [f"train-{stage}_0" for stage in range(4)]
+    assert worker.collected == [(stage, 4 + stage) for stage in range(4)]
+    worker.closed.clear()
+    asyncio.run(worker.run_shards(four, None, None))
+    assert worker.closed == []
