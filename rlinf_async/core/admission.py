@@ -194,4 +194,5 @@ class AdmissionGate:
         return self._queues[0 if self._any_place else place]
 
     def _beyond_end(self, batch: int) -> bool:
-        return any(end is not None and batch >= end for end in (self.until, self._paused_before))
+        paused, until = self._paused_before, self.until
+        return (until is not None and batch >= until) or (paused is not None and batch >= paused)

@@ -28,6 +28,7 @@ from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import name_reasons, presence_reasons
 from rlinf_async.hosts.rlinf.readers import unserved_key_reasons
+from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.settings import (
     RLinfSettings,
     evaluation_reasons,
@@ -222,8 +223,11 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
 def write_shards(cfg: DictConfig, settings: RLinfSettings) -> None:
     """Write the number of shards, and what else level 2 has resolved, into `cfg`."""
     # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which comes
-    # next, allows one beside a reward model; env workers then find their shards in the block.
-    if not scored_by_workers(plain(cfg)):
+    # next, allows one beside a reward model, and scenes follow from the stages of its own loop: env workers
+    # then find their shards in the block.
+    values = plain(cfg)
+    in_block = settings.asynchrony.rollout.enabled and has_stock_scenes(values["env"]["train"])
+    if not (in_block or scored_by_workers(values)):
         with open_dict(cfg):
             cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
     write_rollout(cfg, settings)

@@ -51,6 +51,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         super().__init__(cfg)
         self.reward_workers: Sequence[Handle] = ()
         self._reward_queues: dict[int, RewardQueue] = {}
+        self._joined = 1
+        """The shards of RLinf's `__init__` that each present shard was joined of."""
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds()
@@ -117,6 +119,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     def _setup_env_and_wrappers(
         self, env_cls: Any, env_cfg: DictConfig, num_envs_per_stage: int
     ) -> list[Any]:
+        num_envs_per_stage *= self._joined
         # RLinf builds training environments first. If `env.eval` is `${env.train}` both have the same
         # section, so that the section does not determine the mode.
         none_yet = "train" not in self._makers and not self.cfg.runner.get("only_eval", False)
@@ -161,25 +164,28 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         training.
         """
         start_again(self.cfg.env.train, generation=self.generation)
-        init_alone(self)
+        self._init_alone()
 
     def build_anew(self, settings: RLinfSettings) -> None:
         """Build the environments of other shards, with another seed for training."""
-        plan = settings.plan
+        stages = settings.plan.shards_per_worker
+        self._joined *= self.stage_num // stages
         with open_dict(self.cfg):  # the process's own copy
-            self.cfg.rollout.pipeline_stage_num = plan.shards_per_worker
-        self.stage_num = plan.shards_per_worker
+            self.cfg.rollout.pipeline_stage_num = stages
+        self.stage_num = stages
         self._makers.clear()
-        # As in RLinf's `__init__`.
         for mode in ("train", "eval"):
-            if getattr(self, f"enable_{mode}"):
-                size = int(self.cfg.env[mode].total_num_envs) // plan.shards
-                setattr(self, f"{mode}_num_envs_per_stage", size)
-                setattr(self, f"{mode}_batch_size", size * plan.env_workers)
-                none_yet = [torch.zeros(size, dtype=torch.bool) for _ in range(self.stage_num)]
-                setattr(self, f"{mode}_prev_done", none_yet)
-            self._rebuilds.count_all(mode, self.stage_num)
-        init_alone(self)
+            self._rebuilds.count_all(mode, stages)
+        self._init_alone()
+
+    def _init_alone(self) -> None:
+        """Run RLinf's `init_worker` without its barrier of all env workers, which the others have passed."""
+        # Set on the instance, so that deleting it restores RLinf's method.
+        self.broadcast = lambda *_, **__: None
+        try:
+            self.init_worker()
+        finally:
+            del self.broadcast
 
     def rebuild(self, mode: str, stage: int) -> None:
         """Close the environments of a stage and build new ones, with their wrappers, in the stage's
@@ -274,13 +280,3 @@ def drawing_last_only(env_cls: Callable[..., Any]) -> Callable[..., Any]:
         return env
 
     return build
-
-
-def init_alone(worker: Any) -> None:
-    """Run RLinf's `init_worker` without its barrier of all env workers, which the others have passed."""
-    # Set on the instance, so that deleting it restores RLinf's method.
-    worker.broadcast = lambda *_, **__: None
-    try:
-        worker.init_worker()
-    finally:
-        del worker.broadcast

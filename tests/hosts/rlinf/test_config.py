@@ -110,6 +110,19 @@ def test_what_has_given_way_is_written_back_and_then_as_if_the_user_had_said_it(
     assert (found.notes, found.reasons) == ([], ())
 
 
+def test_the_stages_of_rlinfs_own_loop_stay_in_the_config_where_scenes_follow_from_them():
+    cfg = made({"async": {"mode": "full"}})
+    cfg.env.train.env_type = "libero"
+    write_back(cfg, resolve(cfg, sizes=ONE_EACH))
+    assert cfg.rollout.pipeline_stage_num == 1
+    assert cfg["async"].rollout.shards == 8
+    assert cfg["async"].advanced.fit_shards is True
+    # As RLinf's runner reads the config that its workers were started with.
+    again = resolve(cfg, sizes=ONE_EACH)
+    assert again.plan.shards_per_worker == 8
+    assert again.shard_choices == (2, 4)
+
+
 def test_what_was_resolved_is_written_where_rlinf_looks_for_it():
     cfg = made({"async": {"mode": "full", "streamer": {"micro_batch_size": 8}}})
     resolved = resolve(cfg, sizes=ONE_EACH)

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
 
+from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from tests.hosts.rlinf.workers import (
     ACTION,
@@ -17,6 +19,7 @@ from tests.hosts.rlinf.workers import (
     config,
     in_one_process,
     rollout_worker,
+    settings_of,
     with_walks,
 )
 
@@ -101,3 +104,31 @@ def test_the_first_shard_of_the_run_looks_for_episodes_without_an_end(env_cls, s
     for what, sentence in remarks:
         assert what == "odd environments"
         assert f"(Endless) have reported no end of 6 episodes in a rollout of {HORIZON * CHUNK}" in sentence
+
+
+def test_joined_shards_have_all_environments_of_the_shards_that_they_were_joined_of():
+    cfg = config(f"rollout.pipeline_stage_num={SHARDS}")
+    plan = settings_of(cfg).plan
+    with in_one_process():
+        worker = with_walks(ShardedEnvWorker(cfg))
+        before = [env.name.tolist() for env in worker.env_list]
+        worker.init_worker = lambda: with_walks(worker)
+        worker._open_stages(1)
+        worker.build_anew(SimpleNamespace(plan=plan.joined(1)))
+    (joined,) = worker.env_list
+    assert joined.name.tolist() == [name for names in before for name in names]
+    assert worker.envs_per_shard("train") == plan.total_envs == SHARDS * len(before[0])
+    assert worker.cfg.rollout.pipeline_stage_num == worker.stage_num == 1
+
+
+@pytest.mark.parametrize("shards", [4, 2, 1])
+def test_scenes_follow_from_the_stages_of_rlinfs_own_loop_whatever_the_shards(shards):
+    worker = SimpleNamespace(
+        stage_num=shards,
+        _stock_stages=1,
+        _first_seed=5,
+        cfg=SimpleNamespace(env=SimpleNamespace(train=SimpleNamespace(total_num_envs=16))),
+        asynchrony=AsyncConfig(),
+    )
+    stages = ShardedEnvWorker._stages(worker, 8 // shards)
+    assert (stages.count, stages.size, stages.seed) == (2, 8, 5)

@@ -10,6 +10,8 @@ from rlinf_async.hosts.rlinf import hooks
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
+from rlinf_async.hosts.simulators import Rebuilds
+from tests.making import plan, run_settings
 
 AGAIN = {"max_restarts": -1, "max_task_retries": 0}
 
@@ -41,6 +43,7 @@ def test_a_successor_waits_at_no_barrier_and_its_environments_have_another_seed(
     class Worker:
         cfg = OmegaConf.create({"env": {"train": {"seed": 5}}})
         generation = 2
+        _init_alone = ShardedEnvWorker._init_alone
 
         def broadcast(self):
             raise AssertionError("the others are not there")
@@ -53,3 +56,28 @@ def test_a_successor_waits_at_no_barrier_and_its_environments_have_another_seed(
     ShardedEnvWorker.init_again(worker)
     assert seen == [5 + 7919 * 2000]
     assert worker.broadcast.__func__ is Worker.broadcast
+
+
+def test_an_env_worker_that_joins_shards_builds_all_of_them_with_another_seed_and_waits_for_nobody():
+    seen = []
+
+    class Worker:
+        cfg = OmegaConf.create({"rollout": {"pipeline_stage_num": 8}})
+        stage_num, _joined = 8, 1
+        _init_alone = ShardedEnvWorker._init_alone
+
+        def broadcast(self):
+            raise AssertionError("the others do the same")
+
+        def init_worker(self):
+            self.broadcast(True, groups=[])
+            section = OmegaConf.create({"seed": 5})
+            seen.append([self._rebuilds.seeded("train", stage, section).seed for stage in range(2)])
+
+    worker = Worker()
+    worker._rebuilds, worker._makers = Rebuilds(), {"train": "of eight", "eval": "of eight"}
+    ShardedEnvWorker.build_anew(worker, run_settings(plan=plan(total_envs=16, shards_per_worker=2)))
+    assert (worker.stage_num, worker.cfg.rollout.pipeline_stage_num) == (2, 2)
+    assert worker._joined == 4
+    assert worker._makers == {}
+    assert seen == [[5 + 7919] * 2]
