@@ -411,3 +411,35 @@ async def test_a_rollout_may_be_refused_eight_times_and_the_ninth_ends_the_run()
     with pytest.raises(RuntimeError, match=said):
         await put(broker, await broker.admit(0), ONE, oldest=2)
     assert broker.ledger.refused == {"stale": MAX_REFUSALS + 1}
+
+
+@pytest.mark.parametrize("any_place", [True, False])
+async def test_shards_are_joined_between_two_batches_while_the_learner_waits_for_the_second(any_place):
+    single = plan(total_envs=8, shards_per_worker=8)
+    joined = single.joined(2)
+    broker = broker_of(single, max_staleness=1, until=3, any_place=any_place)
+    tickets = [await broker.admit(shard) for shard in range(8)]
+    assert broker.pause() == 1
+    late = asyncio.create_task(broker.admit(0))
+    assert await late is None
+    with pytest.raises(RuntimeError, match="8 rollouts are still being collected"):
+        broker.go_on(joined)
+    for ticket in tickets:
+        await put(broker, ticket, single)
+    # As a learner that prefetches: the first batch is not trained yet, and the second has not begun.
+    await broker.take(0, 0, whole=True)
+    waiting = asyncio.create_task(broker.take(0, 1, whole=True))
+    await settle()
+    broker.go_on(joined)
+    for shard in range(2):
+        await put(broker, ticket := await broker.admit(shard), joined)
+        assert (ticket.batch, ticket.version) == (1, 0)
+    pieces, last = await waiting
+    assert last
+    assert [piece.size for piece in pieces] == [1] * 8
+    assert {(piece.ticket.place, piece.part) for piece in pieces} == {
+        (p, q) for p in range(2) for q in range(4)
+    }
+    broker.publish(1)
+    broker.publish(2)
+    assert (broker.ledger.trained, broker.ledger.in_flight) == (16, 0)

@@ -207,6 +207,7 @@ class AsyncRun:
         undisturbed = partial(self._revivals.none_of, "env")
         if settings := self._fitting.after(self.step, env_loops=self._env_loops, undisturbed=undisturbed):
             self.settings = settings
+            RunDir(self._run_dir).change_facts(title=title_of(settings))
             self._revivals.go_on(settings)
             self.saver.go_on(settings)
             self._env_loops = self._begin_loops("env", ShardWorker.run_shards, "env shards")

@@ -125,6 +125,7 @@ def test_the_stages_of_rlinfs_own_loop_stay_in_the_config_where_scenes_follow_fr
 
 def test_what_was_resolved_is_written_where_rlinf_looks_for_it():
     cfg = made({"async": {"mode": "full", "streamer": {"micro_batch_size": 8}}})
+    cfg.env.train.env_type = "metaworld"
     resolved = resolve(cfg, sizes=ONE_EACH)
     write_back(cfg, resolved)
     assert cfg.rollout.pipeline_stage_num == 8
