@@ -37,6 +37,8 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
 
     restart_group = "env"
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
+    stage_num: int
+    """The shards of this worker, which RLinf calls stages."""
 
     def __init__(self, cfg: DictConfig) -> None:
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
