@@ -301,14 +301,11 @@ class ShardWorker(RunProcess):
 
         Everything is trained: a `close` that fails or hangs is recorded, and the run goes on.
         """
-        await asyncio.gather(
-            *(
-                self._close_or_record(self.simulators(mode, stage), close)
-                for mode in self._threads
-                for stage, env in enumerate(self.environments(mode))
-                if callable(close := getattr(env, "close", None))
-            )
-        )
+        for mode in self._threads:
+            for stage, env in enumerate(self.environments(mode)):
+                close = getattr(env, "close", None)
+                if callable(close):
+                    await self._close_or_record(self.simulators(mode, stage), close)
 
     async def _close_or_record(self, simulators: SimulatorThread, close: Callable[[], object]) -> None:
         try:
