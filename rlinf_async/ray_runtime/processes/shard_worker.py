@@ -77,6 +77,8 @@ class ShardWorker(RunProcess):
         self._record: Record = record_nothing
         self._requests: RequestClient | None = None
         self._frames = FrameMeter()
+        self._dividing = asyncio.Lock()
+        """Held while environments of other shards are built: an evaluation waits for its own."""
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(self._busy.width)])
         self._open_stages(stages)
 
@@ -168,8 +170,9 @@ class ShardWorker(RunProcess):
     async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` is a `RunSettings`."""
         self.asynchrony, self.skips_ended = settings.asynchrony, settings.skips_ended
-        if settings.plan.shards_per_worker != self._busy.width:
-            await self._divide_anew(settings)
+        async with self._dividing:
+            if settings.plan.shards_per_worker != self._busy.width:
+                await self._divide_anew(settings)
         self._cpu_began = time.process_time()
         policy = self._policy(requests)
         hand_over = TrajectoryClient(coordinator, generation=self.generation)
@@ -223,7 +226,8 @@ class ShardWorker(RunProcess):
         """
         self.asynchrony = settings.asynchrony
         policy = self._policy(requests)
-        envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
+        async with self._dividing:
+            envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
         # Evaluation shards have numbers after all training shards, which may ask at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._shards_rank).start
         loops = (

@@ -308,3 +308,39 @@ def test_a_run_with_fewer_shards_closes_all_environments_and_builds_those_of_its
     worker.closed.clear()
     asyncio.run(worker.run_shards(four, None, None))
     assert worker.closed == []
+
+
+def test_an_evaluation_waits_until_the_environments_of_other_shards_are_built(monkeypatch):
+    monkeypatch.setattr(module, "TrajectoryClient", lambda *_, **__: None)
+    monkeypatch.setattr(module, "RequestClient", lambda *_, **__: None)
+    seen, begun, may_end = [], threading.Event(), threading.Event()
+
+    class Slow(Worker):
+        def build_anew(self, settings):
+            begun.set()
+            assert may_end.wait(60)
+            seen.append("built")
+
+        def _collecting(self, settings, stage, **options):
+            return asyncio.sleep(0)
+
+        def eval_shard(self, stage):
+            seen.append(f"evaluates {stage}")
+            raise ZeroDivisionError
+
+    async def both():
+        worker = Slow(rank=0, stages=2)
+        four = run_settings(plan=plan(total_envs=4, shards_per_worker=4))
+        collecting = asyncio.create_task(worker.run_shards(four, None, None))
+        await asyncio.to_thread(begun.wait, 60)
+        evaluating = asyncio.create_task(worker.evaluate_shards(four, None))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert seen == []
+        may_end.set()
+        await collecting
+        with pytest.raises(ZeroDivisionError):
+            await evaluating
+
+    asyncio.run(both())
+    assert seen == ["built", "evaluates 0"]
