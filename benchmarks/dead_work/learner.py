@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -27,6 +27,7 @@ from unittest import mock
 
 import torch
 
+from benchmarks.result_store import ResultStore
 from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.rank_exchange import bytes_of, tree_of
@@ -49,6 +50,7 @@ BATCH_OVERRIDES = (
 )
 EMULATED_RANKS = 8
 TURN_COUNT = 3
+SILENT_KINDS = ("by chance", "evenly")
 ALL_SAMPLES, LIVE_SAMPLES = "all samples", "live samples"
 
 
@@ -136,13 +138,13 @@ def train(
     return [after - before for before, after in pairwise(marks)], {**report, OPTIMIZER: own}
 
 
-def ended(case: Case, rank: int, ranks: int, known: object, *, units: int) -> dict[str, Any]:
+def ended(case: Case, rank: int, ranks: int, known: object, *, units: int, turns: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     made = {
         name: learner(name == LIVE_SAMPLES, "ppo", ranks=ranks, micro=256, total=2560, units=units)
         for name in (ALL_SAMPLES, LIVE_SAMPLES)
     }
-    for turn in range(TURN_COUNT + 1):
+    for turn in range(turns + 1):
         for name, (actor, settings, trains) in made.items():
             seconds, report = train(
                 actor, settings, trains, ending_early(settings.plan, settings.horizon), rank, turn
@@ -155,7 +157,7 @@ def ended(case: Case, rank: int, ranks: int, known: object, *, units: int) -> di
 
 
 def silent(case: Case, rank: int, ranks: int, known: object) -> dict[str, Any]:
-    return {"found": {kind: _emulated(chance=kind == "by chance") for kind in ("by chance", "evenly")}}
+    return {"found": {kind: _emulated(chance=kind == "by chance") for kind in SILENT_KINDS}}
 
 
 class EmulatedExchange:
@@ -245,19 +247,29 @@ class _Passes:
 
 
 def main(path: str) -> None:
-    results: dict[str, dict[str, Any]] = {}
+    """Measure the cases that the file at `path` lacks, and print all of them."""
+    store = ResultStore(Path(path))
+    for ranks, units, turns in ((1, UNITS, 9), (2, UNITS, 9), (2, MORE_UNITS, TURN_COUNT)):
+        name = f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}, {units} units"
+        if name not in store.results:
+            found = _found(ranks, partial(ended, units=units, turns=turns))
+            store.add(name, _ratio(found) | _least(found))
+    names = {
+        kind: f"grpo, half of the groups silent {kind}, {EMULATED_RANKS} ranks emulated"
+        for kind in SILENT_KINDS
+    }
+    if not names.keys() <= {kind for kind, name in names.items() if name in store.results}:
+        for kind, each in _found(1, silent).items():
+            store.add(names[kind], _ratio(each))
+    sys.stdout.write(json.dumps(store.results, indent=2) + "\n")
+
+
+def _found(ranks: int, run: Callable[..., Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
-        for ranks, units in ((1, UNITS), (2, UNITS), (2, MORE_UNITS)):
-            run = partial(ended, units=units)
-            found = run_cases(ranks, [Case(name="ended")], Path(directory), run=run)["ended"]["found"]
-            name = f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}, {units} units"
-            results[name] = _ratio(found) | _least(found)
-        found = run_cases(1, [Case(name="silent")], Path(directory), run=silent)["silent"]["found"]
-        for kind, each in found.items():
-            results[f"grpo, half of the groups silent {kind}, {EMULATED_RANKS} ranks emulated"] = _ratio(each)
-    text = json.dumps(results, indent=2)
-    Path(path).write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+        found: dict[str, Any] = run_cases(ranks, [Case(name="case")], Path(directory), run=run)["case"][
+            "found"
+        ]
+    return found
 
 
 def _least(found: Mapping[str, Any]) -> dict[str, float]:

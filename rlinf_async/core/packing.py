@@ -92,16 +92,19 @@ class Move:
 
 
 SMALLEST_GAIN = 0.05
-"""The share of the fullest rank's rows that it has to be rid of, for rows to move at all."""
+"""The share of the fullest rank's rows that it has to be rid of, for rows to move without saving a pass."""
 
 
-def evening(live: Sequence[int]) -> list[Move]:
+def evening(live: Sequence[int], *, size: int) -> list[Move]:
     """Return the moves after which ranks with these numbers of `live` rows have equally many, up to one.
 
-    As few rows move as can, and none where the rank with the most would be rid of few.
+    As few rows move as can; none do where no pass of `size` rows is saved and the rank with the most would
+    be rid of few.
     """
     least, more = divmod(sum(live), len(live))
-    if max(live) - least - bool(more) < SMALLEST_GAIN * max(live):
+    fullest, even = max(live), least + bool(more)
+    saves_passes = passes_over(even, size) < passes_over(fullest, size)
+    if not saves_passes and fullest - even < SMALLEST_GAIN * fullest:
         return []
     fullest_first = sorted(range(len(live)), key=lambda rank: -live[rank])
     surplus = [live[rank] - least - (place < more) for place, rank in enumerate(fullest_first)]

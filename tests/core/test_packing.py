@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.left_out import live_rows
-from rlinf_async.core.packing import LiveSamples, Packing, evening, passes_over, spread
+from rlinf_async.core.packing import LiveSamples, Move, Packing, evening, passes_over, spread
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=5)
 """Which rows of a micro-batch are live."""
@@ -55,17 +55,19 @@ COUNTS = st.lists(st.integers(0, 400), min_size=1, max_size=9)
 
 
 @settings(deadline=None, max_examples=300)
-@given(counts=COUNTS)
-def test_ranks_have_equally_many_rows_after_the_fewest_moves_that_can_do_it(counts):
+@given(counts=COUNTS, size=st.integers(1, 100))
+def test_ranks_have_equally_many_rows_after_the_fewest_moves_that_can_do_it(counts, size):
     after = list(counts)
-    moves = evening(counts)
+    moves = evening(counts, size=size)
     for move in moves:
         assert move.rows > 0
         after[move.giver] -= move.rows
         after[move.taker] += move.rows
     assert sum(after) == sum(counts)
     if not moves:
-        assert max(counts) - -(-sum(counts) // len(counts)) < 0.05 * max(counts) or max(counts) == 0
+        even = -(-sum(counts) // len(counts))
+        assert max(counts) - even < 0.05 * max(counts) or max(counts) == 0
+        assert passes_over(max(counts), size) == passes_over(even, size)
         return
     assert max(after) - min(after) <= 1
     # A rank gives or takes, and no row moves that could have stayed.
@@ -77,9 +79,10 @@ def test_ranks_have_equally_many_rows_after_the_fewest_moves_that_can_do_it(coun
     assert sum(move.rows for move in moves) == least
 
 
-def test_a_rank_that_is_hardly_fuller_than_others_keeps_its_rows():
-    assert evening([100, 92]) == []
-    assert evening([100, 80]) != []
+def test_a_rank_that_is_hardly_fuller_than_others_keeps_its_rows_unless_that_costs_a_pass():
+    assert evening([100, 92], size=40) == []
+    assert evening([100, 80], size=40) != []
+    assert evening([100, 92], size=48) == [Move(giver=0, taker=1, rows=4)]
 
 
 @settings(deadline=None, max_examples=200)

@@ -24,7 +24,7 @@ class LivePasses:
             streams: whether passes are made before a step is complete.
             most: the largest of a number over all ranks, all of which call it.
         """
-        self.leaves, self._streams, self._most = leaves, streams, most
+        self.leaves, self.size, self._streams, self._most = leaves, size, streams, most
         self._samples = LiveSamples(Packing(size=size, mixes=leaves.mixes))
         self._trained = self._seen = 0
 

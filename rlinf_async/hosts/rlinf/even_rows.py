@@ -28,7 +28,7 @@ class EvenRows:
 
     def share(self) -> None:
         """Give rows to ranks that have fewer, or take theirs; all micro-batches of the step have come."""
-        moves = evening(self._exchange.counts(self._passes.waiting))
+        moves = evening(self._exchange.counts(self._passes.waiting), size=self._passes.size)
         rank, sent = self._exchange.rank, {}
         for move in moves:
             if move.giver == rank:
