@@ -7,7 +7,7 @@ horizon on average, on one and two learner ranks (gloo). In the second, GRPO tra
 in half of the groups, on eight emulated ranks: each rank is trained by itself, with the rows that it would
 get from others and as many passes for an optimizer step as the fullest of the eight needs, and a step takes
 as long as its slowest rank. The policy is RLinf's MLP with layers of 768 units instead of 256, so that the
-cost of rows is visible beside the fixed cost of a batch; for two ranks also with 2048.
+cost of rows is visible beside the fixed cost of a batch; for PPO also with 2048.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ class _Passes:
 def main(path: str) -> None:
     """Measure the cases that the file at `path` lacks, and print all of them."""
     store = ResultStore(Path(path))
-    for ranks, units, turns in ((1, UNITS, 9), (2, UNITS, 9), (2, MORE_UNITS, TURN_COUNT)):
+    sizes = ((1, UNITS, 9), (2, UNITS, 9), (1, MORE_UNITS, TURN_COUNT), (2, MORE_UNITS, TURN_COUNT))
+    for ranks, units, turns in sizes:
         name = f"ppo, ends at 40 %, {ranks} rank{'s' * (ranks > 1)}, {units} units"
         if name not in store.results:
             found = _found(ranks, partial(ended, units=units, turns=turns))
