@@ -81,6 +81,7 @@ COMMANDS = (
     Smallest(r"learning\.flow_gradient", "learning.flow_gradient"),
     _stored("learning.tasks"),
     _stored("learning.flow", "--report"),
+    _stored("learning.group_scene", "--report"),
     _stored("learning.causes", "--report"),
     _stored("learning.pi0", "--report"),
     _stored("learning.singles", "--report"),
