@@ -69,7 +69,7 @@ def summed_up(steps: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(path: Path, turns: Annotated[int, typer.Option(help="Runs of each side, by turns.")] = 3) -> None:
+def main(path: Path, turns: Annotated[int, typer.Option(help="Runs of each side, by turns.")] = 6) -> None:
     """Run the runs that PATH lacks, and print the ratios."""
     store = ResultStore(path)
     for turn in range(turns):
