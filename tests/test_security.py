@@ -39,6 +39,7 @@ ALLOWED = {
     "wire/connection.py": {UNPICKLES, LISTENS},
     "wire/strangers.py": {LISTENS},
     "wire/payloads.py": {UNPICKLES},
+    "wire/shown_memory.py": {UNPICKLES},
     "wire/memory.py": {UNPICKLES},
     "ray_runtime/cluster/environment.py": {LISTENS, WRITES, CHANGES},
     "ray_runtime/checkpoints/saved_buffer.py": {WRITES, CHANGES},

@@ -18,12 +18,13 @@ from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
-from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.channels import start_channels
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.processes.request_channel import RequestClient, RequestServer
-from rlinf_async.wire.payloads import Reader, read_sealed
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.wire.payloads import read_sealed
+from rlinf_async.wire.shown_memory import Reader
 
 REQUEST_NUMBERS = itertools.count()
 PICTURE_SIDE = 64
@@ -154,8 +155,7 @@ class Trips:
         cluster = Cluster(num_nodes=1)
         self._env = _launch(AskingWorker.create_group(), cluster, "micro_env")
         self._rollout = _launch(AnsweringWorker.create_group(), cluster, "micro_rollout")
-        channel = load_class("rlinf_async.channels", "requests").create_group(_settings())
-        self._requests = _launch(channel, cluster, "micro_requests", max_concurrency=2**31 - 1)
+        self._requests, self._coordinator = start_channels(_settings(), version=0)
         self._stock = [Channel.create("micro_to_rollout"), Channel.create("micro_to_env")]
         self._serving = self._rollout.serve.remote(self._requests)
 
@@ -174,11 +174,9 @@ class Trips:
         ray.shutdown()
 
 
-def _launch(group: Any, cluster: Cluster, name: str, **options: Any) -> Any:
+def _launch(group: Any, cluster: Cluster, name: str) -> Any:
     placement = NodePlacementStrategy([0])
-    launched = group.launch(
-        cluster, name=name, placement_strategy=placement, disable_distributed_log=True, **options
-    )
+    launched = group.launch(cluster, name=name, placement_strategy=placement, disable_distributed_log=True)
     return launched.worker_info_list[0].worker
 
 

@@ -17,12 +17,8 @@ from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.processes.coordinator import (
-    Coordinator,
-    HeldPieces,
-    PieceClient,
-    TrajectoryClient,
-)
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient, TrajectoryClient
 from rlinf_async.wire.connection import Address
 
 WARM_UP_BATCHES = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from rlinf_async.config import AsyncConfig
@@ -62,6 +62,10 @@ class RunSettings:
     def with_shards(self, shards_per_worker: int) -> Self:
         """Return the settings from the moment on at which shards were joined; they are not changed again."""
         return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=())
+
+    def common(self) -> RunSettings:
+        """Return these settings without those that a host has added."""
+        return RunSettings(**{each.name: getattr(self, each.name) for each in fields(RunSettings)})
 
     @property
     def samples_per_batch(self) -> int:

@@ -8,8 +8,10 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.processes.request_channel import RequestChannel, RequestClient, RequestServer
-from rlinf_async.wire.payloads import Reader, read_sealed
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.wire.payloads import read_sealed
+from rlinf_async.wire.shown_memory import Reader
 from tests.making import request, run_settings
 
 

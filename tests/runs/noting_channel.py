@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf_async.hosts.rlinf.channels import RequestChannelWorker
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from tests.runs.apart import note
 
 
@@ -26,7 +26,7 @@ class NotingQueues(SharedQueues):
         super().taken(rank, queue)
 
 
-class NotingChannel(RequestChannelWorker):
+class NotingChannel(RequestChannel):
     def __init__(self, settings: RunSettings) -> None:
         super().__init__(settings)
         broker: RequestBroker = self._broker

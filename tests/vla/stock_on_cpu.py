@@ -29,7 +29,7 @@ def _seed(worker_class: type) -> None:
     No checkpoint gives weights here, and RLinf seeds no process: learner and sampler would be two models,
     of which only what is trained is synchronised.
     """
-    from rlinf_async.ray_runtime.processes.run_process import seed_everything
+    from rlinf_async.ray_runtime.processes.seeds import seed_everything
 
     stock = worker_class.init_worker
 

@@ -11,19 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire import connection, memory, payloads
+from rlinf_async.wire import connection, memory, shown_memory
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import (
-    INLINE_BYTES,
-    Reader,
-    ShownMemory,
-    pack,
-    read_sealed,
-    seal,
-    sealed,
-    unpack,
-    unseal,
-)
+from rlinf_async.wire.payloads import INLINE_BYTES, pack, read_sealed, seal, sealed, unpack, unseal
+from rlinf_async.wire.shown_memory import Reader, ShownMemory
 from tests.listening import listening
 from tests.loops.virtual import now, settle
 
@@ -34,7 +25,7 @@ async def test_it_is_not_waited_for_for_ever(monkeypatch):
     unsent = pytest.raises(PeerError, match="has not sent it for 60 s")
     with shown.holding(np.arange(9)) as ([_, *numbers], address), unsent:
         await reader.read(["another machine", *numbers], address)
-    assert now() == payloads.READ_TIMEOUT_S
+    assert now() == shown_memory.READ_TIMEOUT_S
 
 
 @pytest.fixture
@@ -58,7 +49,7 @@ async def test_on_one_machine_it_is_mapped_and_no_port_is_opened():
 
 @pytest.mark.real_time
 async def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
-    read, tries = payloads.read, [True, False]
+    read, tries = shown_memory.read, [True, False]
 
     def refused(place):
         if tries.pop(0):
@@ -66,7 +57,7 @@ async def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
         return read(place)
 
     shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
-    monkeypatch.setattr(payloads, "read", refused)
+    monkeypatch.setattr(shown_memory, "read", refused)
     with shown.holding(np.arange(9)) as (place, address):
         assert (await reader.read(place, address)).tolist() == list(range(9))
     assert len(reader._callers.by_address) == 1

@@ -15,7 +15,7 @@ from rlinf_async.hosts.kit.examination import Buffers, FirstLook
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
-from rlinf_async.ray_runtime.processes.run_process import seed_everything
+from rlinf_async.ray_runtime.processes.seeds import seed_everything
 from rlinf_async.ray_runtime.publication.weight_file import Tensors
 
 

@@ -31,7 +31,7 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.processes.run_process import learner_seed
+from rlinf_async.ray_runtime.processes.seeds import learner_seed
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 
 LOGGER = logging.getLogger(__name__)

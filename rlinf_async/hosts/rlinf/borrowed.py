@@ -139,7 +139,6 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
         ("rlinf.scheduler.worker.worker_group:WorkerGroup",),
         {"launch": LAUNCH, "worker_info_list": LAUNCH, "worker_cls_name": LAUNCH},
     ),
-    "ChannelWorker": BorrowedName(LAUNCH, ("rlinf.scheduler.channel.channel_worker:ChannelWorker",)),
     "Cluster": BorrowedName(
         LAUNCH,
         ("rlinf.scheduler.cluster.cluster:Cluster",),
@@ -150,7 +149,6 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "get_node_info": RESTARTS,
         },
     ),
-    "NodePlacementStrategy": BorrowedName(LAUNCH, ("rlinf.scheduler:NodePlacementStrategy",)),
     "HybridComponentPlacement": BorrowedName(
         LAUNCH, ("rlinf.utils.placement:HybridComponentPlacement",), {"get_strategy": LAUNCH}
     ),

@@ -11,14 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.channels import start_channels
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.borrowed import (
-    Cluster,
     EmbodiedRunner,
     MetricLogger,
-    NodePlacementStrategy,
     check_progress,
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
@@ -68,11 +66,12 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         self.max_steps = settings.batches
         self.display = RunDisplay()
         self._outlet = metrics_outlet(partial(MetricLogger, cfg), self.display.note)
+        requests, coordinator = start_channels(self.settings, version=step)
         parts = LaunchedRun(
             settings=self.settings,
             workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
-            requests=self._launch_channel("requests", self.settings),
-            coordinator=self._launch_channel("coordinator", self.settings, step),
+            requests=requests,
+            coordinator=coordinator,
             hooks=self,
             run_dir=Path(cfg.runner.logger.log_path).absolute(),
             config=OmegaConf.to_yaml(cfg, resolve=True),
@@ -161,19 +160,6 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
     def _load_checkpoint(self, fleet: Fleet) -> None:
         if resume_dir := self.cfg.runner.get("resume_dir"):
             fleet.run_framework("learner", "load_checkpoint", str(Path(resume_dir) / "actor"))
-
-    def _launch_channel(self, name: str, *arguments: object) -> Any:
-        channel = load_class("rlinf_async.channels", name)
-        parts = channel.create_group(*arguments).launch(
-            Cluster(),
-            name=f"async_{name}",
-            placement_strategy=NodePlacementStrategy([0]),
-            # All env shards may wait in this process at the same time. Ray's largest number, as in RLinf's
-            # own `Channel.create`.
-            max_concurrency=2**31 - 1,
-            disable_distributed_log=True,
-        )
-        return _actors(parts)[0]
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.observe.files import write_whole
-from rlinf_async.ray_runtime.processes.run_process import learner_seed
+from rlinf_async.ray_runtime.processes.seeds import learner_seed
 
 MODEL_TYPE = "vla_policy"
 """The name of `PolicyEngine` in veRL's registry of engines."""

@@ -1,4 +1,4 @@
-"""Starts the processes of a run that are not veRL's: env workers, inference ranks and the two channels."""
+"""Starts the processes of a run that are not veRL's: env workers and inference ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import load_class
@@ -16,12 +15,6 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.placement import resources, too_small
 from rlinf_async.hosts.verl.settings import VerlSettings, evaluates, horizon, process_count, section
 from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
-from rlinf_async.ray_runtime.processes.coordinator import Coordinator
-from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
-
-# Ray keeps the number in 32 bits.
-MAX_CHANNEL_CALLS = 2**31 - 1
-"""Simultaneous calls of a channel: every env shard may wait in one."""
 
 
 def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool) -> None:
@@ -81,13 +74,3 @@ def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu:
 def restarts(settings: VerlSettings, group: str) -> dict[str, Any]:
     """Return Ray's options for the actors of a group: to restart dead ones, if the run may."""
     return RESTARTABLE_OPTIONS if group in settings.restartable else {}
-
-
-def start_channels(settings: VerlSettings, *, version: int) -> tuple[Any, Any]:
-    """Start the request channel and the coordinator on this node, and return Ray's handles."""
-    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # 0 CPUs: they mostly wait, and `settings.process_count`, with which places are checked, omits them.
-    options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": this_node}
-    requests = ray.remote(RequestChannel).options(**options).remote(settings)
-    coordinator = ray.remote(Coordinator).options(**options).remote(settings, version)
-    return requests, coordinator

@@ -16,6 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain, write_rollout
+from rlinf_async.hosts.channels import start_channels
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
@@ -87,7 +88,6 @@ class VLAAsyncTrainer(PPOTrainer):
         from rlinf_async.hosts.verl.learner_worker import give_back, start_learners
         from rlinf_async.hosts.verl.processes import (
             check_places,
-            start_channels,
             start_env_workers,
             start_inference_ranks,
         )

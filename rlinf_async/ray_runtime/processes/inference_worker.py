@@ -20,11 +20,13 @@ from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.processes.request_channel import RequestServer
-from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly, seed_version
+from rlinf_async.ray_runtime.processes.request_clients import RequestServer
+from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
+from rlinf_async.ray_runtime.processes.seeds import seed_version
 from rlinf_async.ray_runtime.publication.weight_file import Tensors
 from rlinf_async.ray_runtime.publication.weights import WeightClient, apply, types_of
-from rlinf_async.wire.payloads import Reader, read_sealed
+from rlinf_async.wire.payloads import read_sealed
+from rlinf_async.wire.shown_memory import Reader
 
 
 class InferenceWorker(RunProcess):

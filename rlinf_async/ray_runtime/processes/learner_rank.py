@@ -22,9 +22,10 @@ from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.processes.coordinator import HeldPieces, PieceClient
-from rlinf_async.ray_runtime.processes.request_channel import RequestClient
-from rlinf_async.ray_runtime.processes.run_process import RunProcess, learner_seed, seed_version
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
+from rlinf_async.ray_runtime.processes.seeds import learner_seed, seed_version
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 from rlinf_async.wire.connection import Address
 

@@ -1,10 +1,11 @@
-"""The channel of action requests, and its clients.
+"""The channel of action requests.
 
-Theory of operation. The channel is a process with a broker inside. Its clients connect to it directly; Ray's
-calls only tell them the address. Askers are env workers, and learner ranks that have pieces scored; inference
-ranks take requests in batches. The channel sees the asker, the size and the node of a request. The payload of
-a request stays in the asker's memory, where the rank that has taken the request reads it (`wire`; on the
-channel's own node a small payload may come along). The answer goes from the rank straight to the asker.
+Theory of operation. The channel is a process with a broker inside. Its clients (`request_clients`) connect
+to it directly; Ray's calls only tell them the address. Askers are env workers, and learner ranks that have
+pieces scored; inference ranks take requests in batches. The channel sees the asker, the size and the node of
+a request. The payload of a request stays in the asker's memory, where the rank that has taken the request
+reads it (`wire`; on the channel's own node a small payload may come along). The answer goes from the rank
+straight to the asker. So the channel loads no torch, as the coordinator does not.
 
     asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
     rank  -> channel   take: wait for a batch; failed: the requests of a forward pass that failed
@@ -18,20 +19,14 @@ its rank, another rank makes it again, and if two answers come, the second is dr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from rlinf_async.core.types import ActionRequest, RequestKey
-from rlinf_async.loops.request_broker import Pending, answering, asked_until_answered
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
-from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
+from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import ShownMemory, seal, sealed, unseal
 
 NEXT_BATCH = "next batch"
 """The key under which an inference rank waits for a batch; keys of requests are numbers."""
@@ -111,101 +106,3 @@ class RequestChannel(RunProcess):
             size = sum(pending.size for pending in batch)
             self.spans.add("queued", oldest, requests=len(batch), size=size)
         connection.send(NEXT_BATCH, batch, None)
-
-
-class RequestClient:
-    """The asker's side of a request channel, for all requests of one process."""
-
-    def __init__(self, channel: Handle, *, generation: int = 0) -> None:
-        """`generation` is the number of deaths of this worker before this process."""
-        self._caller = _caller(channel)
-        self._answers = Listener(Listening.ANSWERS, self._caller.receive)
-        self._generation, self._node = generation, this_node()
-        self._memory = ShownMemory(Listening.ASKED_WITH)
-        # Never reused: see `_act`.
-        self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
-        self._keys_to_confirm: list[RequestKey] = []
-        """Answered requests that the channel is told of with the next message."""
-
-    @asynccontextmanager
-    async def rollout(self, shard: int) -> AsyncIterator[None]:
-        connection = await self._caller.connection()
-        connection.send("begin", shard, self._generation)
-        try:
-            yield
-        finally:
-            # Before the end of the rollout, as before each request, the channel learns of the answers.
-            self._confirm(connection)
-            connection.send("end", shard, self._generation)
-
-    async def act(self, request: ActionRequest) -> Any:
-        return await asked_until_answered(request, self._act)
-
-    async def _act(self, request: ActionRequest) -> Any:
-        connection = await self._caller.connection()
-        # A late answer of a lost rank may settle a request that was asked again while another rank reads its
-        # payload: that memory must not be reused.
-        memory = self._memory_again if request.again else self._memory
-        with sealed(request.payload, memory, inline=self._caller.near) as payload:
-            own = replace(
-                request,
-                payload=payload,
-                node=self._node,
-                generation=self._generation,
-                asker=self._address,
-            )
-            # Before the request: without level 2 a queue refuses a second request of a shard while it holds
-            # the first.
-            self._confirm(connection)
-            try:
-                answer = await self._caller.call(request.number, "ask", own)
-            except asyncio.CancelledError:
-                self._keys_to_confirm.append(request.key)
-                self._confirm(connection)  # at once: no rank computes an answer for a cancelled request
-                raise
-            self._keys_to_confirm.append(request.key)
-            return unseal(answer)
-
-    @cached_property
-    def _address(self) -> Address:
-        return self._answers.address_for_all()
-
-    def _confirm(self, connection: Connection) -> None:
-        if self._keys_to_confirm:
-            connection.send("settled", self._keys_to_confirm)
-            self._keys_to_confirm = []
-
-
-class RequestServer:
-    """The inference side of a request channel, for one rank."""
-
-    def __init__(self, channel: Handle, *, rank: int, generation: int = 0) -> None:
-        """`generation` is the number of deaths of this rank before this process."""
-        self._caller = _caller(channel)
-        self._askers = Senders("the process that asked")
-        self._rank, self._generation = rank, generation
-
-    async def take(self) -> list[Pending] | None:
-        batch: list[Pending] | None = await self._caller.call(
-            NEXT_BATCH, "take", self._rank, this_node(), self._generation
-        )
-        return batch
-
-    @asynccontextmanager
-    async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
-        connection, requests = await self._caller.connection(), {one.key: one.request for one in batch}
-
-        def reply(keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
-            for key, answer in zip(keys, answers, strict=True):
-                self._askers.to(requests[key].asker).send(requests[key].number, seal(answer), None)
-
-        def fail(keys: Sequence[RequestKey]) -> None:
-            why = f"inference rank {self._rank} failed"
-            connection.send("failed", self._rank, self._generation, keys, why)
-
-        async with answering(batch, reply=reply, fail=fail) as answers:
-            yield answers
-
-
-def _caller(channel: Handle) -> Caller:
-    return Caller("the request channel", partial(channel.address.remote, this_node()))

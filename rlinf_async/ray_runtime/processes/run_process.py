@@ -8,16 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import random
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
-import torch
 
 from rlinf_async import __version__
 from rlinf_async.observe.failures import record_failure
@@ -144,31 +140,3 @@ def hand_over_quickly() -> None:
     computing thread go on for 5 ms after another one wakes, which would be most of the time of a request.
     """
     sys.setswitchinterval(SWITCH_S)
-
-
-SEED_STRIDE = 15_485_863
-"""Distance between the seeds of two versions: a prime that no number of ranks reaches."""
-
-
-def seed_everything(seed: int) -> None:
-    """Seed all generators that models sample from: flow-matching models draw the denoise step from
-    `random`.
-    """
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-LEARNER_SEEDS = 1_000_003
-"""Distance between the seeds of inference and learner ranks; larger than the number of either."""
-
-
-def learner_seed(seed: int, rank: int) -> int:
-    """Return the seed of a learner rank; no other process of a run with this `seed` has the same one."""
-    return seed + LEARNER_SEEDS + 1 + rank
-
-
-def seed_version(seed: int, version: int) -> None:
-    """Seed all sampling of one policy version, whatever was sampled before."""
-    # numpy takes no seed of 2**32 or more.
-    seed_everything((seed + SEED_STRIDE * version) % 2**32)

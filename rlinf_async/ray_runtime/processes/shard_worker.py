@@ -30,9 +30,9 @@ from rlinf_async.observe.failures import in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import place_of
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.ray_runtime.processes.coordinator import TrajectoryClient
 from rlinf_async.ray_runtime.processes.forking import fork_apart
-from rlinf_async.ray_runtime.processes.request_channel import RequestClient
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
 
 STUCK_EXIT_STATUS = 70

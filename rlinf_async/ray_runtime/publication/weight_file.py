@@ -14,11 +14,11 @@ import mmap
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import torch
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address
 from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, open_memory, starts_of
 
@@ -35,25 +35,6 @@ Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
 
 class WeightsGone(PeerError):
     """A newer version takes, or has taken, the memory of this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightPlace:
-    """The memory that holds a version of weights, as other processes find it."""
-
-    machine: str
-    process: int
-    number: int
-    inode: int
-    """Tells memory files apart: numbers of processes and file descriptors repeat on other machines and are
-    reused."""
-    size: int
-    """Bytes of the body, which follows the version number."""
-    changes: bool
-    """True for weights that training changes; newer versions of them follow."""
-    version: int
-    address: Address
-    """The address of the process, for receivers that cannot map its memory."""
 
 
 class WeightFile:

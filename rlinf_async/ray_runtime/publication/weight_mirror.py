@@ -17,12 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.publication.weight_file import (
-    OpenedWeights,
-    WeightPlace,
-    WeightsGone,
-    WeightVersions,
-)
+from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, WeightsGone, WeightVersions
+from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address, Answers, Callers, this_node
 from rlinf_async.wire.listening import Listening
 

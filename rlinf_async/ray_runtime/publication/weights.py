@@ -25,13 +25,13 @@ from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.publication.weight_file import (
     OpenedWeights,
     Tensors,
-    WeightPlace,
     WeightsGone,
     WeightVersions,
     bytes_of,
     write_head,
 )
 from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror, WeightServer
+from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address, this_node
 
 Types = Mapping[str, torch.dtype]

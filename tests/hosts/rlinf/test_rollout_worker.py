@@ -20,7 +20,8 @@ from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.processes import inference_worker
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.payloads import ShownMemory, sealed
+from rlinf_async.wire.payloads import sealed
+from rlinf_async.wire.shown_memory import ShownMemory
 from tests.hostile_errors import WORST
 from tests.hosts.rlinf.learners import without_ray
 from tests.hosts.rlinf.workers import (

@@ -17,15 +17,15 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import rlinf_async
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PeerError
-from rlinf_async.ray_runtime.processes.coordinator import (
-    Coordinator,
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.rollout_data import (
     HeldPieces,
     LearnerRanks,
     PieceClient,
     TrajectoryClient,
 )
-from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
-from rlinf_async.wire import memory, payloads
+from rlinf_async.wire import memory, shown_memory
 from tests.making import piece, plan, rollout, run_settings, ticket
 
 
@@ -261,7 +261,7 @@ async def test_from_another_machine_it_is_sent(monkeypatch):
             raise PeerError("on another machine")
         return memory.read(place)  # there
 
-    monkeypatch.setattr(payloads, "read", look)
+    monkeypatch.setattr(shown_memory, "read", look)
     await LearnerRanks([held.address()]).give(made(ticket(0), 9))
     assert len(looked) == 2
     assert rewards(held, ticket(0)) == 9.0
@@ -271,7 +271,7 @@ GIVING = """
 import asyncio
 import os
 import torch
-from rlinf_async.ray_runtime.processes.coordinator import LearnerRanks
+from rlinf_async.ray_runtime.processes.rollout_data import LearnerRanks
 from tests.making import piece, ticket
 
 async def main():
@@ -294,7 +294,7 @@ async def test_it_outlives_the_process_that_made_it():
 async def test_a_learner_rank_that_cannot_have_the_data_says_so_and_so_does_one_that_has_gone(monkeypatch):
     held = HeldPieces()
     address = held.address()
-    monkeypatch.setattr(payloads, "read", lambda place: 1 / 0)
+    monkeypatch.setattr(shown_memory, "read", lambda place: 1 / 0)
     with pytest.raises(PeerError, match="division by zero"):
         await LearnerRanks([address]).give(made(ticket(0), 1))
     monkeypatch.undo()

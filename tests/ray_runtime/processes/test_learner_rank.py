@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.api import CheckpointException, _wrap_exceptio
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
-from rlinf_async.ray_runtime.processes.coordinator import LearnerRanks
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank, as_save_error
+from rlinf_async.ray_runtime.processes.rollout_data import LearnerRanks
 from rlinf_async.wire.connection import Answers
 from rlinf_async.wire.listening import Listening
 from tests.making import piece, run_settings, ticket

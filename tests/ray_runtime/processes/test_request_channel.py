@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
-from rlinf_async.ray_runtime.processes import request_channel
-from rlinf_async.ray_runtime.processes.request_channel import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes import request_clients
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
 from rlinf_async.wire import connection
 from rlinf_async.wire.connection import Connection
 from tests.conformance.requests import Channel, act, answer, ask, dynamic, observation
@@ -193,7 +193,7 @@ async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
     channel = Channel()
     sides = {}
     for node in "ab":
-        monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
+        monkeypatch.setattr(request_clients, "this_node", lambda node=node: node)
         server = channel.server("ab".index(node))
         sides[node] = (channel.client(), asyncio.create_task(server.take()))
         await settle()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.inference import PolicyWorker
-from rlinf_async.ray_runtime.processes.run_process import learner_seed
+from rlinf_async.ray_runtime.processes.seeds import learner_seed
 
 
 def test_no_learner_rank_draws_from_the_seed_of_an_inference_rank():

@@ -16,7 +16,7 @@ RETRANSMIT_TIMEOUT_S = 924.0
 """After which Linux gives up a stream whose bytes nobody confirms."""
 LONGEST_DELAY_S = 5.0
 """Of a message, where there is a way: a connection, a question and its answer over a link that is cut
-meanwhile take less than the shortest limit of the product, `wire.payloads.READ_TIMEOUT_S`."""
+meanwhile take less than the shortest limit of the product, `wire.shown_memory.READ_TIMEOUT_S`."""
 RESOLUTION_S = 1e-6
 """A timer of asyncio may fire so much too early."""
 OFFSETS = (1, 7, 8, 9, 31, 33, -1)

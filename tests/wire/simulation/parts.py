@@ -9,12 +9,14 @@ import torch
 
 from rlinf_async.loops.env import run_shard, together
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.processes.coordinator import Coordinator, TrajectoryClient
+from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
-from rlinf_async.ray_runtime.processes.request_channel import RequestChannel, RequestClient
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
 from rlinf_async.ray_runtime.publication.weights import WeightSender
-from rlinf_async.wire.payloads import Reader
+from rlinf_async.wire.shown_memory import Reader
 from tests.making import rollout
 from tests.ray_runtime.publication.copies import Copy
 from tests.wire.simulation.processes import PROCESS

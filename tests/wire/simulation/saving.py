@@ -189,7 +189,7 @@ class SavingSchedule:
         async def show(piece):
             return data_of(piece)
 
-        coordinator._learners = SimpleNamespace(show=show)
+        (await coordinator._buffer_files())._learners = SimpleNamespace(show=show)
         return await coordinator.save_buffer(folder)
 
     # -- what is found --
@@ -219,7 +219,7 @@ class SavingSchedule:
         async def give(piece):
             given.append(piece)
 
-        coordinator._learners = SimpleNamespace(give=give)
+        (await coordinator._buffer_files())._learners = SimpleNamespace(give=give)
         resumed = await coordinator.resume_buffer(str(newest.folder))
         assert resumed.lost == 0, resumed
         assert resumed.kept == coordinator._broker.ledger.produced == self.pieces, resumed
