@@ -45,18 +45,26 @@ class MicroBatchStream:
     def add(self, samples: Tree) -> Iterator[MicroBatch]:
         """Yield every micro-batch that `samples` complete."""
         # A generator: a caller that leaves the loop early loses the samples that are not yet cut.
-        queue = samples if self._remainder is None else concatenate([self._remainder, samples])
-        self._remainder = None
-        total, start = size_of(queue), 0
+        total, start = size_of(samples), 0
+        if self._remainder is not None:
+            # One micro-batch is copied, and no more: samples hold observations.
+            start = min(self.micro_batch_size - self.pending, total)
+            filled = concatenate([self._remainder, slice_samples(samples, 0, start)])
+            self._remainder = None
+            if size_of(filled) < self.micro_batch_size:
+                self._remainder = filled
+                return
+            yield self._cut_off(filled)
         while total - start >= self.micro_batch_size:
             stop = start + self.micro_batch_size
-            self._cut += 1
-            yield MicroBatch(
-                slice_samples(queue, start, stop), steps=self._cut % self.micro_batches_per_step == 0
-            )
+            yield self._cut_off(slice_samples(samples, start, stop))
             start = stop
         if start < total:
-            self._remainder = slice_samples(queue, start, total)
+            self._remainder = slice_samples(samples, start, total)
+
+    def _cut_off(self, samples: Tree) -> MicroBatch:
+        self._cut += 1
+        return MicroBatch(samples, steps=self._cut % self.micro_batches_per_step == 0)
 
     def finish(self) -> None:
         """The batch is complete.

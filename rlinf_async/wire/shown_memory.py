@@ -11,7 +11,7 @@ from typing import Any
 from rlinf_async.core.failures import PeerError
 from rlinf_async.wire.connection import Address, Callers, Connection, Listener
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.memory import MemoryPool, read
+from rlinf_async.wire.memory import MemoryPool, Reuse, read
 
 READ_TIMEOUT_S = 60.0
 
@@ -19,9 +19,8 @@ READ_TIMEOUT_S = 60.0
 class ShownMemory:
     """The side of the process that has the values."""
 
-    def __init__(self, listening: Listening, *, reused: bool = True) -> None:
-        """`reused`: see `MemoryPool`."""
-        self._pool, self._listener = MemoryPool(reused=reused), Listener(listening, self._show)
+    def __init__(self, listening: Listening, reuse: Reuse = Reuse.AT_ONCE) -> None:
+        self._pool, self._listener = MemoryPool(reuse), Listener(listening, self._show)
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:

@@ -1,6 +1,7 @@
 import pickle
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire.memory import MemoryFile, MemoryPool, read
+from rlinf_async.wire.memory import MemoryFile, MemoryPool, Pickled, Reuse, read
 from tests.open_files import memory_files
 
 VALUES = st.recursive(
@@ -40,36 +41,38 @@ def file():
 def test_whatever_is_written_is_read_as_it_was_whatever_was_there_before(values):
     file = MemoryFile()
     for value in values:
-        place = pickle.loads(pickle.dumps(file.write(value)))
+        place = pickle.loads(pickle.dumps(file.write(Pickled(value))))
         np.testing.assert_equal(read(place), value)
     file.close()
 
 
 def test_a_message_holds_no_pixels(file):
-    assert len(pickle.dumps(file.write({"image": np.zeros((64, 64, 3), dtype=np.uint8)}))) < 1000
+    assert len(pickle.dumps(file.write(Pickled({"image": np.zeros((64, 64, 3), dtype=np.uint8)})))) < 1000
 
 
 def test_another_process_reads_it(file):
-    place = file.write([np.arange(10), np.ones((3, 4), dtype=np.float32)])
+    place = file.write(Pickled([np.arange(10), np.ones((3, 4), dtype=np.float32)]))
     script = f"from rlinf_async.wire.memory import read; a, b = read({place!r}); print(a.sum() + b.sum())"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "57.0\n"
 
 
 def test_writing_to_what_was_read_changes_nothing_for_others(file):
-    place = file.write(np.zeros(4))
+    place = file.write(Pickled(np.zeros(4)))
     read(place)[:] = 1
     assert read(place).tolist() == [0, 0, 0, 0]
 
 
 def test_what_was_read_outlives_the_file():
     file = MemoryFile()
-    seen = read(file.write(np.arange(4)))
+    seen = read(file.write(Pickled(np.arange(4))))
     file.close()
     assert seen.tolist() == [0, 1, 2, 3]
 
 
 def test_what_a_dead_process_held_is_gone():
-    script = "from rlinf_async.wire.memory import MemoryFile; print(MemoryFile().write(None))"
+    script = (
+        "from rlinf_async.wire.memory import MemoryFile, Pickled; print(MemoryFile().write(Pickled(None)))"
+    )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
     place = eval(told)
     with pytest.raises(PeerError, match=f"process {place[1]}"):
@@ -78,17 +81,17 @@ def test_what_a_dead_process_held_is_gone():
 
 def test_another_file_under_the_same_number_is_not_mistaken_for_it():
     file = MemoryFile()
-    place = file.write(None)
+    place = file.write(Pickled(None))
     file.close()
     other = MemoryFile()
-    assert other.write(None)[2] == place[2], "the system gives the lowest free number"
+    assert other.write(Pickled(None))[2] == place[2], "the system gives the lowest free number"
     with pytest.raises(PeerError, match="any more"):
         read(place)
     other.close()
 
 
 def test_what_another_machine_holds_under_the_same_numbers_is_not_mistaken_for_it(file):
-    _, *numbers = file.write(None)
+    _, *numbers = file.write(Pickled(None))
     with pytest.raises(PeerError, match="another machine"):
         read(["another machine", *numbers])
 
@@ -110,3 +113,56 @@ def test_what_was_given_up_is_not_overwritten():
     with pytest.raises(PeerError):
         read(place)
     assert memory_files() == before
+
+
+@pytest.mark.parametrize("reuse", [Reuse.AT_ONCE, Reuse.UNMAPPED])
+def test_what_is_mapped_stays_as_it_was_and_its_memory_is_used_again_when_the_last_array_is_gone(reuse):
+    pool = MemoryPool(reuse)
+    with pool.holding([np.zeros(9), np.ones(9)]) as place:
+        (mapped, also_mapped), first = read(place), inode(place)
+    with pool.holding(np.full(9, 2)) as place:
+        assert inode(place) != first
+    del mapped
+    with pool.holding(np.full(9, 3)) as place:
+        assert inode(place) != first
+    assert also_mapped.tolist() == [1] * 9
+    del also_mapped
+    with pool.holding([]) as place, pool.holding([]) as another_place:
+        assert first in (inode(place), inode(another_place))
+
+
+def test_the_memory_that_a_process_mapped_is_used_again_when_it_has_been_killed():
+    pool = MemoryPool(Reuse.UNMAPPED)
+    with pool.holding(np.arange(9)) as place:
+        script = f"from rlinf_async.wire.memory import read; a = read({place!r}); print(a.sum()); input()"
+        reader = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert reader.stdout.readline() == "36\n"
+    with reader, pool.holding(None) as other_place:
+        assert inode(other_place) != inode(place)
+        reader.kill()
+    with pool.holding(None) as one, pool.holding(None) as another:
+        assert inode(place) in (inode(one), inode(another))
+
+
+def test_of_free_files_the_smallest_that_is_large_enough_is_taken():
+    pool = MemoryPool(Reuse.UNMAPPED)
+    sizes = (100, 10_000, 1000)
+    with ExitStack() as held:
+        by_size = {size: inode(held.enter_context(pool.holding(np.zeros(size)))) for size in sizes}
+    for size, fits in ((90, 100), (900, 1000), (5000, 10_000), (20_000, 10_000)):
+        with pool.holding(np.zeros(size)) as place:
+            assert inode(place) == by_size[fits]
+
+
+def test_who_comes_late_finds_nothing_where_memory_is_never_used_again():
+    pool = MemoryPool(Reuse.NEVER)
+    with pool.holding(np.arange(9)) as place:
+        assert read(place).sum() == 36
+    with pool.holding(np.ones(9)), pytest.raises(PeerError):
+        read(place)
+
+
+def inode(place):
+    return place[3]

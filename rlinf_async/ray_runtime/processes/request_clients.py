@@ -15,6 +15,7 @@ from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.ray_runtime.processes.request_channel import NEXT_BATCH
 from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.memory import Reuse
 from rlinf_async.wire.payloads import seal, sealed, unseal
 from rlinf_async.wire.shown_memory import ShownMemory
 
@@ -28,8 +29,8 @@ class RequestClient:
         self._answers = Listener(Listening.ANSWERS, self._caller.receive)
         self._generation, self._node = generation, this_node()
         self._memory = ShownMemory(Listening.ASKED_WITH)
-        # Never reused: see `_act`.
-        self._memory_again = ShownMemory(Listening.ASKED_WITH, reused=False)
+        # See `_act`.
+        self._memory_again = ShownMemory(Listening.ASKED_WITH, Reuse.NEVER)
         self._keys_to_confirm: list[RequestKey] = []
         """Answered requests that the channel is told of with the next message."""
 

@@ -20,6 +20,7 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.handles import Handle
 from rlinf_async.wire.connection import Address, Answers, Caller, Callers, this_node
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.memory import Reuse
 from rlinf_async.wire.payloads import read_sealed, seal, sealed, unseal
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
@@ -115,7 +116,7 @@ class LearnerRanks:
         """`addresses` are those of the ranks' `HeldPieces`, in the order of the ranks."""
         self._addresses = addresses
         self._callers = Callers("a learner rank")
-        self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, reused=False)
+        self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, Reuse.UNMAPPED)
 
     async def give(self, piece: Piece) -> None:
         """Hand over the payload of `piece` to the rank that trains it.
