@@ -234,8 +234,11 @@ async def test_what_was_handed_over_stays_when_more_is_and_is_the_learners_to_wr
 
 
 def files():
-    """Memory files that this process holds or maps."""
-    return sum("rlinf-async" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    """The number of memory files of which a reader in this process maps a copy of its own."""
+    lines = [
+        line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "rlinf-async" in line
+    ]
+    return sum(access.endswith("p") for _, access, *_ in lines)
 
 
 async def test_data_is_let_go_with_its_batch_and_not_before():
