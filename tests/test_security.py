@@ -22,7 +22,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.observe.status import status_of
-from rlinf_async.wire.memory import MemoryFile
+from rlinf_async.wire.memory import MemoryFile, Pickled
 from tests.lab.report.making import CONFIG, FACTS, SUMMARY, TRACE, metrics, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -298,7 +298,7 @@ def test_what_a_run_writes_is_private_whatever_the_umask(tmp_path, umask):
 def test_shared_memory_has_no_name_and_is_no_business_of_other_users():
     before = set(Path("/dev/shm").iterdir())
     file = MemoryFile()
-    _, process, number, *_ = file.write(np.frombuffer(b"observation" * 1000, np.uint8))
+    _, process, number, *_ = file.write(Pickled(np.frombuffer(b"observation" * 1000, np.uint8)))
     try:
         assert set(Path("/dev/shm").iterdir()) == before
         assert os.fstat(number).st_nlink == 0

@@ -56,7 +56,7 @@ class ShardFitting:
             chosen = self._settings
             self._records.change_facts(shard_fit=None)
             self._say("the number of shards is kept, as an env worker was started again meanwhile")
-        self._fleet.run("coordinator", Coordinator.go_on, chosen)
+        self._fleet.run("coordinator", Coordinator.go_on, chosen.common())
         if chosen is not self._settings:
             self._records.change_facts(**chosen.facts(), shards_since=time.monotonic())
         return chosen

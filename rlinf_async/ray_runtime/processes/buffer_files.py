@@ -16,25 +16,25 @@ from rlinf_async.wire.connection import Address
 class BufferFiles:
     """Writes a broker's buffer into checkpoints, and restores it; the learner ranks hold the data."""
 
-    def __init__(self, broker: TrajectoryBroker, settings: RunSettings, learners: Sequence[Address]) -> None:
+    def __init__(self, broker: TrajectoryBroker, learners: Sequence[Address]) -> None:
         """`learners` are the addresses of the ranks' `HeldPieces`, in the order of the ranks."""
-        self._broker, self._settings, self._learners = broker, settings, LearnerRanks(learners)
+        self._broker, self._learners = broker, LearnerRanks(learners)
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, settings: RunSettings) -> None:
         """Write the ledger and the untrained pieces.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written.
         """
         gate, buffer = self._broker.gate, self._broker.buffer
-        await save_buffer(folder, gate.version, buffer, self._settings, self._learners.show)
+        await save_buffer(folder, gate.version, buffer, settings, self._learners.show)
 
-    async def resume(self, folder: Path) -> Resumed:
+    async def resume(self, folder: Path, settings: RunSettings) -> Resumed:
         """Restore ledger and buffer before any rollout starts; return the outcome."""
         gate, buffer = self._broker.gate, self._broker.buffer
         # In a list, so that the data can be dropped below: the buffer keeps the piece, a learner rank the
         # data.
-        result = resume_buffer(folder, gate.version, gate, buffer, self._settings, lambda data: [data])
+        result = resume_buffer(folder, gate.version, gate, buffer, settings, lambda data: [data])
         for piece in buffer.untrained():
             (data,) = piece.payload
             await self._learners.give(replace(piece, payload=data))

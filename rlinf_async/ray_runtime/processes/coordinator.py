@@ -95,20 +95,20 @@ class Coordinator(RunProcess):
         """Write the ledger and the untrained pieces into a checkpoint; return the error, if any."""
         files = await self._buffer_files()
         try:
-            await files.save(Path(folder))
+            await files.save(Path(folder), self._settings)
         except OSError as error:
             return in_words(error)
         return None
 
     async def resume_buffer(self, folder: str) -> Resumed:
         """Restore ledger and buffer from a checkpoint, before any rollout starts; return the outcome."""
-        return await (await self._buffer_files()).resume(Path(folder))
+        return await (await self._buffer_files()).resume(Path(folder), self._settings)
 
     async def _buffer_files(self) -> BufferFiles:
         if self._files is None:
             # In a thread: calls of other processes are answered while torch is loaded.
             load = await asyncio.to_thread(_load_buffer_files)
-            self._files = load(self._broker, self._settings, self._addresses)
+            self._files = load(self._broker, self._addresses)
         return self._files
 
     async def pop_trained(self, batch: int) -> TrainedBatch:

@@ -13,7 +13,7 @@ from rlinf_async.core.failures import PeerError, PolicyFailure
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.publication.weights import types_of
-from rlinf_async.wire.memory import MemoryFile
+from rlinf_async.wire.memory import MemoryFile, Pickled
 from rlinf_async.wire.payloads import pack, seal
 from tests.making import request
 
@@ -104,7 +104,7 @@ def test_a_rank_says_what_weights_it_takes_and_how_busy_it_has_been(worker):
 
 def test_a_request_that_cannot_be_read_is_left_out_and_the_others_are_answered(worker):
     memory = MemoryFile()
-    gone = memory.write(pack({"seen": torch.zeros(1)}))
+    gone = memory.write(Pickled(pack({"seen": torch.zeros(1)})))
     memory.close()
     lost = Pending(request=request(1, 1, payload=[gone, ("\0rlinf-async-nobody", b"")]))
     first, second, third = asyncio.run(worker.act([asked(0, 1), lost, asked(2, 1)]))
