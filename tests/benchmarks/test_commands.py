@@ -70,6 +70,7 @@ COMMANDS = (
     Smallest(r"micro weights.*", "micro weights --rounds 1", nightly=True),
     _stored("schedules.hosts"),
     _stored("schedules.held_out", "--scenario libero"),
+    _stored("schedules.shards", "--table"),
     _stored("learning equivalence", nightly=True),
     _stored("learning staleness", nightly=True),
     _stored("learning preregistered", "--report"),

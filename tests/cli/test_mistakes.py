@@ -69,7 +69,7 @@ SETTINGS = {
     "rollout.pipeline_stage_num=0": "rollout.pipeline_stage_num=0 must be a whole number of at least 1",
     "algorithm.adv_type=grpo": "algorithm.group_size=1; use 2 or more",
     "actor.model.add_value_head=false": "actor.model.add_value_head=true",
-    "actor.model.precision=fp17": "must be 16 or 32, or one of bf16,",
+    "actor.model.precision=fp17": "must be one of bf16, bf16-mixed, fp16, 16,",
     "actor.model.model_type=openvla": "needs the package prismatic, which is not installed",
     "runner.task_type=reasoning": "runner.task_type='reasoning' is none of embodied, embodied_eval",
     "weight_syncer.type=buckt": "did you mean 'bucket'?",

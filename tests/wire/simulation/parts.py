@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from rlinf_async.loops.env import run_shard, together
-from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
@@ -167,7 +167,7 @@ class InferenceRank(Alive, InferenceWorker):
         self._run, self._inference_rank = run, rank
         self._model_lock, self._version_held, self._busy = asyncio.Lock(), -1, BusyMeter()
         self._reader, self._policy_thread = Reader(), Thread(run, rank)
-        self._frozen = None
+        self._passes, self._frozen = Spread(), None
 
     async def rebuild(self):
         await self._run.nap("load", self._inference_rank)
