@@ -50,7 +50,7 @@ MISTAKES = {
         ("trainer.v1.trainer_mode", "vla_asyn"): "did you mean 'vla_async'?",
         ("trainer.v1.trainer_mode", "sync"): "reads no async block; use trainer.v1.trainer_mode=vla_async",
         ("trainer.resume_mode", "resume_path"): "trainer.resume_from_path=None names no checkpoint",
-        (f"{ACTOR}.ppo_micro_batch_size", 4): "use null: ppo_micro_batch_size_per_gpu takes its place",
+        (f"{ACTOR}.ppo_micro_batch_size", 4): "set it to null: ppo_micro_batch_size_per_gpu takes its place",
         (f"{ACTOR}.optim.optimizer", "AdamX"): "is not an optimizer of torch.optim; did you mean 'Adam'?",
         (f"{ACTOR}.optim.optimizer_impl", "nowhere.optim"): "cannot be imported: No module named 'nowhere'",
         (f"{ACTOR}.optim.betas", "many"): "must be a number from 0 to 1, or a list of them",
