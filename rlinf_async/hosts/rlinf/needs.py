@@ -100,11 +100,15 @@ def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reas
             )
 
 
-@cache
 def of_maniskill() -> frozenset[str]:
     """Return the arguments of ManiSkill's environments that have a default and cannot be null."""
     sources = sources_of("mani_skill")
-    init = None if sources is None else sources.methods(MANISKILL_ENV).get("__init__")
+    return frozenset() if sources is None else _never_null(sources)
+
+
+@cache
+def _never_null(sources: Sources) -> frozenset[str]:
+    init = sources.methods(MANISKILL_ENV).get("__init__")
     if init is None:
         return frozenset()
     pairs = zip(init.args.args[-len(init.args.defaults) :], init.args.defaults, strict=True)

@@ -213,13 +213,18 @@ class Sources:
         return next((place for place in places if place.is_file()), None)
 
 
-@cache
+_found: dict[str, Sources] = {}
+
+
 def sources_of(package: str) -> Sources | None:
     """Return the sources that `import` would load in this process; None if it finds no package."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Sources(Path(next(iter(spec.submodule_search_locations))))
+    # A package that is not there may come: only those that are found are remembered.
+    if package not in _found:
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        _found[package] = Sources(Path(next(iter(spec.submodule_search_locations))))
+    return _found[package]
 
 
 def _parts(place: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import ast
 import copy
 import random
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.rlinf import sources as rlinf_sources
 from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.needs import (
@@ -21,6 +23,7 @@ from rlinf_async.hosts.rlinf.needs import (
     _Needs,
     needed_key_reasons,
     of_environment,
+    of_maniskill,
     of_model,
     of_worker,
 )
@@ -184,6 +187,15 @@ def test_maniskills_arguments_are_refused_as_null_where_their_type_does_not_take
         assert before == []
         expected = f"env.train.init_params.{key}=null must have a value: ManiSkill needs one; remove it"
         assert after == ([expected] if is_refused else [])
+
+
+def test_a_simulator_that_was_not_there_is_found_when_it_is(monkeypatch):
+    pytest.importorskip("mani_skill", reason="ManiSkill is not installed")
+    monkeypatch.setattr(rlinf_sources, "_found", {})
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "mani_skill", None)
+        assert not of_maniskill()
+    assert "sim_backend" in of_maniskill()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf import borrowed, sources
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, check_rlinf, read_tree, rlinf_tree
 from tests.checkouts import TREES, package
@@ -47,9 +47,8 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(root.parent)
     for name in [name for name in sys.modules if name.split(".")[0] == "rlinf"]:
         monkeypatch.delitem(sys.modules, name)
-    sources_of.cache_clear()
-    yield root
-    sources_of.cache_clear()
+    monkeypatch.setattr(sources, "_found", {})
+    return root
 
 
 def test_the_rlinf_that_import_gives_counts_and_not_what_is_installed(tree):
