@@ -79,12 +79,7 @@ class MemoryFile:
 
     def lock(self) -> bool:
         """Keep readers from mapping the file; return False if one maps it."""
-        try:
-            # The lock belongs to an open file, not to a process: readers open the file anew, through /proc.
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_lock(self._file, fcntl.LOCK_EX)
 
     def unlock(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -154,7 +149,8 @@ def read(place: Sequence[Any]) -> Any:
     # The mapping outlives the file, as it has a descriptor of its own: of the same open file, which keeps the
     # lock as long as an array is in the mapping.
     with open_memory(*file_of) as file:
-        _lock_for_reading(file)
+        if not try_lock(file, fcntl.LOCK_SH):
+            raise PeerError("another value is being written to what another process has sent")
         # Whoever writes to it writes to a copy.
         mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     *starts, _ = starts_of(lengths)
@@ -163,11 +159,17 @@ def read(place: Sequence[Any]) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def _lock_for_reading(file: FileIO) -> None:
+def try_lock(file: int | FileIO, kind: int) -> bool:
+    """Lock a memory file, exclusively or shared by `fcntl`'s `kind`; return False if others' locks forbid it.
+
+    The lock belongs to an open file, not to a process: the process that writes has the file open, and readers
+    open it anew, through /proc.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise PeerError("another value is being written to what another process has sent") from None
+        return False
+    return True
 
 
 def open_memory(where: str, process: int, number: int, inode: int) -> FileIO:

@@ -20,7 +20,7 @@ import torch
 from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address
-from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, open_memory, starts_of
+from rlinf_async.wire.memory import ALIGNMENT_BYTES, machine, open_memory, starts_of, try_lock
 
 UNFINISHED_VERSION = -1
 """Stands in place of the version number while a version is being written."""
@@ -52,11 +52,7 @@ class WeightFile:
 
     def begin(self) -> bool:
         """Lock the memory for writing; return False if a reader holds it."""
-        try:
-            # The lock belongs to an open file, not to a process: readers open the file anew, through /proc,
-            # and lock it by themselves.
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._file, fcntl.LOCK_EX):
             return False
         # Under the lock: should this process die while it writes, no reader takes the bytes for a version.
         self._name(UNFINISHED_VERSION)
