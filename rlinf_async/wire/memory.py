@@ -4,8 +4,8 @@ Ray's object store asks more of them than the bytes: an object is created, borro
 by calls between four processes. A memory file has no name in any folder and belongs to the processes that
 hold it open; it is gone with the last one, however it ends.
 
-Pages of a file that is new cost more than the copy into them: the kernel clears each and maps it, which took
-18 times as long as writing to pages that are in use. So files are written again once no reader maps them.
+Pages of a file that is new cost more than the copy into them, as the kernel clears each and maps it. So files
+are written again once no reader maps them.
 The kernel knows: every mapping holds a shared lock (`flock`) on the file, until the last array in it is
 gone or its process has ended.
 """

@@ -1,7 +1,7 @@
 """The process that paces a run.
 
 The coordinator, like the request channel, passes no tensors, and so does not load torch, which would take
-two seconds of the run's start and 200 MB of memory. It reads the data of rollouts only for checkpoints, and
+time and memory at the start of a run. It reads the data of rollouts only for checkpoints, and
 loads torch with the first checkpoint that it writes or resumes.
 """
 
