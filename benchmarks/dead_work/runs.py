@@ -3,7 +3,8 @@
     python -m benchmarks.dead_work.runs libero metaworld
 
 The runs are on the CPU. Their plan, written before the first run, is in `runs.md`. Each run is a row of
-`results/runs.jsonl`, and is not repeated. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
+`results/runs.jsonl`, and is not repeated; `--first-turn 3` makes and prints the second set of turns. LIBERO
+needs RLINF_ASYNC_LIBERO_ASSETS.
 """
 
 from __future__ import annotations
@@ -134,21 +135,21 @@ def _ends_s(directory: Path) -> list[float]:
     return [event.wall_time for event in events.Scalars(tag)]
 
 
-def table() -> str:
-    """Return the Markdown tables of the page `runs.md`: the values of all turns, and median and span of the
+def table(turns: Sequence[int]) -> str:
+    """Return the Markdown tables of the page `runs.md`: the values of `turns`, and median and span of the
     ratios within a turn.
     """
     found = {(row["simulator"], row["mode"], row["turn"]): row for row in read_rows(RESULTS_FILE)}
     columns = {"seconds_a_batch": 1, "cpu_s_a_batch": 1, "cores_of_others": 2}  # with digits
     lines = ["| turns | seconds a batch | CPU seconds a batch | cores of others |", "|---|---|---|---|"]
     for simulator, mode in product(OVERRIDES_BY_SIMULATOR, OVERRIDES_BY_MODE):
-        own = [found[simulator, mode, turn] for turn in range(TURN_COUNT) if (simulator, mode, turn) in found]
+        own = [found[simulator, mode, turn] for turn in turns if (simulator, mode, turn) in found]
         values = [", ".join(f"{row[name]:.{digits}f}" for row in own) for name, digits in columns.items()]
         lines.append(f"| {simulator}: `{mode}` | {' | '.join(values)} |")
     lines += ["", "| ratio within a turn | seconds | CPU seconds |", "|---|---|---|"]
     for simulator, (over, under) in product(OVERRIDES_BY_SIMULATOR, COMPARED_MODES):
         cells = [
-            _ratio([(simulator, over), (simulator, under)], name, found)
+            _ratio([(simulator, over), (simulator, under)], name, found, turns)
             for name in ("seconds_a_batch", "cpu_s_a_batch")
         ]
         lines.append(f"| {simulator}: `{over}` over `{under}` | {' | '.join(cells)} |")
@@ -156,13 +157,16 @@ def table() -> str:
 
 
 def _ratio(
-    sides: Sequence[tuple[str, str]], name: str, found: Mapping[tuple[str, str, int], Mapping[str, Any]]
+    sides: Sequence[tuple[str, str]],
+    name: str,
+    found: Mapping[tuple[str, str, int], Mapping[str, Any]],
+    turns: Sequence[int],
 ) -> str:
-    """Return median and span of the ratio of two sides' values `name`, over the turns that both have."""
+    """Return median and span of the ratio of two sides' values `name`, over the `turns` that both have."""
     over, under = sides
     ratios = [
         found[(*over, turn)][name] / found[(*under, turn)][name]
-        for turn in range(TURN_COUNT)
+        for turn in turns
         if (*over, turn) in found and (*under, turn) in found
     ]
     return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
@@ -174,18 +178,20 @@ def main() -> None:
         "simulators", nargs="*", metavar="SIMULATOR", help=" or ".join(OVERRIDES_BY_SIMULATOR)
     )
     parser.add_argument("--report", action="store_true", help="only print the table")
+    parser.add_argument("--first-turn", type=int, default=0, help=f"the first of {TURN_COUNT} turns")
     options = parser.parse_args()
     if unknown := set(options.simulators) - OVERRIDES_BY_SIMULATOR.keys():
         parser.error(
             f"no simulator {', '.join(sorted(unknown))}; there are {', '.join(OVERRIDES_BY_SIMULATOR)}"
         )
     simulators = () if options.report else options.simulators or OVERRIDES_BY_SIMULATOR
-    for turn, simulator, mode in product(range(TURN_COUNT), simulators, OVERRIDES_BY_MODE):
+    turns = range(options.first_turn, options.first_turn + TURN_COUNT)
+    for turn, simulator, mode in product(turns, simulators, OVERRIDES_BY_MODE):
         if (simulator, mode, turn) not in {
             (row["simulator"], row["mode"], row["turn"]) for row in read_rows(RESULTS_FILE)
         }:
             add_row(RESULTS_FILE, run(simulator, mode, turn))
-    print(table())
+    print(table(turns))
 
 
 if __name__ == "__main__":
