@@ -23,6 +23,8 @@ Changed after the first runs under kills:
   - Up to two descriptors over all of the time are no growth: as many come and go with a peer.
   - Descriptors of Ray's log monitor are not judged: it keeps log files of up to 200 processes open, of dead
     ones, too.
+  - Files in memory are counted where they are fewest in each half minute (changed after RLinf's third run,
+    before its fourth): their number goes up and down with each batch.
 """
 
 from __future__ import annotations

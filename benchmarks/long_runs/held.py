@@ -23,6 +23,8 @@ SETTLED_SHARE = 0.4
 PEER_COUNT = 2.0
 """Descriptors by which a process differs with and without one of its peers, which is killed and comes back: a
 connection from each side. A smaller growth over all of the time is none."""
+FLOOR_S = 30.0
+"""Seconds in which a learner rank has trained, and given back, several batches."""
 TOGETHER = "all that live throughout"
 """The name of the sum over the processes that are in every sample behind the beginning."""
 LOG_MONITOR = "log_monitor.py"
@@ -63,7 +65,8 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
     Keys are processes, and `TOGETHER`. Each process is a series of its own, so that the step from a process
     that was killed to its successor is in none. Left out are the first `SETTLED_SHARE` of the run, and
     `START_UP_S` of each process that was started during the run. Of descriptors and files in memory, up to
-    `PEER_COUNT` over all of the time is no growth.
+    `PEER_COUNT` over all of the time is no growth. Files in memory are counted where they are fewest in each
+    `FLOOR_S`: a learner rank holds those of the batches that it has not trained, and gives them all back.
     """
     first = looks[0].seconds
     settled = first + SETTLED_SHARE * (looks[-1].seconds - first)
@@ -79,7 +82,8 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
     lasting = set.intersection(*(set(values) for _, values in behind)) if behind else set()
     series[TOGETHER] = [(seconds, sum(values[name] for name in lasting)) for seconds, values in behind]
     found = {}
-    for name, samples in series.items():
+    for name, every in series.items():
+        samples = floors(every) if what == "shared" else every
         seconds = samples[-1][0] - samples[0][0]
         mean = sum(value for _, value in samples) / len(samples)
         if seconds < LEAST_SECONDS or not mean:
@@ -89,6 +93,17 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
             per_second = 0.0
         found[name] = round(60 * per_second / mean, 5)
     return found
+
+
+def floors(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the smallest of the samples (seconds, value) in each `FLOOR_S`: a leak raises it, and what is
+    taken and given back within that time does not.
+    """
+    begun = samples[0][0]
+    blocks: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples:
+        blocks[int((sample[0] - begun) // FLOOR_S)].append(sample)
+    return [min(block, key=lambda sample: sample[1]) for block in blocks.values()]
 
 
 def steepest(shares: Mapping[str, float], what: str) -> tuple[str, float]:

@@ -72,3 +72,21 @@ def test_descriptors_of_rays_log_monitor_are_measured_and_not_judged():
     assert steepest(shares, "descriptors") == ("driver 0", 0.002)
     assert steepest(shares, "memory") == ("log_monitor.py 7", 0.08)
     assert steepest({}, "memory") == ("no process was seen for long enough", 0.0)
+
+
+@pytest.mark.parametrize(("kept", "share"), [(0.0, 0.0), (0.2, 0.2 * 12 / 7.5)])
+def test_files_that_each_batch_takes_and_gives_back_do_not_grow_and_one_that_is_kept_of_five_batches_does(
+    kept, share
+):
+    """Up to 9 files come and go, more of them later, so that a line through all samples rises either way."""
+    taken = {5: [3, 9, 0, 6, 1], 6: [9, 9, 0, 9, 9]}  # of five samples: the later batches take more
+
+    def shared(seconds):
+        batch = int(seconds // 5)
+        return {"learner 1": taken[5 if seconds < 420 else 6][batch % 5] + kept * (batch - 48)}
+
+    seen = [
+        Look(seconds=seconds, memory={}, descriptors={}, shared=shared(seconds))
+        for seconds in map(float, range(0, 601, 5))
+    ]
+    assert growth(seen, "shared")["learner 1"] == pytest.approx(share, rel=0.1)
