@@ -17,7 +17,7 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.lab.bench.command import Row, figure
+from rlinf_async.lab.bench.command import ModeRow, figure
 from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.table import markdown
 
@@ -29,12 +29,12 @@ SPEED = ("fresh env steps/s", "/ stock sync", "/ best stock", "overlap efficienc
 MORE = ("CPU ms / fresh step", "other cores", "staleness", "mean batch", "idle env / inference / learner")
 
 
-def rows(name: str) -> list[Row]:
+def rows(name: str) -> list[ModeRow]:
     """Of the modes that were measured without an error."""
     return [row for row in Results(RESULTS / f"{name}.cells.jsonl").rows() if "error" not in row]
 
 
-def speed(row: Row) -> list[str]:
+def speed(row: ModeRow) -> list[str]:
     """What all tables say of a mode: medians, and the range of several repetitions."""
     rate = ",.0f" if row["fresh_steps_per_s"] >= 100 else ".1f"
     return [
@@ -47,13 +47,13 @@ def speed(row: Row) -> list[str]:
     ]
 
 
-def headline(measured: Sequence[Row]) -> str:
+def headline(measured: Sequence[ModeRow]) -> str:
     """`full`, a line per scenario."""
     full = [row for row in measured if row["mode"] == "full"]
     return markdown(["scenario", *SPEED], [[f"`{row['scenario']}`", *speed(row)] for row in full])
 
 
-def modes(measured: Sequence[Row]) -> str:
+def modes(measured: Sequence[ModeRow]) -> str:
     """All modes, a table per scenario."""
     lines_of: dict[str, list[list[str]]] = {}
     for row in measured:
@@ -64,7 +64,7 @@ def modes(measured: Sequence[Row]) -> str:
     )
 
 
-def more(row: Row) -> list[str]:
+def more(row: ModeRow) -> list[str]:
     """What the tables of the modes say beside their speed."""
     return [
         figure(row, "cpu_ms", ".2f"),
@@ -75,13 +75,13 @@ def more(row: Row) -> list[str]:
     ]
 
 
-def several(measured: Sequence[Row]) -> str:
+def several(measured: Sequence[ModeRow]) -> str:
     """A line per scenario and mode, with their speed alone."""
     lines = [[f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)] for row in measured]
     return markdown(["scenario", "mode", *SPEED], lines)
 
 
-def under_verl(measured: Sequence[Row], *modes: str) -> str:
+def under_verl(measured: Sequence[ModeRow], *modes: str) -> str:
     """A line per scenario and mode; of `modes` alone, if some are named."""
     lines = [
         [f"`{row['scenario']}`", f"`{row['mode']}`", *speed(row)]
@@ -91,7 +91,7 @@ def under_verl(measured: Sequence[Row], *modes: str) -> str:
     return markdown(["scenario", "mode", SPEED[0], "/ sync", "/ best peer", *SPEED[3:]], lines)
 
 
-def beside(measured: Sequence[Row], *levers: str) -> str:
+def beside(measured: Sequence[ModeRow], *levers: str) -> str:
     """Modes beside `full` and the best of RLinf's, in the scenarios in which they were measured."""
     chosen = [row["scenario"] for row in measured if row["mode"] in levers]
     lines = [

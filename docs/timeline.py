@@ -29,7 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.report.timelines import Step, steps_of
+from rlinf_async.lab.report.timelines import StepInterval, steps_of
 
 IMAGES = Path(__file__).parent / "images"
 DATA = IMAGES / "timeline.json"
@@ -63,13 +63,13 @@ Bar = tuple[str, float, float, str]
 """Lane, begin and end as shares of the step, and role."""
 
 
-def usual(steps: Sequence[Step]) -> Step:
+def usual(steps: Sequence[StepInterval]) -> StepInterval:
     """Return the step after the first whose length is nearest to the median."""
     middle = median(step.seconds for step in steps[1:])
     return min(steps[1:], key=lambda step: abs(step.seconds - middle))
 
 
-def bars(run: RunFiles, step: Step) -> list[Bar]:
+def bars(run: RunFiles, step: StepInterval) -> list[Bar]:
     """Return the bars of a step; of RLinf's own loop, those of its phases."""
     if run.facts.get("stock") is True:
         return _phases(next(line for line in run.metrics if line["step"] == step.number))

@@ -566,7 +566,31 @@ right = (reward.tolist() == [1.0, 1.0], counted == [[1, 1], [2, 2]])
 assert right == (sys.argv[1] == "patched",) * 2, (reward, counted)
 """
 
+COMPILED = """
+import sys
+import torch
+
+asked = []
+
+
+def compile(function):
+    asked.append(function.__name__)
+    return function
+
+
+torch.compile = compile
+sys.modules.pop("rlinf.config", None)
+import rlinf.config
+
+at_import = list(asked)
+squares = rlinf.config.squared_relu(torch.tensor([-1.0, 3.0])), rlinf.config.squared_relu(torch.ones(1))
+assert [one.tolist() for one in squares] == [[0.0, 9.0], [1.0]]
+assert asked == ["squared_relu"], asked
+assert at_import == ([] if sys.argv[1] == "patched" else asked), at_import
+"""
+
 SCRIPTS = {
+    "compiled at import": COMPILED,
     "starts of a group": GROUPS,
     "last reward": LAST_REWARD,
     "critic's warm-up": WARMED_UP,

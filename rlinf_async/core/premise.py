@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rlinf_async.core.scores import ScorePair
 from rlinf_async.core.tensors import Tree, map_tensors
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
-Pair = tuple[torch.Tensor, torch.Tensor]
-"""(scores of the learner, scores that inference stored)."""
-Score = Callable[[Tree], dict[str, Pair]]
+Score = Callable[[Tree], dict[str, ScorePair]]
 """One forward pass over samples: pairs of `logprobs`, and of `values` where there is a critic."""
 
 

@@ -9,12 +9,11 @@ import torch
 
 from rlinf_async.core.objectives import loglinear
 from rlinf_async.core.past_weights import PastWeights
-from rlinf_async.core.scores import WHOLE, Scored
+from rlinf_async.core.scores import WHOLE, Scored, ScorePair
 from rlinf_async.core.tensors import Tree, concatenate, leaf, rows_of, slice_samples
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 
 Sums = dict[str, float]
-Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class RatioProbe:
@@ -34,7 +33,7 @@ class RatioProbe:
     def __init__(
         self,
         past: PastWeights | None,
-        score: Callable[[Tree], Pair],
+        score: Callable[[Tree], ScorePair],
         *,
         max_staleness: int,
         interpolates: bool = False,
@@ -59,7 +58,7 @@ class RatioProbe:
         self._pools.clear()
         self._lots.manual_seed(batch)
 
-    def add(self, inputs: Tree, staleness: torch.Tensor, scores: Pair | None = None) -> None:
+    def add(self, inputs: Tree, staleness: torch.Tensor, scores: ScorePair | None = None) -> None:
         """Add samples of the batch.
 
         Args:
@@ -106,11 +105,11 @@ class RatioProbe:
                 }
         return sums
 
-    def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], Pair]:
+    def _scores(self, samples: Sequence[Tree]) -> dict[tuple[int, int], ScorePair]:
         """By (version, staleness): scores by the policy that acted, if `past` remembers it, and by the policy
         that began the batch, if `add` was not given them."""
         has_scores = samples[0]["proximal"] is not None
-        pairs: dict[tuple[int, int], Pair] = {}
+        pairs: dict[tuple[int, int], ScorePair] = {}
         if self._past is None:
             return pairs
 
@@ -125,7 +124,7 @@ class RatioProbe:
         return pairs
 
     def _measure(
-        self, staleness: int, samples: Tree, scores: Mapping[tuple[int, int], Pair]
+        self, staleness: int, samples: Tree, scores: Mapping[tuple[int, int], ScorePair]
     ) -> dict[str, torch.Tensor]:
         """Log-ratios by name, without those of a version that `past` does not remember (after a resume)."""
         proximal, behaviour = scores.get(
@@ -149,7 +148,7 @@ class RatioProbe:
             ratios["proximal_error/after"] = loglinear(latest, behaviour, versions) - proximal
         return ratios
 
-    def _scores_of(self, samples: Tree) -> Pair:
+    def _scores_of(self, samples: Tree) -> ScorePair:
         inputs = samples["inputs"]
         assert isinstance(inputs, dict)
         policy, behaviour = self._score(inputs)

@@ -20,6 +20,9 @@ LOG_BOUND = 20.0
 """Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
 gradient or an advantage of 0 is NaN."""
 
+ScorePair = tuple[torch.Tensor, torch.Tensor]
+"""(scores by the learner's weights, scores that inference stored when it acted), of the same actions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
-Mode = Literal["train", "eval", "score"]
+RequestKind = Literal["train", "eval", "score"]
 """The kind of a request: actions to train on or to evaluate, or scores of actions that were taken."""
 
 Correction = Literal["decoupled", "tis", "none"]
@@ -64,7 +64,7 @@ class ActionRequest:
     number: int
     size: int
     payload: Any
-    mode: Mode = "train"
+    mode: RequestKind = "train"
     node: str = ""
     generation: int = 0
     asker: Any = None

@@ -30,7 +30,7 @@ SHARED_SCORING = (
 
 SYNCHRONOUS_NOTE = "off: the synchronous schedule, in workers of this package"
 
-Row = tuple[str, str]
+NamedText = tuple[str, str]
 
 
 def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def in_words(numbers: Sequence[int]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
+def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[NamedText]:
     """Yield rows with the levels that are on; `none` is the sentence for a run without any."""
     on = [name for name, is_on in facts["levels"].items() if is_on]
     yield "levels", ", ".join(on) or (SYNCHRONOUS_NOTE if any(facts["skip"].values()) else none)
@@ -208,13 +208,13 @@ def level_rows(facts: Mapping[str, Any], *, none: str) -> Iterator[Row]:
     yield from dead_work.rows(facts)
 
 
-def change_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def change_rows(facts: Mapping[str, Any]) -> Iterator[NamedText]:
     """Yield rows with the settings that the levels change."""
     for change in facts["changes"]:
         yield "changed", str(Change(**change))
 
 
-def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def correction_rows(facts: Mapping[str, Any]) -> Iterator[NamedText]:
     """Yield rows with the bound on staleness and the off-policy correction."""
     yield "max staleness", str(facts["max_staleness"])
     yield "correction", facts["correction"]
@@ -234,7 +234,7 @@ def correction_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
         yield "a dead process", facts["deaths"]
 
 
-def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def size_rows(facts: Mapping[str, Any]) -> Iterator[NamedText]:
     """Yield rows with the sizes from `run_facts`."""
     ranks, shards, inference, batch = (facts[key] for key in ("ranks", "shards", "inference_batch", "batch"))
     yield "ranks", ", ".join(f"{name} {count}" for name, count in ranks.items())
@@ -262,7 +262,7 @@ def size_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     yield "steps", str(batch["steps"])
 
 
-def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
+def listening_rows(facts: Mapping[str, Any]) -> Iterator[NamedText]:
     """Yield rows with the addresses on which processes listen."""
     by_process: dict[str, list[str]] = {}
     for place in facts["listens"]:
@@ -280,7 +280,7 @@ def listening_rows(facts: Mapping[str, Any]) -> Iterator[Row]:
     )
 
 
-def show_rows(rows: Iterable[Row], notes: Iterable[str], console: Console) -> None:
+def show_rows(rows: Iterable[NamedText], notes: Iterable[str], console: Console) -> None:
     """Print rows and notes as one table."""
     table = Table(show_header=False, title="What this config does", title_justify="left")
     table.add_column(style="bold", no_wrap=True)

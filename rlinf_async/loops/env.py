@@ -37,7 +37,7 @@ from typing import Any
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure, first_cause
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Mode, Piece, Ticket
+from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece, RequestKind, Ticket
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 from rlinf_async.loops.run_settings import RunSettings
@@ -213,7 +213,7 @@ async def evaluate_shard(
 
 
 def _request(
-    shard: int, env: ShardEnv, output: Any, *, mode: Mode = "train", lap: tuple[int, int] | None = None
+    shard: int, env: ShardEnv, output: Any, *, mode: RequestKind = "train", lap: tuple[int, int] | None = None
 ) -> ActionRequest | None:
     """The request for the environments that wait for actions after `output`; None if there are none."""
     size = env.waiting(output)

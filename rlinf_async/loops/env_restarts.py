@@ -13,7 +13,7 @@ from rlinf_async.loops.ports import ShardEnv
 from rlinf_async.observe.failures import in_words, trace_of
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
-Record = Callable[..., None]
+RecordFault = Callable[..., None]
 """`observe.failures.record_failure` of a run directory and a process."""
 
 
@@ -34,7 +34,7 @@ class ShardRestarts:
         survive: SurviveConfig,
         *,
         window_s: float = AdvancedConfig.window_s,
-        record: Record = record_nothing,
+        record: RecordFault = record_nothing,
         spans: SpanLog = UNRECORDED,
         worked: bool = False,
     ) -> None:

@@ -35,7 +35,7 @@ import torch
 
 from rlinf_async.core.past_weights import PastWeights
 from rlinf_async.core.ratios import RatioProbe, averages
-from rlinf_async.core.scores import Scored, ToScore
+from rlinf_async.core.scores import Scored, ScorePair, ToScore
 from rlinf_async.core.streaming import AdvantageScale, MicroBatchStream, shares
 from rlinf_async.core.tensors import (
     Tree,
@@ -50,7 +50,6 @@ from rlinf_async.core.types import MAX_PROBE_SAMPLES, Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import BusyMeter
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 Normalize = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -107,10 +106,10 @@ class Training(Protocol):
         as in the batch.
         """
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, ScorePair | None]:
         """(inputs of `score`, staleness of each sample, result of `score` if known)."""
 
-    def score(self, inputs: Tree) -> Pair:
+    def score(self, inputs: Tree) -> ScorePair:
         """Return log-probabilities by the present weights, and those stored when the samples were drawn."""
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:

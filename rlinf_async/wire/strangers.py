@@ -27,7 +27,7 @@ def stranger_by_account(connected: socket.socket) -> str | None:
     return None if account == os.geteuid() else f"a process of the account {account}"
 
 
-class Record(Protocol):
+class RecordError(Protocol):
     """Writes a sentence into the record of the run."""
 
     def __call__(self, *, error: str) -> None: ...
@@ -37,10 +37,10 @@ class Strangers:
     """Those that this process has refused: the first of each is recorded, however many follow."""
 
     def __init__(self) -> None:
-        self._record: Record | None = None
+        self._record: RecordError | None = None
         self._refused: dict[str, str] = {}
 
-    def record_by(self, record: Record) -> None:
+    def record_by(self, record: RecordError) -> None:
         """Record from now on, and what was noted before."""
         self._record = record
         for sentence in self._refused.values():

@@ -17,7 +17,7 @@ import torch
 from rlinf_async.core import premise
 from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scores import WHOLE, ToScore, in_passes, joined
+from rlinf_async.core.scores import WHOLE, ScorePair, ToScore, in_passes, joined
 from rlinf_async.core.tensors import (
     Tensors,
     Tree,
@@ -31,7 +31,6 @@ from rlinf_async.core.tensors import (
 from rlinf_async.hosts.kit.pieces import BEYOND_FIELD, to_the_horizon
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.streaming_learner import Pair
 
 LOGGER = logging.getLogger(__name__)
 
@@ -174,7 +173,7 @@ def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: b
     acting_values = {"prev_values": leaf(rollout, "prev_values")[:-1]} if values else {}
     samples = samples_of({**rollout, **acting_values}, *acting_values)
 
-    def score(chosen: dict[str, Any]) -> dict[str, premise.Pair]:
+    def score(chosen: dict[str, Any]) -> dict[str, ScorePair]:
         (output,) = forward([chosen])
         pairs = {"logprobs": (output["logprobs"], output.get("prev_logprobs", chosen["prev_logprobs"]))}
         return pairs | ({"values": (output["values"], chosen["prev_values"])} if values else {})
@@ -305,7 +304,7 @@ class ScoringTraining:
                 scored = rows_of(scored, how["rows"])
             anchor(rollout, [scored], **how)
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, ScorePair | None]:
         """See `loops.streaming_learner.Training`."""
         pair = None
         if PROXIMAL_FIELD in rollout:
@@ -315,7 +314,7 @@ class ScoringTraining:
         # One that is not live was made by no version, and has an age that is not looked for.
         return samples_of(rollout), _ages(self._batch, _versions(rollout)), pair
 
-    def score(self, inputs: Tree) -> Pair:
+    def score(self, inputs: Tree) -> ScorePair:
         """See `loops.streaming_learner.Training`."""
         # Taken to its end: a host's `passes` may switch training on again behind the last part.
         (output,) = self.passes([inputs], values=False)

@@ -21,7 +21,7 @@ from rlinf_async.core.objectives import (
     without_masked,
     without_signal,
 )
-from rlinf_async.core.scores import Scored, ToScore
+from rlinf_async.core.scores import Scored, ScorePair, ToScore
 from rlinf_async.core.tensors import (
     Tensors,
     Tree,
@@ -48,7 +48,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwa
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
-from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -234,7 +234,7 @@ class LocalTraining:
     def _of_rollouts(self) -> dict[str, float]:
         return of_rollouts(self._reports) if self._reports else {}
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, ScorePair | None]:
         samples = samples_of(rollout)
         pair = None
         if self._settings.asynchrony.recomputes:
@@ -244,7 +244,7 @@ class LocalTraining:
             staleness = torch.where(live, staleness, -1)  # -1 leaves a sample out
         return samples, staleness.flatten().cpu(), pair
 
-    def score(self, inputs: Tree) -> Pair:
+    def score(self, inputs: Tree) -> ScorePair:
         with as_inference(self.model):
             logprobs, _ = self.model.score(inputs["forward_inputs"])
         return logprobs, leaf(inputs, "prev_logprobs")

@@ -8,10 +8,12 @@ compares the list with our classes.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf_async.hosts.rlinf.compiler import compiled_when_called
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 
@@ -214,4 +216,7 @@ def __getattr__(name: str) -> Any:
     if name not in BORROWED_NAMES:
         raise AttributeError(name)
     module, _, attribute = dotted_name(name).rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    if module not in sys.modules:
+        with compiled_when_called():
+            importlib.import_module(module)
+    return getattr(sys.modules[module], attribute)

@@ -19,8 +19,8 @@ RAY_FIXES = (
 SHARED_IMPORTS = (
     "import torch",
     """
-from rlinf_async.hosts.rlinf.compat import without_compiler
-with without_compiler():
+from rlinf_async.hosts.rlinf.compiler import compiled_when_called
+with compiled_when_called():
     import rlinf.scheduler.cluster
     import rlinf_async.hosts.rlinf.hooks
 """,
@@ -28,8 +28,8 @@ with without_compiler():
 """Imports that both probes need; if they fail, the probes report the reason."""
 
 DRIVER_PROBE = """
-from rlinf_async.hosts.rlinf.compat import without_compiler
-looking = without_compiler()
+from rlinf_async.hosts.rlinf.compiler import compiled_when_called
+looking = compiled_when_called()
 looking.__enter__()
 from hydra.core.plugins import Plugins
 names = [plugin.__name__ for plugin in Plugins.instance().discover()]
@@ -43,8 +43,8 @@ plugin.register()
 """
 
 WORKER_PROBE = """
-from rlinf_async.hosts.rlinf.compat import without_compiler
-looking = without_compiler()
+from rlinf_async.hosts.rlinf.compiler import compiled_when_called
+looking = compiled_when_called()
 looking.__enter__()
 from rlinf.scheduler.cluster import load_user_extension_module
 load_user_extension_module()

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from rlinf_async.hosts.rlinf import borrowed
 
@@ -21,18 +20,6 @@ RLINF_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 """RLinf's variable with the number of an env worker's first GPU, if it has one."""
 EGL_BY_STAGE = ("metaworld", "calvin")
 """RLinf's environments that use the number of a simulator's stage as the number of its EGL device."""
-
-
-@contextmanager
-def without_compiler() -> Iterator[None]:
-    """Disable `torch.compile` inside the block, to import RLinf in a process that computes nothing.
-
-    RLinf calls `torch.compile` at import, which would load torch's compiler for seconds.
-    """
-    import torch  # not needed by callers that only read sources
-
-    with patch.object(torch, "compile", lambda function=None, **_: function or (lambda given: given)):
-        yield
 
 
 def fail_unless_cleared() -> None:

@@ -36,7 +36,7 @@ from rlinf_async.hosts.rlinf.settings import (
     schedule_reasons,
     scored_by_workers,
 )
-from rlinf_async.hosts.rlinf.tree import check_rlinf
+from rlinf_async.hosts.rlinf.tree import supported_rlinf
 
 CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
 """The classes by which RLinf's `validate_cfg` starts the cluster, and counts the processes in it."""
@@ -56,7 +56,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     # Before all else: the next lines read keys of sections, which may be something else.
     refuse(TABLE.block_reasons(values))
     if active := is_active(cfg):
-        check_rlinf()
+        supported_rlinf()
         refuse_other_algorithms(values)
     refuse(TABLE.reasons(values, complete=complete or active))
     return TABLE.without_nulls(values)

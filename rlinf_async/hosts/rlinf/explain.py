@@ -145,7 +145,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
     explanation.show_rows(lines, facts.get("remarks", []), console)
 
 
-def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
     yield from explanation.level_rows(facts, none="none: RLinf's own workers and runner run")
     for name, why in facts["dropped"].items():
         yield f"  {name}", f"off: {why}"
@@ -155,14 +155,14 @@ def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
         yield "RLinf's key", line
 
 
-def _class_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+def _class_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
     """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
     for stock, replacement in facts["classes"].items():
         module, _, name = replacement.partition(":")
         yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
 
 
-def _place_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+def _place_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
     yield "cluster", _machines(facts["cluster"])
     yield "placement", "; ".join(f"{names}: {_plain(where)}" for names, where in facts["placement"].items())
     if facts["shards"] is not None:

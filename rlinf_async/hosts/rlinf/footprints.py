@@ -19,7 +19,6 @@ from rlinf_async.hosts.footprints import (
 )
 from rlinf_async.hosts.judge.presence import is_declared, naming, parameters
 from rlinf_async.hosts.kit.building import parameters_of
-from rlinf_async.hosts.rlinf.compat import without_compiler
 from rlinf_async.hosts.rlinf.models import CAST_BYTES, VLM_PREFIX
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -104,7 +103,7 @@ def _built_size(model: Mapping[str, Any]) -> ModelSize | None:
     else None.
     """
     if model["model_type"] == "mlp_policy":
-        with without_compiler(), naming(model, key=MODEL_SECTION):
+        with naming(model, key=MODEL_SECTION):
             from rlinf_async.hosts.rlinf.borrowed import mlp_policy
 
             count = parameters_of(mlp_policy, model, small=True)

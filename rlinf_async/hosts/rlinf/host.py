@@ -18,7 +18,7 @@ from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, make_ready
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.rlinf.tree import check_rlinf, rlinf_tree
+from rlinf_async.hosts.rlinf.tree import rlinf_tree, supported_rlinf
 from rlinf_async.observe.check import Check, skipped
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class RLinfHost(PackagedHost):
         return checks()
 
     def versions(self) -> dict[str, str]:
-        check_rlinf()
+        supported_rlinf()
         return versions()
 
 

@@ -50,7 +50,7 @@ def read_tree(root: Path) -> RLinfTree:
     return RLinfTree(root=root, version=_version(root), missing=tuple(_missing(Sources(root))))
 
 
-def check_rlinf() -> RLinfTree:
+def supported_rlinf() -> RLinfTree:
     """Return the RLinf that `import rlinf` would load, if our classes can extend it.
 
     Raises:

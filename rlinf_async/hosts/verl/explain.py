@@ -224,7 +224,7 @@ def show(facts: Mapping[str, Any], console: Console) -> None:
     explanation.show_rows(lines, facts["remarks"], console)
 
 
-def _adapter_rows(facts: Mapping[str, Any]) -> Iterator[explanation.Row]:
+def _adapter_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
     if adapters := facts["adapters"]:
         yield (
             "adapters",

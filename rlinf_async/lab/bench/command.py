@@ -118,7 +118,7 @@ def _check_names(kind: str, names: Sequence[str], choices: Any) -> Sequence[str]
     return names
 
 
-Row = Mapping[str, Any]
+ModeRow = Mapping[str, Any]
 
 TABLE_COLUMNS = (
     "mode",
@@ -155,7 +155,7 @@ def show(results: Results, console: Console) -> None:
                 console.print(f"{row['mode']} failed: {row['error'].strip()}", markup=False, soft_wrap=True)
 
 
-def figure(row: Row, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
+def figure(row: ModeRow, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
     """Return the median; with several repetitions in `form`, with the least and the most."""
     if row[key] is None:
         return "-"
@@ -164,7 +164,7 @@ def figure(row: Row, key: str, digits: str, form: str = "{} [{}, {}]") -> str:
     return form.format(*(f"{value:{digits}}" for value in (row[key], *row["range"][key])))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ModeRow) -> list[str]:
     if "error" in row:
         return [row["mode"], "failed"]
     return [

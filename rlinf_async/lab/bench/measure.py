@@ -13,10 +13,10 @@ import numpy as np
 
 from rlinf_async.lab.bench.cpu import CpuMeter
 from rlinf_async.lab.bench.scenarios import Scenario
-from rlinf_async.lab.bench.sides import Mode
+from rlinf_async.lab.bench.sides import Schedule
 from rlinf_async.lab.emulated.service import SAMPLE_NUMBER_BASE
 
-Record = Mapping[str, Any]
+SpanRecord = Mapping[str, Any]
 """A span of `observe.spans`: `kind`, `began`, `ended`, and facts."""
 
 
@@ -49,14 +49,14 @@ class Window:
     """Samples that were trained on for the first time."""
     staleness_max: int
     """Largest number of global steps that the weights were trained between an action and its training."""
-    records: Sequence[Record]
+    records: Sequence[SpanRecord]
     """The records of the whole run."""
 
     @property
     def seconds(self) -> float:
         return self.stop - self.start
 
-    def within(self, *kinds: str) -> Iterator[tuple[Record, float]]:
+    def within(self, *kinds: str) -> Iterator[tuple[SpanRecord, float]]:
         """Yield the records of these kinds, with the share of their time that lies within the window."""
         for record in self.records:
             began, end = max(self.start, record["began"]), min(self.stop, record["ended"])
@@ -93,7 +93,7 @@ class Window:
 
 
 def window(
-    records: Sequence[Record], *, calls: int, warm_up: int, steps: int, rollout: int | None = None
+    records: Sequence[SpanRecord], *, calls: int, warm_up: int, steps: int, rollout: int | None = None
 ) -> Window:
     """Return the window of global steps `warm_up` to `warm_up + steps` of a run with one learner rank.
 
@@ -129,7 +129,7 @@ def window(
     )
 
 
-def _step_ends(training: Sequence[Record], calls: int | None) -> list[int]:
+def _step_ends(training: Sequence[SpanRecord], calls: int | None) -> list[int]:
     """Return the micro-batches that are trained by the end of each step: `calls` more each time, or (None)
     all of one rollout.
     """
@@ -144,7 +144,7 @@ def spread(environments: Iterable[Environment]) -> float:
     return float(np.mean([np.std(one.seconds) / np.mean(one.seconds) for one in environments]))
 
 
-def _samples(training: Iterable[Record]) -> set[int]:
+def _samples(training: Iterable[SpanRecord]) -> set[int]:
     return {sample for record in training for sample in record["samples"]}
 
 
@@ -195,9 +195,9 @@ class Measurement:
 
 
 def measure(
-    records: Sequence[Record],
+    records: Sequence[SpanRecord],
     scenario: Scenario,
-    mode: Mode,
+    mode: Schedule,
     *,
     warm_up: int,
     steps: int,
@@ -275,7 +275,7 @@ def bounds_of(environments: Mapping[int, Environment], scenario: Scenario) -> di
 
 
 def own_bounds_of(
-    window: Window, environments: Mapping[int, Environment], scenario: Scenario, mode: Mode
+    window: Window, environments: Mapping[int, Environment], scenario: Scenario, mode: Schedule
 ) -> dict[str, float]:
     """Return the same bounds with the mode's own work: every pass of its learner, and its own shares.
 

@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 
 from rlinf_async.extras import pip_install
 from rlinf_async.hosts.host import load
-from rlinf_async.hosts.rlinf.tree import check_rlinf
+from rlinf_async.hosts.rlinf.tree import supported_rlinf
 from rlinf_async.lab.bench.scenarios import Scenario
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
 from rlinf_async.lab.demo.simulators.vulkan import check_vulkan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mode:
+class Schedule:
     """A schedule: the wiring of a run, and the overrides that choose it."""
 
     name: str
@@ -53,23 +53,25 @@ OFF_OVERRIDE = "async.mode=off"
 OVERLAP_RESETS = "+runner.overlap_env_bootstrap=true"
 ASYNC_PPO = (OFF_OVERRIDE, "algorithm.loss_type=decoupled_actor_critic", "+algorithm.staleness_threshold=1")
 DEAD_WORK_MODES = (
-    Mode(name="lean", kind="plugin", overrides=("async.mode=lean",)),
-    Mode(name="levels", kind="plugin", overrides=("async.mode=full", "async.skip=false"), balance="tasks"),
+    Schedule(name="lean", kind="plugin", overrides=("async.mode=lean",)),
+    Schedule(
+        name="levels", kind="plugin", overrides=("async.mode=full", "async.skip=false"), balance="tasks"
+    ),
 )
 """Further modes of scenarios with episodes that end early: no dead work and no levels; all levels with dead
 work."""
 LEVEL_MODES = (
-    Mode(name="train", kind="plugin", overrides=("async.mode=train",)),
-    Mode(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
-    Mode(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
-    Mode(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
-    Mode(
+    Schedule(name="train", kind="plugin", overrides=("async.mode=train",)),
+    Schedule(name="rollout", kind="plugin", overrides=("async.mode=rollout",), balance="tasks"),
+    Schedule(name="streamer", kind="plugin", overrides=("async.mode=streamer",)),
+    Schedule(name="full", kind="plugin", overrides=("async.mode=full",), balance="tasks"),
+    Schedule(
         name="full-loglinear",
         kind="plugin",
         overrides=("async.mode=full", "async.advanced.proximal=loglinear"),
         balance="tasks",
     ),
-    Mode(
+    Schedule(
         name="full-exact",
         kind="plugin",
         overrides=("async.mode=full", "async.advanced.balance=exact"),
@@ -79,28 +81,28 @@ LEVEL_MODES = (
 BENCH_MODES = {
     mode.name: mode
     for mode in (
-        Mode(
+        Schedule(
             name="stock-sync-1",
             kind="sync",
             overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=1", OVERLAP_RESETS),
         ),
-        Mode(
+        Schedule(
             name="stock-sync-2",
             kind="sync",
             overrides=(OFF_OVERRIDE, "rollout.pipeline_stage_num=2", OVERLAP_RESETS),
         ),
-        Mode(
+        Schedule(
             name="stock-pipeline",
             kind="stock",
             overrides=(OFF_OVERRIDE, "+runner.use_training_pipeline=true", OVERLAP_RESETS),
         ),
-        Mode(
+        Schedule(
             name="stock-async",
             kind="stock",
             wiring="async-ppo",
             overrides=ASYNC_PPO,
         ),
-        Mode(
+        Schedule(
             name="stock-decoupled",
             kind="stock",
             wiring="async-ppo",
@@ -126,7 +128,7 @@ STANDARD_MODES = standard(BENCH_MODES)
 class Side(Protocol):
     """One host's part in a bench: its schedules, and their overrides in the host's config."""
 
-    modes: Mapping[str, Mode]
+    modes: Mapping[str, Schedule]
     standard: tuple[str, ...]
     """The default modes."""
     others: str
@@ -145,7 +147,7 @@ class Side(Protocol):
     def config(self, scenario: Scenario) -> str:
         """Return the name of the config that a scenario is made from."""
 
-    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+    def overrides(self, scenario: Scenario, mode: Schedule, *, log: str) -> list[str]:
         """Return the overrides that turn that config into the scenario in a mode; processes log their spans
         into `log`.
         """
@@ -159,12 +161,12 @@ class Side(Protocol):
 class UnderRLinf(Side):
     """RLinf's own modes next to the levels of this package."""
 
-    modes: Mapping[str, Mode] = BENCH_MODES
+    modes: Mapping[str, Schedule] = BENCH_MODES
     standard: tuple[str, ...] = STANDARD_MODES
     others = "stock"
 
     def check(self) -> None:
-        check_rlinf()
+        supported_rlinf()
 
     def unavailable(self, scenario: Scenario) -> str | None:
         if scenario.name == "metaworld" and importlib.util.find_spec("metaworld") is None:
@@ -183,7 +185,7 @@ class UnderRLinf(Side):
     def config(self, scenario: Scenario) -> str:
         return scenario.config
 
-    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+    def overrides(self, scenario: Scenario, mode: Schedule, *, log: str) -> list[str]:
         return [*scenario.overrides(log=log), *mode.overrides_for(scenario)]
 
     def run(self, *, directory: Path, steps: int, seed: int | None = None) -> list[str]:
@@ -199,10 +201,10 @@ RESETS_AHEAD = "env.train.resets_ahead=true"
 VERL_MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="off", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD)),
+        Schedule(name="off", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD)),
         # That experiment stepped its environments in two halves: one acts while the other is answered.
-        Mode(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES_OVERRIDE)),
-        Mode(
+        Schedule(name="verl-stages", kind="sync", overrides=(OFF_OVERRIDE, RESETS_AHEAD, STAGES_OVERRIDE)),
+        Schedule(
             name="one-step-off",
             kind="stock",
             overrides=("async.mode=train", "++async.deterministic=true", RESETS_AHEAD),
@@ -219,7 +221,7 @@ class UnderVerl(Side):
     veRL itself cannot run an environment, so none of these is a run of veRL's own loops.
     """
 
-    modes: Mapping[str, Mode] = VERL_MODES
+    modes: Mapping[str, Schedule] = VERL_MODES
     standard: tuple[str, ...] = standard(VERL_MODES)
     others = "peer"
 
@@ -232,7 +234,7 @@ class UnderVerl(Side):
     def config(self, scenario: Scenario) -> str:
         return BENCH_CONFIG
 
-    def overrides(self, scenario: Scenario, mode: Mode, *, log: str) -> list[str]:
+    def overrides(self, scenario: Scenario, mode: Schedule, *, log: str) -> list[str]:
         mini_batch = scenario.samples // scenario.optimizer_steps // scenario.decisions
         return [
             f"env.workers={mode.env_workers or scenario.env_workers}",

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from rlinf_async.lab.report.advice import Advice, Facts, advise
 from rlinf_async.lab.report.measures import Measures, measure
 from rlinf_async.lab.report.run_files import RunFiles
-from rlinf_async.lab.report.timelines import Interval, Step, Timeline, measured, steps_of, timelines_of
+from rlinf_async.lab.report.timelines import (
+    Interval,
+    StepInterval,
+    Timeline,
+    measured,
+    steps_of,
+    timelines_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +29,7 @@ class Subject:
     measures: Measures
     advice: Sequence[Advice]
     timelines: Sequence[Timeline]
-    steps: Sequence[Step]
+    steps: Sequence[StepInterval]
     window: Interval | None
     """The time interval that shares refer to; None without a trace."""
 

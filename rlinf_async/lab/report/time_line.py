@@ -14,7 +14,7 @@ from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import (
     ALL_PARTS,
     Interval,
-    Step,
+    StepInterval,
     Timeline,
     extremes,
     intersection,
@@ -38,7 +38,7 @@ DRIVER_KINDS = [kind.name for kind in SPAN_KINDS.values() if kind.role is not No
 """Kinds of spans of the driver that stop the learner between two steps."""
 
 
-def time_line(subject: Subject, step: Step, *, most_bars: int) -> Figure:
+def time_line(subject: Subject, step: StepInterval, *, most_bars: int) -> Figure:
     """Return the time line of one step; of more than `most_bars` bars, the shortest are left out."""
     lines = chosen_timelines(subject.timelines, step.window)
     rows = [name for name, _ in lines]
@@ -122,7 +122,7 @@ def _facts(span: Span) -> str:
     return f"; {', '.join(parts)}" if parts else ""
 
 
-def remark(subject: Subject, step: Step) -> str:
+def remark(subject: Subject, step: StepInterval) -> str:
     """Return a sentence about the choice of timelines; "" if all are shown."""
     timelines, count = chosen_timelines(subject.timelines, step.window), len(subject.timelines)
     if len(timelines) == count:
@@ -133,7 +133,7 @@ def remark(subject: Subject, step: Step) -> str:
     )
 
 
-def legend(pairs: Sequence[tuple[Subject, Step]]) -> Legend:
+def legend(pairs: Sequence[tuple[Subject, StepInterval]]) -> Legend:
     """Return the meaning of the colours, including the driver's if it has kept the learner waiting."""
     steps = {subject.index: step for subject, step in pairs}
     groups = list(charts.legend([subject for subject, _ in pairs], lambda s: steps[s.index].window))

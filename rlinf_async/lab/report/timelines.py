@@ -63,7 +63,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepInterval:
     """A step from the end of the previous step to its own end, including an evaluation or checkpoint after
     it.
     """
@@ -81,7 +81,7 @@ class Step:
         return self.ended - self.began
 
 
-def steps_of(spans: Sequence[Span]) -> list[Step]:
+def steps_of(spans: Sequence[Span]) -> list[StepInterval]:
     """Return the ended steps in order; the first begins with its training."""
     began: dict[int, float] = {}
     ends: dict[int, float] = {}
@@ -92,10 +92,10 @@ def steps_of(spans: Sequence[Span]) -> list[Step]:
         if span["kind"] == "learn":
             began[number] = span["began"]
         ends[number] = max(ends.get(number, span["ended"]), span["ended"])
-    steps: list[Step] = []
+    steps: list[StepInterval] = []
     for number in sorted(began):
         start = steps[-1].ended if steps else began[number]
-        steps.append(Step(number=number, began=start, ended=ends[number]))
+        steps.append(StepInterval(number=number, began=start, ended=ends[number]))
     return steps
 
 
@@ -113,7 +113,7 @@ def measured(spans: Sequence[Span]) -> Interval | None:
     return window if window[0] < window[1] else None
 
 
-def slowest(steps: Sequence[Step], count: int) -> list[Step]:
+def slowest(steps: Sequence[StepInterval], count: int) -> list[StepInterval]:
     """Return the `count` slowest steps after the first, in the order of the run."""
     longest = sorted(steps[1:], key=lambda step: step.seconds, reverse=True)[:count]
     return sorted(longest, key=lambda step: step.number)

@@ -27,7 +27,7 @@ UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._+=-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """The sweep's record of an ended run, beside the files of the run itself."""
 
     status: Literal["done", "failed"]
@@ -39,7 +39,7 @@ class Record:
     """Digest of the config before the overrides."""
 
     @classmethod
-    def read(cls, directory: Path) -> Record | None:
+    def read(cls, directory: Path) -> RunRecord | None:
         """Return the record in a directory; None without a record.
 
         Raises:
@@ -95,9 +95,9 @@ class SweepCell:
         directory = str(self.directory.absolute()).replace("'", r"\'")
         return (*TRAIN_COMMAND, *self.source, *self.overrides, f"{self.workload.run_dir}='{directory}'")
 
-    def record(self) -> Record | None:
+    def record(self) -> RunRecord | None:
         """The record of the last run, if it had this cell's overrides and config."""
-        record = Record.read(self.directory)
+        record = RunRecord.read(self.directory)
         return record if record is not None and not self._differs(record) else None
 
     @property
@@ -108,13 +108,13 @@ class SweepCell:
     @property
     def changed(self) -> bool:
         """True if the last run had other overrides or another config."""
-        record = Record.read(self.directory)
+        record = RunRecord.read(self.directory)
         return record is not None and self._differs(record)
 
-    def _differs(self, record: Record) -> bool:
+    def _differs(self, record: RunRecord) -> bool:
         return (record.overrides, record.config) != (self.overrides, self.config)
 
-    def run(self, tick: Callable[[], None] | None = None) -> Record:
+    def run(self, tick: Callable[[], None] | None = None) -> RunRecord:
         """Make the run in its emptied directory, and write its record; an interrupted run leaves no record.
 
         `tick` is called about once a second during the run.
@@ -124,7 +124,7 @@ class SweepCell:
         began = time.monotonic()
         status = run_command(self.command, self.log, tick=tick)
         error = self._error(status)
-        record = Record(
+        record = RunRecord(
             status="done" if error is None else "failed",
             seconds=round(time.monotonic() - began, 3),
             exit_status=status,

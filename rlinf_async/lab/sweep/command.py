@@ -16,7 +16,7 @@ from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.plan import Sweep, plan
 from rlinf_async.lab.sweep.table import (
     TABLE_CAPTION,
-    Row,
+    SettingRow,
     as_csv,
     failures,
     latex,
@@ -120,7 +120,7 @@ def _left(sweep: Sweep) -> float | None:
     return statistics.fmean(took) * (len(sweep.cells) - len(took)) if took else None
 
 
-def _write(sweep: Sweep) -> list[Row]:
+def _write(sweep: Sweep) -> list[SettingRow]:
     """Write and return the table of the runs done so far."""
     table, folder = rows(outcomes(sweep)), sweep.directory
     title = f"{folder.identity['config_name']}, seeds: {sweep.seeds}"
@@ -130,7 +130,7 @@ def _write(sweep: Sweep) -> list[Row]:
     return table
 
 
-def _show(table: Sequence[Row], sweep: Sweep, console: Console) -> None:
+def _show(table: Sequence[SettingRow], sweep: Sweep, console: Console) -> None:
     console.print(screen(table, goal=sweep.goal))
     for failure in failures(table):
         console.print(failure, markup=False, soft_wrap=True)

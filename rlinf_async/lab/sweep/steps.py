@@ -23,7 +23,7 @@ DEFAULT_GOAL = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepMeasures:
     """One step; values that the run does not report are None."""
 
     seconds: float
@@ -52,7 +52,7 @@ class Averages:
     env_steps_to_goal: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Step], *, goal: float = DEFAULT_GOAL) -> Averages:
+    def of(cls, steps: Sequence[StepMeasures], *, goal: float = DEFAULT_GOAL) -> Averages:
         """Return the averages over the steps of a run, in order.
 
         The `goal` is reached at the first step that ends a window with a mean success of at least `goal`;
@@ -76,7 +76,7 @@ class Averages:
         )
 
 
-def _to_goal(steps: Sequence[Step], goal: float) -> dict[str, float]:
+def _to_goal(steps: Sequence[StepMeasures], goal: float) -> dict[str, float]:
     seconds = env_steps = 0.0
     window: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
     for step in steps:
@@ -88,7 +88,7 @@ def _to_goal(steps: Sequence[Step], goal: float) -> dict[str, float]:
     return {}
 
 
-def read_own(run: Path) -> list[Step]:
+def read_own(run: Path) -> list[StepMeasures]:
     """Read the steps of an asynchronous run from its `metrics.jsonl`.
 
     Raises:
@@ -106,9 +106,9 @@ def read_own(run: Path) -> list[Step]:
         raise ValueError(f"{directory.metrics} lacks {error.args[0]}") from error
 
 
-def _own_step(metrics: Mapping[str, float]) -> Step:
+def _own_step(metrics: Mapping[str, float]) -> StepMeasures:
     seconds = metrics["async/step_seconds"]
-    return Step(
+    return StepMeasures(
         seconds=seconds,
         env_steps=metrics["async/env_steps"],
         rollout_s=metrics["async/busiest/env"] * seconds,
@@ -117,7 +117,7 @@ def _own_step(metrics: Mapping[str, float]) -> Step:
     )
 
 
-def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
+def read_stock(run: Path, *, env_steps: int, stages: int) -> list[StepMeasures]:
     """Read the steps of RLinf's own runner from its TensorBoard event files.
 
     An env worker steps its pipeline stages, the equivalents of env shards, one after the other.
@@ -133,7 +133,7 @@ def read_stock(run: Path, *, env_steps: int, stages: int) -> list[Step]:
         at = {tag: values[number] for tag, values in scalars.items() if number in values}
         rollout_s = _sum(at, STOCK_ROLLOUT)
         steps.append(
-            Step(
+            StepMeasures(
                 seconds=seconds,
                 env_steps=env_steps,
                 rollout_s=None if rollout_s is None else rollout_s / stages,

@@ -33,7 +33,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SettingRow:
     """A setting in the table.
 
     `increase` is the growth of its mean throughput over that of `off` with the same values, on the seeds that
@@ -72,11 +72,11 @@ def _outcomes(cells: Sequence[SweepCell]) -> Outcomes:
     )
 
 
-def rows(settings: Mapping[Setting, Outcomes]) -> list[Row]:
+def rows(settings: Mapping[Setting, Outcomes]) -> list[SettingRow]:
     """Return a row per setting; its quantities are means over seeds."""
     off = {setting.values: one.measured for setting, one in settings.items() if not setting.active}
     return [
-        Row(
+        SettingRow(
             setting=setting.levels_name,
             values=dict(setting.values),
             seeds=len(one.measured),
@@ -126,13 +126,13 @@ LAST_COLUMNS = (
 )
 
 
-def headers(rows: Sequence[Row], goal: float) -> tuple[str, ...]:
+def headers(rows: Sequence[SettingRow], goal: float) -> tuple[str, ...]:
     """Return the heads of the columns: the setting, each varied key, and the results."""
     last = (f"{one} {goal:.0%}" if one.endswith(" to") else one for one in LAST_COLUMNS)
     return ("setting", *map(short, _keys(rows)), *last)
 
 
-def screen(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> Table:
+def screen(rows: Sequence[SettingRow], *, goal: float = DEFAULT_GOAL) -> Table:
     """Return the table for a terminal; without varied keys it fits into 80 columns.
 
     It has the time to a success rate if a run has reached the rate, and otherwise the seconds of rollouts and
@@ -146,14 +146,14 @@ def screen(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> Table:
     return table.screen(titles, [[line[column] for column in columns] for line in lines], space=1)
 
 
-def markdown(rows: Sequence[Row], *, title: str, off: str, goal: float = DEFAULT_GOAL) -> str:
+def markdown(rows: Sequence[SettingRow], *, title: str, off: str, goal: float = DEFAULT_GOAL) -> str:
     """Return the table with its title, the failures, and the meaning of the columns and of `off`."""
     notes = "\n".join(f"* {note}" for note in (*failures(rows), *TABLE_CAPTION, off))
     text = table.markdown(headers(rows, goal), _lines(rows), numbers=True)
     return f"# {title}\n\n{text}\n\n{notes}\n"
 
 
-def latex(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> str:
+def latex(rows: Sequence[SettingRow], *, goal: float = DEFAULT_GOAL) -> str:
     """Return a `tabular` for a paper, with the rules of booktabs."""
     heads = headers(rows, goal)
     lines = [" & ".join(map(_tex, cells)) + r" \\" for cells in (heads, *_lines(rows))]
@@ -161,12 +161,12 @@ def latex(rows: Sequence[Row], *, goal: float = DEFAULT_GOAL) -> str:
     return f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
 
-def failures(rows: Sequence[Row]) -> list[str]:
+def failures(rows: Sequence[SettingRow]) -> list[str]:
     """Return a sentence for every failed run."""
     return [failure for row in rows for failure in row.failures]
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[SettingRow]) -> str:
     """Return the table as CSV with unrounded values; missing values are empty, and the increase is in per
     cent.
     """
@@ -183,17 +183,17 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _keys(rows: Sequence[Row]) -> list[str]:
+def _keys(rows: Sequence[SettingRow]) -> list[str]:
     """Return the varied keys, in the user's order."""
     return list(dict.fromkeys(key for row in rows for key in row.values))
 
 
-def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _lines(rows: Sequence[SettingRow]) -> list[tuple[str, ...]]:
     keys = _keys(rows)
     return [(row.setting, *(row.values.get(key, "-") for key in keys), *_cells(row)) for row in rows]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SettingRow) -> tuple[str, ...]:
     if not row.seeds:
         return ("failed" if row.failures else "-", *["-"] * (len(LAST_COLUMNS) - 2), "0")
     seconds = (row.quantities[name] for name in ("step_s", "rollout_s", "learner_s"))
@@ -207,7 +207,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _goal_cell(row: Row, name: str) -> str:
+def _goal_cell(row: SettingRow, name: str) -> str:
     """Return the mean if every seed has reached the goal: a mean over only those that have would flatter."""
     value = row.quantities[name]
     if value is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.scores import WHOLE, ToScore
+from rlinf_async.core.scores import WHOLE, ScorePair, ToScore
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.core.types import MAX_PROBE_SAMPLES, ActionRequest, Piece
 from rlinf_async.lab.virtual.times import Times, TrainingTimes, WayTimes
@@ -17,7 +17,7 @@ from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.streaming_learner import Normalize, Pair, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter
@@ -150,10 +150,10 @@ class VirtualTraining:
         self._owe("", self._times.batch_s)
         return {}
 
-    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, Pair | None]:
+    def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, ScorePair | None]:
         raise NotImplementedError("a planned run measures no ratios")
 
-    def score(self, inputs: Tree) -> Pair:
+    def score(self, inputs: Tree) -> ScorePair:
         raise NotImplementedError("a planned run measures no ratios")
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:

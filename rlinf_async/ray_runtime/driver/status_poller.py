@@ -22,7 +22,7 @@ POLL_INTERVAL_S = 5.0
 ANSWER_TIMEOUT_S = 2.0
 """A worker that has not answered after this time counts as silent in this poll."""
 
-Answers = Mapping[str, Mapping[str, Any] | None]
+ProcessAnswers = Mapping[str, Mapping[str, Any] | None]
 
 
 class Guard(Protocol):
@@ -92,7 +92,7 @@ class StatusPoller:
             return 0.2
         return self._every_s - (now - self._asked_at)
 
-    def _answers(self, references: list[Any]) -> Answers:
+    def _answers(self, references: list[Any]) -> ProcessAnswers:
         answers: dict[str, Any] = dict.fromkeys(self._questions.values())
         for reference in references:
             # A process that has died has no answer; the wait for its work raises its death.
@@ -101,7 +101,7 @@ class StatusPoller:
         self._questions = {}
         return answers
 
-    def _look(self, answers: Answers) -> None:
+    def _look(self, answers: ProcessAnswers) -> None:
         now, progress = time.monotonic(), progress_of(answers)
         # Unequal, not larger: a restarted process counts from 0.
         if any(self._progress.get(name) != end for name, end in progress.items()):
@@ -131,7 +131,7 @@ class StatusPoller:
                 self._guard.silence(name)
         self._unheard = unheard
 
-    def _write(self, answers: Answers, still_s: float) -> None:
+    def _write(self, answers: ProcessAnswers, still_s: float) -> None:
         step, total = self._step()
         # `children=False`: the driver's children are Ray and all other processes of the run.
         own = {str(Process.DRIVER): held_by_this_process(children=False)}

@@ -22,7 +22,7 @@ from rlinf_async.core.shard_fit import FirstRollouts, ShardTimes
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import env_loop, evaluate_shard, together
-from rlinf_async.loops.env_restarts import Record, ShardRestarts, record_nothing
+from rlinf_async.loops.env_restarts import RecordFault, ShardRestarts, record_nothing
 from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import Call, SimulatorThread
@@ -74,7 +74,7 @@ class ShardWorker(RunProcess):
         hand_over_quickly()
         self._shards_rank = rank
         self.asynchrony = asynchrony
-        self._record: Record = record_nothing
+        self._record: RecordFault = record_nothing
         self._requests: RequestClient | None = None
         self._frames = FrameMeter()
         self._dividing = asyncio.Lock()

@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_async.hosts.rlinf import borrowed, sources
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
-from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, check_rlinf, read_tree, rlinf_tree
+from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, read_tree, rlinf_tree, supported_rlinf
 from tests.checkouts import TREES, package
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,7 @@ def test_what_the_classes_lack_is_named_with_what_needs_it(tree):
     assert "EmbodiedFSDPActor (for training steps)" in missing
     assert not any(name.startswith(("EnvWorker.init_worker", "EnvWorker.cfg")) for name in missing)
     with pytest.raises(ValueError, match=r"EnvWorker\.env_interact_step") as raised:
-        check_rlinf()
+        supported_rlinf()
     assert SUPPORTED_VERSIONS in str(raised.value)
 
 

@@ -14,7 +14,7 @@ from rlinf_async import cli
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.lab.sweep import command
-from rlinf_async.lab.sweep.cell import Record
+from rlinf_async.lab.sweep.cell import RunRecord
 from rlinf_async.lab.sweep.plan import plan
 
 
@@ -189,7 +189,7 @@ def test_a_record_of_a_sweep_that_is_none_is_named(tmp_path, name):
 def test_a_record_of_a_run_that_is_none_is_named(tmp_path, text):
     (tmp_path / "cell.json").write_text(text)
     with pytest.raises(ValueError, match=r"cell\.json is no record of a run of a sweep; remove it"):
-        Record.read(tmp_path)
+        RunRecord.read(tmp_path)
 
 
 def test_a_config_of_the_users_is_found_by_the_runs_wherever_they_are_started(tmp_path, monkeypatch):

@@ -3,12 +3,12 @@ import os
 
 import pytest
 
-from rlinf_async.lab.sweep.steps import Averages, Step, read_own, read_stock
+from rlinf_async.lab.sweep.steps import Averages, StepMeasures, read_own, read_stock
 
 
 def step(seconds, **changes):
     usual = {"env_steps": 600, "rollout_s": 1.0, "learner_s": 0.5, "success": 0.1}
-    return Step(seconds=seconds, **{**usual, **changes})
+    return StepMeasures(seconds=seconds, **{**usual, **changes})
 
 
 def test_the_first_step_is_left_out_and_the_mean_of_the_others_taken():
@@ -46,7 +46,7 @@ def test_an_asynchronous_run_is_read_from_its_metrics(tmp_path):
     }
     without = {name: value for name, value in line.items() if name != "env/success_once"}
     (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**without, 'step': 2})}\n")
-    expected = Step(seconds=4.0, env_steps=640.0, rollout_s=3.0, learner_s=2.0, success=0.25)
+    expected = StepMeasures(seconds=4.0, env_steps=640.0, rollout_s=3.0, learner_s=2.0, success=0.25)
     first, second = read_own(tmp_path)
     assert first == expected
     assert second.success is None
@@ -82,7 +82,7 @@ STOCK = {
 def test_rlinfs_own_run_is_read_from_its_event_files(events):
     quick = {**STOCK, "time/step": 4.0, "env/success_once": 1.0}
     steps = read_stock(events(STOCK, quick), env_steps=640, stages=1)
-    assert steps[0] == Step(seconds=8.0, env_steps=640, rollout_s=4.0, learner_s=2.25, success=0.5)
+    assert steps[0] == StepMeasures(seconds=8.0, env_steps=640, rollout_s=4.0, learner_s=2.25, success=0.5)
     measured = Averages.of(steps)
     assert (measured.env_steps_per_s, measured.step_s, measured.success) == (160.0, 4.0, 0.75)
 

@@ -13,7 +13,7 @@ from rlinf_async.lab.sweep import command
 from rlinf_async.lab.sweep.command import Watch
 from rlinf_async.lab.sweep.plan import plan
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, Setting, parse_axis, parse_settings, varied
-from rlinf_async.lab.sweep.steps import Averages, Step
+from rlinf_async.lab.sweep.steps import Averages, StepMeasures
 from rlinf_async.lab.sweep.table import Outcomes, as_csv, latex, markdown, rows, screen
 from tests.lab.sweep.fakes import FakeTraining, run, sweep
 
@@ -66,7 +66,8 @@ def test_a_setting_is_compared_with_off_at_the_same_values_of_what_both_know():
 def test_the_time_to_a_success_rate_ends_with_the_first_window_that_has_it():
     successes = [0.2, 0.9, 0.9, 0.9, 0.9, 1.0]
     steps = [
-        Step(seconds=2.0, env_steps=100, rollout_s=None, learner_s=None, success=one) for one in successes
+        StepMeasures(seconds=2.0, env_steps=100, rollout_s=None, learner_s=None, success=one)
+        for one in successes
     ]
     reached = Averages.of(steps, goal=0.9)
     assert (reached.seconds_to_goal, reached.env_steps_to_goal) == (10.0, 500.0)

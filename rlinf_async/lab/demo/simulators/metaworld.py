@@ -21,7 +21,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Step:
+class ChunkOutcome:
     """The outcome of a chunk of decisions, with the observation after the last decision.
 
     rewards (float32), successes and truncations (bool) are [envs, decisions]; lengths (int) is [envs],
@@ -127,7 +127,7 @@ class MetaWorldBatch:
             shard.abort(reason)
         return bool(silent)
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> ChunkOutcome:
         """Take `actions` [envs, decisions, 4], clipped to [-1, 1], in turn."""
         if actions.ndim != 3 or actions.shape[0] != self.num_envs or actions.shape[2] != ACTION_DIM:
             raise ValueError(
@@ -138,7 +138,7 @@ class MetaWorldBatch:
         states, images, *outcome = zip(*(shard.result() for shard in self._shards), strict=True)
         rewards, successes, truncations, lengths = (np.concatenate(parts) for parts in outcome)
         observation = self._observation(states, images)
-        return Step(observation, rewards.astype(np.float32), successes, truncations, lengths)
+        return ChunkOutcome(observation, rewards.astype(np.float32), successes, truncations, lengths)
 
     def close(self) -> None:
         """Free the simulators, and end the child processes in order."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_async.lab.demo.simulators.camera import RenderSettings
-from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch, Observation, Step
+from rlinf_async.lab.demo.simulators.metaworld import ChunkOutcome, MetaWorldBatch, Observation
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings, instruction
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 
@@ -159,7 +159,7 @@ class MetaWorldTaskEnv(gymnasium.Env):
             "_final_info": dones,
         }
 
-    def _episode(self, step: Step) -> dict[str, torch.Tensor]:
+    def _episode(self, step: ChunkOutcome) -> dict[str, torch.Tensor]:
         self._returns += torch.from_numpy(step.rewards.sum(axis=1))
         self._success_once |= torch.from_numpy(step.successes.any(axis=1))
         lengths = torch.from_numpy(step.lengths)
