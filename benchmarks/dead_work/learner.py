@@ -226,7 +226,9 @@ def _emulated(*, chance: bool) -> dict[str, list[float]]:
                     needs.append(own.needed)
                     actor.live._passes._most = own
                     exchange = EmulatedExchange(rank, counts, trees, knows=turn > 0)
-                    actor.live._even = EmulatedRows(actor.live._passes, actor.live._loss, exchange)
+                    actor.live._even = EmulatedRows(
+                        actor.live._passes, actor.live._loss, exchange, actor.held_inputs
+                    )
                 steps.append(train(actor, settings, trains, batch, 0, turn)[0])
             agreed = [max(step) for step in zip(*needs, strict=True)] or agreed
             if turn >= WARM_UPS:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.sharding import pieces
 from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
@@ -72,6 +73,18 @@ def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
     have ended, and the loss masks these rows.
     """
     return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
+
+
+def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
+    """Return the fields of a piece with numbers, [T, B] or [1, B], in the place of the policy's inputs, which
+    `inputs` holds.
+    """
+    numbers: Tree = {
+        name: inputs.hold(field)
+        for name in (INPUTS_FIELD, BEYOND_FIELD)
+        if isinstance(field := payload.get(name), dict)
+    }
+    return payload | numbers
 
 
 def to_the_horizon(payload: Tree, horizon: int) -> Tree:

@@ -1,8 +1,8 @@
 """Scores by one policy of actions that were taken: the anchor of a batch, and the premise of a run.
 
-Rollouts have fields of [T, B, ...]: `forward_inputs`, by which the policy scores its actions, `prev_logprobs`
-and `versions` of the policies that acted, and `prev_values` of T + 1 observations where there is a critic.
-The host gives the passes without gradients, in its framework.
+Rollouts have fields of [T, B, ...]: `forward_inputs`, by which the policy scores its actions (in a learner
+their numbers in `HeldInputs`), `prev_logprobs` and `versions` of the policies that acted, and `prev_values`
+of T + 1 observations where there is a critic. The host gives the passes without gradients, in its framework.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from rlinf_async.core import premise
+from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.scores import WHOLE, ScorePair, ToScore, in_passes, joined
@@ -27,14 +28,16 @@ from rlinf_async.core.tensors import (
     put_rows,
     rows_of,
     size_of,
+    slice_samples,
 )
-from rlinf_async.hosts.kit.pieces import BEYOND_FIELD, to_the_horizon
+from rlinf_async.core.types import Piece
+from rlinf_async.hosts.kit.pieces import BEYOND_FIELD, side_by_side, to_the_horizon, with_numbers
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.loops.run_settings import RunSettings
 
 LOGGER = logging.getLogger(__name__)
 
-SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs")
+SAMPLE_FIELDS = (INPUTS_FIELD, "prev_logprobs")
 """Fields of a rollout that make a sample which can be scored again."""
 
 LIVE_FIELD = "live"
@@ -79,7 +82,7 @@ def what_happened(payload: Tree, horizon: int) -> Tree:
     """Return the fields of a piece by which samples are live, with as many rows as a rollout of `horizon`
     decisions: all but the inputs of the policy.
     """
-    large = ("forward_inputs", BEYOND_FIELD)
+    large = (INPUTS_FIELD, BEYOND_FIELD)
     return to_the_horizon({name: field for name, field in payload.items() if name not in large}, horizon)
 
 
@@ -94,7 +97,7 @@ def scored_rows(live: torch.Tensor, *, values: bool) -> torch.Tensor:
 
 def recompute(
     rollout: Tree,
-    beyond: Tree,
+    beyond: Any,
     forward: Forward,
     *,
     micro_batch_size: int,
@@ -105,7 +108,8 @@ def recompute(
     """`anchor` the rollout at the present policy of the learner, by passes over `micro_batch_size` samples.
 
     Args:
-        beyond: forward inputs of the last observation, [B, ...]; not looked at without `values`.
+        beyond: forward inputs of the last observation, [B, ...], or their numbers, [B]; not looked at without
+            `values`.
         most: the largest of a number over all ranks, which may have different numbers of live samples.
     """
     last = [_last(rollout, beyond)] if values else []
@@ -194,7 +198,7 @@ def _ages(batch: int, versions: torch.Tensor) -> torch.Tensor:
 
 def _last(rollout: Tree, inputs: Any) -> Tree:
     """The last observations as samples. Whatever was stored goes with them: only their value is wanted."""
-    return {"forward_inputs": inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
+    return {INPUTS_FIELD: inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
 
 
 def _versions(rollout: Tree) -> torch.Tensor:
@@ -222,8 +226,15 @@ class ScoringTraining:
     learner scores actions as inference did.
     """
 
-    def __init__(self, rank: KnowsPremise, settings: RunSettings, *, critic: bool, model: str) -> None:
-        """`model`: the key of the config that names the policy, and its value."""
+    def __init__(
+        self, rank: KnowsPremise, settings: RunSettings, *, inputs: HeldInputs, critic: bool, model: str
+    ) -> None:
+        """
+        Args:
+            inputs: those of the batch's samples, which the passes of the host read.
+            model: the key of the config that names the policy, and its value.
+        """
+        self._inputs = inputs
         self._rank, self._settings, self._critic, self._model = rank, settings, critic, model
         self.premise = rank.premise if settings.asynchrony.advanced.measures else Premise()
         self.scored = WHOLE
@@ -252,6 +263,11 @@ class ScoringTraining:
         """
         raise NotImplementedError
 
+    def joined(self, pieces: Sequence[Piece]) -> Tree:
+        """Join the pieces along B, with numbers in the place of the policy's inputs."""
+        payloads = [with_numbers(piece.payload, self._inputs) for piece in pieces]
+        return side_by_side(payloads, self._settings.horizon)
+
     def to_score(self, payload: Tree) -> ToScore:
         """See `loops.streaming_learner.Training`."""
         live = self.live(what_happened(payload, self._settings.horizon))
@@ -274,7 +290,8 @@ class ScoringTraining:
 
         That is before anything is trained: the weights are those that the newest samples were drawn with.
         """
-        self.scored = scored_in(rollout["forward_inputs"])
+        first = slice_samples(samples_of(rollout), 0, 1)
+        self.scored = scored_in(self._inputs.with_inputs(first)[INPUTS_FIELD])
         # On all ranks or on none: below are forward passes and a sum in which every rank takes part.
         if self.premise is not None:
             return
@@ -289,7 +306,7 @@ class ScoringTraining:
         """See `loops.streaming_learner.Training`."""
         assert self.premise is not None
         # Popped: it has one row per environment, which the slices and shuffles of samples do not fit.
-        beyond = flat(rollout.pop("bootstrap_inputs"))
+        beyond: Any = flat({BEYOND_FIELD: rollout.pop(BEYOND_FIELD)})[BEYOND_FIELD]
         values = self._critic and not self.premise.keeps_values
         how: Any = {"values": values, "model": self._model}
         if scores is None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.live_passes import couples_rows
@@ -46,6 +47,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         super().__init__(cfg)
         self.loss: CorrectedLoss | None = None
         self.live: LiveTraining | None = None
+        self.held_inputs = HeldInputs(pinned=torch.device(self.device).type == "cuda")
         # Offloaded from the start: with this key RLinf's `init_worker` ends with an offload.
         self._takes_turns = self._away = bool(cfg.actor.get("enable_offload", False))
         # The current device is set per thread, and RLinf's `FSDPModelManager` has set it only in this one.
@@ -103,6 +105,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 streams=settings.streams,
                 most=self.most,
                 exchange=self._exchange(settings, leaves),
+                inputs=self.held_inputs,
             )
         if loss is not None:
             # RLinf's `train_micro_batch` looks up its loss by this key for every micro-batch.
@@ -180,6 +183,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
 
     def _train_pass(self, samples: Tree, metrics: MutableMapping[str, list[float]], is_last: bool) -> None:
         anchoring: AbstractContextManager[None] = nullcontext()
+        samples = self.held_inputs.with_inputs(samples)
         if self.loss is not None:
             anchoring = self.loss.micro_batch(samples, self.version)
         with self.spans.span("micro-batch"), anchoring:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
+from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.packing import Part, evening
-from rlinf_async.core.tensors import Tree
+from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.kit.live_passes import LivePasses
 from rlinf_async.hosts.kit.rank_exchange import Exchange
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
@@ -21,10 +24,12 @@ SAMPLES_FIELD, MASKS_FIELD = "samples", "masks"
 class EvenRows:
     """Moves rows before the last passes of an optimizer step, and brings back what was computed of them."""
 
-    def __init__(self, passes: LivePasses, loss: PackedLoss, exchange: Exchange) -> None:
-        self._passes, self._loss, self._exchange = passes, loss, exchange
+    def __init__(self, passes: LivePasses, loss: PackedLoss, exchange: Exchange, inputs: HeldInputs) -> None:
+        self._passes, self._loss, self._exchange, self._inputs = passes, loss, exchange, inputs
         self._given: dict[int, list[Part]] = {}
         self._taken: dict[int, list[int]] = {}
+        self._numbers: list[torch.Tensor] = []
+        """Numbers of the inputs of rows that were taken."""
 
     def share(self) -> None:
         """Give rows to ranks that have fewer, or take theirs; all micro-batches of the step have come."""
@@ -35,7 +40,8 @@ class EvenRows:
                 parts = self._passes.give(move.rows)
                 self._given[move.taker] = [part for part, _ in parts]
                 sent[move.taker] = _numbered(
-                    {SAMPLES_FIELD: samples, MASKS_FIELD: self._loss.given(part)} for part, samples in parts
+                    {SAMPLES_FIELD: self._inputs.with_inputs(samples), MASKS_FIELD: self._loss.given(part)}
+                    for part, samples in parts
                 )
         if not moves:
             return
@@ -50,6 +56,9 @@ class EvenRows:
             for giver, numbers in self._taken.items()
         }
         given, self._given, self._taken = self._given, {}, {}
+        for numbers in self._numbers:
+            self._inputs.let_go(numbers)
+        self._numbers.clear()
         received = self._exchange.swap(sent, given.keys()) if sent or given else {}
         for taker, parts in given.items():
             for part, computed in zip(parts, _in_order(received[taker]), strict=True):
@@ -60,6 +69,10 @@ class EvenRows:
         samples, masks = tree[SAMPLES_FIELD], tree[MASKS_FIELD]
         assert isinstance(samples, dict)
         assert isinstance(masks, dict)
+        # Numbers, as the rows that this rank computes of its own: a pass may have both.
+        samples = self._inputs.with_numbers(samples)
+        if INPUTS_FIELD in samples:
+            self._numbers.append(leaf(samples, INPUTS_FIELD))
         number = self._passes.take_over(samples)
         self._loss.take_over(number, masks)
         return number

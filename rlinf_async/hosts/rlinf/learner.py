@@ -17,7 +17,6 @@ from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.live_passes import skipped
-from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.scoring import LIVE_FIELD, ScoringTraining
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
@@ -41,7 +40,7 @@ class FSDPTraining(ScoringTraining):
 
     def __init__(self, actor: Any, settings: RLinfSettings) -> None:
         model = f"actor.model.model_type={actor.cfg.actor.model.model_type!r}"
-        super().__init__(actor, settings, critic=settings.has_critic, model=model)
+        super().__init__(actor, settings, inputs=actor.held_inputs, critic=settings.has_critic, model=model)
         self._actor = actor
         self._groups = GroupAdvantages().register() if settings.compares_groups else None
 
@@ -50,6 +49,7 @@ class FSDPTraining(ScoringTraining):
 
     def begin(self, batch: int) -> None:
         self._batch = batch
+        self._inputs.clear()
         self._metrics: dict[str, list[float]] = {}
         self._examined = {}
         self._reports: list[Tree] = []
@@ -58,7 +58,7 @@ class FSDPTraining(ScoringTraining):
         self._actor.model.train()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        fields = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
+        fields = self.joined(pieces)
         # Removed, as their leading dimension differs from the rollout's.
         bootstrap = fields.pop("bootstrap_inputs", None)
         rollout: Tree = self._masked(fields)
@@ -96,7 +96,7 @@ class FSDPTraining(ScoringTraining):
         return most
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
-        return forward(self._actor, parts, values=values)
+        return forward(self._actor, map(self._inputs.with_inputs, parts), values=values)
 
     def is_half(self) -> bool:
         return is_half(self._actor.cfg.actor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.packing import Pass
 from rlinf_async.core.tensors import Tree, leaf
@@ -36,6 +37,7 @@ class LiveTraining:
         accumulated: int,
         streams: bool,
         most: Callable[[int], int],
+        inputs: HeldInputs,
         exchange: Exchange | None = None,
     ) -> None:
         """
@@ -44,12 +46,13 @@ class LiveTraining:
             accumulated: micro-batches in an optimizer step, by which RLinf divides their losses.
             streams: whether passes are made before a step is complete.
             most: the largest of a number over all ranks, all of which call it.
+            inputs: the inputs of the samples, which other ranks get with their rows.
             exchange: the way between ranks by which they even out their rows; None leaves rows where they
                 are.
         """
         self._loss, self.leaves, self._accumulated = loss, leaves, accumulated
         self._passes = LivePasses(leaves, size=size, streams=streams, most=most)
-        self._even = EvenRows(self._passes, loss, exchange) if exchange is not None else None
+        self._even = EvenRows(self._passes, loss, exchange, inputs) if exchange is not None else None
 
     def micro_batch(self, samples: Tree, metrics: Metrics, train: TrainPass, *, is_last: bool) -> None:
         """Train what is to be trained now that this micro-batch has come, the last of its step or not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id
+from verl.utils.device import get_device_id, get_device_name
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
-from rlinf_async.core.tensors import Tree, map_tensors
+from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.tensors import Tree, map_tensors, size_of
 from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.sharded import reshard
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
@@ -92,8 +93,8 @@ class PolicyConfig:
 class PolicyEngine(FSDPEngine):
     """Trains a policy that acts in an environment.
 
-    `model_config` is a `PolicyModelConfig`. A batch has `forward_inputs` and the fields that the loss
-    function reads.
+    `model_config` is a `PolicyModelConfig`. A batch has `forward_inputs`, or their numbers in `held_inputs`,
+    and the fields that the loss function reads.
     """
 
     module: nn.Module
@@ -117,6 +118,11 @@ class PolicyEngine(FSDPEngine):
         torch.manual_seed(learner_seed(self.model_config.seed, self.rank))
         self._check_units(policy)
         return dress(policy, section)
+
+    @cached_property
+    def held_inputs(self) -> HeldInputs:
+        """The policy's inputs for the samples of a batch."""
+        return HeldInputs(pinned=get_device_name() == "cuda")
 
     def _check_units(self, policy: nn.Module) -> None:
         # veRL only asserts that there are classes to wrap; its AssertionError names neither the key nor
@@ -158,7 +164,7 @@ class PolicyEngine(FSDPEngine):
         """Score the actions of `micro_batch`, and return the loss of the scores; 0 without a loss
         function.
         """
-        micro_batch = micro_batch.to(get_device_id())
+        micro_batch = self._with_inputs(micro_batch).to(get_device_id())
         output = self.scores(
             micro_batch["forward_inputs"].to_dict(),
             entropy=tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False),
@@ -170,6 +176,15 @@ class PolicyEngine(FSDPEngine):
             model_output=output, data=micro_batch, dp_group=self.get_data_parallel_group()
         )
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+
+    def _with_inputs(self, micro_batch: TensorDict) -> TensorDict:
+        numbers = micro_batch[INPUTS_FIELD]
+        if not isinstance(numbers, torch.Tensor):
+            return micro_batch
+        # A copy, so that the inputs are gone with this pass: veRL keeps the micro-batches of a step.
+        whole: TensorDict = micro_batch.copy()
+        whole[INPUTS_FIELD] = tensor_dict(self.held_inputs.copied(numbers))
+        return whole
 
     def scores(
         self, forward_inputs: Mapping[str, Any], *, entropy: bool = False, values: bool
@@ -256,3 +271,13 @@ def dress(policy: Any, section: dict[str, Any]) -> Any:
         # veRL's checkpoints call it before they write a generation config.
         policy.can_generate = lambda: False
     return policy
+
+
+def tensor_dict(tree: Tree) -> TensorDict:
+    """Return samples, [N, ...], in veRL's form."""
+    tensors = {
+        name: tensor_dict(value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if value is not None
+    }
+    return TensorDict(tensors, batch_size=[size_of(tree)])

@@ -15,18 +15,18 @@ from verl.trainer.config import AlgoConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
+from rlinf_async.core.held_inputs import INPUTS_FIELD
 from rlinf_async.core.packing import passes_over
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
-from rlinf_async.hosts.kit.pieces import side_by_side
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
-from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD, ScoringTraining, flat
+from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD, ScoringTraining
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
 from rlinf_async.hosts.verl.algorithms import GROUP_ESTIMATORS, VALUE_ESTIMATORS
-from rlinf_async.hosts.verl.engine import PolicyEngine
+from rlinf_async.hosts.verl.engine import PolicyEngine, tensor_dict
 from rlinf_async.hosts.verl.losses import WHOLE_TOKENS, PolicyLoss, at_level
 from rlinf_async.hosts.verl.measures import StepMeasures, of_verl, sum_over_ranks
 from rlinf_async.hosts.verl.settings import VerlSettings
@@ -74,7 +74,8 @@ class EngineTraining(ScoringTraining):
 
     def __init__(self, worker: TrainsMiniBatches, settings: VerlSettings) -> None:
         critic, model = settings.estimator in VALUE_ESTIMATORS, worker.engine.model_name
-        super().__init__(worker, settings, critic=critic, model=model)
+        inputs = worker.engine.held_inputs
+        super().__init__(worker, settings, inputs=inputs, critic=critic, model=model)
         self._worker = worker
         self._engine = worker.engine
         self._group = worker.engine.get_data_parallel_group()
@@ -101,6 +102,7 @@ class EngineTraining(ScoringTraining):
 
     def begin(self, batch: int) -> None:
         self._batch = batch
+        self._inputs.clear()
         self._count = 0.0
         self._silent = 0
         self._measures = StepMeasures()
@@ -108,7 +110,7 @@ class EngineTraining(ScoringTraining):
         self._engine.optimizer_zero_grad()
 
     def rollout(self, pieces: Sequence[Piece]) -> Tree:
-        rollout = side_by_side([piece.payload for piece in pieces], self._settings.horizon)
+        rollout = self.joined(pieces)
         if self._critic and "prev_values" not in rollout:
             raise ValueError(
                 "algorithm.adv_estimator=gae needs values, and the policy gave none; set "
@@ -133,7 +135,7 @@ class EngineTraining(ScoringTraining):
         return live
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
-        return self._engine.passes(parts, values=values)
+        return self._engine.passes(map(self._inputs.with_inputs, parts), values=values)
 
     def is_half(self) -> bool:
         return self._engine.is_half
@@ -153,7 +155,7 @@ class EngineTraining(ScoringTraining):
         self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
         behaviour = self.ratios(rollout, "prev_logprobs")
         columns: Tree = {
-            "forward_inputs": flat(rollout["forward_inputs"]),
+            INPUTS_FIELD: leaf(rollout, INPUTS_FIELD).flatten(),
             "old_log_probs": self.ratios(rollout, PROXIMAL_FIELD) if PROXIMAL_FIELD in rollout else behaviour,
         }
         if self._settings.asynchrony.weighting:
@@ -229,7 +231,7 @@ class EngineTraining(ScoringTraining):
             "global_batch_size": self._settings.global_batch_size,
             "calculate_entropy": self._worker.actor.entropy_coeff != 0.0,
         }
-        tensors = _tensor_dict(samples)
+        tensors = tensor_dict(samples)
         for name, value in options.items():
             tensors[name] = NonTensorData(value)
         return tensors
@@ -314,12 +316,3 @@ def _by_trajectory(rewards: torch.Tensor) -> torch.Tensor:
     """Return an order of samples that keeps the decisions of each trajectory together, in sequence."""
     steps, width = rewards.shape
     return torch.arange(steps * width).view(steps, width).T.flatten()
-
-
-def _tensor_dict(tree: Tree) -> TensorDict:
-    tensors = {
-        name: _tensor_dict(value) if isinstance(value, dict) else value
-        for name, value in tree.items()
-        if value is not None
-    }
-    return TensorDict(tensors, batch_size=[size_of(tree)])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.premise import MAX_LOGPROB_DIFFERENCE, Premise
 from rlinf_async.hosts.kit.scoring import ScoringTraining
 
@@ -19,7 +20,8 @@ class Training(ScoringTraining):
     def __init__(self, *, shift=0.0, bias=0.0, critic=True, half=False, micro_batch=5, **block):
         asynchrony = AsyncConfig.from_mapping({"mode": "train"} | block)
         settings = SimpleNamespace(asynchrony=asynchrony, micro_batch_size=micro_batch)
-        super().__init__(SimpleNamespace(premise=None), settings, critic=critic, model="model='a toy'")
+        rank = SimpleNamespace(premise=None)
+        super().__init__(rank, settings, inputs=HeldInputs(), critic=critic, model="model='a toy'")
         self.shift, self.bias, self.half, self.sizes = shift, bias, half, []
 
     def passes(self, parts, *, values):

@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from benchmarks.learning.fsdp1_on_cpu import OnCpu
 from rlinf_async.compose import compose_config
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.premise import Premise
 from rlinf_async.core.tensors import map_tensors
 from rlinf_async.hosts.kit import scoring
@@ -354,8 +355,10 @@ def watched(actor, alter=None):
         return step()
 
     def train_micro_batch(micro_batch, metrics, *, is_last):
-        if "number" in micro_batch["forward_inputs"]:
-            training.numbers[0].append(micro_batch["forward_inputs"]["number"])
+        held = getattr(actor, "held_inputs", HeldInputs())  # RLinf's own actor has all inputs in place
+        inputs = held.with_inputs(micro_batch)["forward_inputs"]
+        if "number" in inputs:
+            training.numbers[0].append(inputs["number"])
         if "loss_mask" in micro_batch:
             training.valid[0].append(int(micro_batch["loss_mask"].sum()))
         training.lasts.append(is_last)

@@ -10,6 +10,7 @@ from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.utils import metric_utils
 from rlinf.workers.actor import fsdp_actor_worker as stock
 
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.premise import Premise
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
@@ -188,6 +189,7 @@ def test_ratios_are_measured_at_the_level_at_which_they_are_formed(level, fields
     actor = SimpleNamespace(
         cfg=cfg,
         premise=Premise(),
+        held_inputs=HeldInputs(),
         model=torch.nn.Identity(),
         optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1),
     )

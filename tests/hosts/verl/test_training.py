@@ -78,7 +78,8 @@ def test_micro_batches_that_arrive_one_by_one_add_up_to_the_step_that_verl_makes
             training.train_micro_batch(micro_batch, steps=cut == micro_batches - 1)
     streamed = training.finish(lambda advantages: advantages)
     training_of(theirs, of)
-    whole = tu.get(theirs.train_batch(training.batch_of(samples, micro_batch_size=4)), "metrics")
+    data = training.batch_of(ours.engine.held_inputs.with_inputs(samples), micro_batch_size=4)
+    whole = tu.get(theirs.train_batch(data), "metrics")
 
     assert whole["grad_norm"] > 1e-3
     assert farthest(weights(ours), weights(theirs)) < 1e-6
@@ -225,7 +226,7 @@ def test_what_the_learner_scores_is_what_the_policy_says():
     fields = training.rollout(pieces(of, rollout(of)))
     with training.working():
         training.anchor(fields)
-    states = torch.cat([fields["forward_inputs"]["states"], rollout(of)["bootstrap_inputs"]["states"]])
+    states = torch.cat([rollout(of)[name]["states"] for name in ("forward_inputs", "bootstrap_inputs")])
     assert fields["prev_values"].shape == (STEPS + 1, 8)
     with torch.no_grad():
         expected = worker.engine.module(
@@ -237,8 +238,9 @@ def test_what_the_learner_scores_is_what_the_policy_says():
 def test_a_log_probability_that_is_not_finite_stops_the_run():
     of = settings(asynchrony={"mode": "train"})
     training = training_of(learner(of), of)
-    fields = training.rollout(pieces(of, rollout(of)))
-    fields["forward_inputs"]["action"][0, 0] = torch.inf
+    given = rollout(of)
+    given["forward_inputs"]["action"][0, 0] = torch.inf
+    fields = training.rollout(pieces(of, given))
     with training.working(), pytest.raises(FloatingPointError, match="3% of the logprobs"):
         training.anchor(fields)
 
