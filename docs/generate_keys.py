@@ -12,8 +12,9 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.hosts.judge.keys import Key, Table
+from rlinf_async.hosts.judge.keys import Table
 from rlinf_async.hosts.judge.kinds import ANYTHING
+from rlinf_async.hosts.judge.rows import Key
 from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
 from rlinf_async.hosts.verl import keys as verl

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
-from rlinf_async.hosts.verl.keys import REFUSED_KEYS as REFUSED_KEYS_OF_VERL
+from rlinf_async.hosts.rlinf.keys import TABLE as RLINF_TABLE
+from rlinf_async.hosts.verl.keys import TABLE as VERL_TABLE
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -93,7 +93,7 @@ def test_every_check_of_the_doctor_is_noted_and_no_other_is(generator):
 
 def test_every_refused_setting_is_on_the_page_of_keys_with_what_to_write(generator):
     page = generator.tidy((DOCS / "keys.md").read_text())
-    refused = [*REFUSED_KEYS, *REFUSED_KEYS_OF_VERL]
+    refused = [*RLINF_TABLE.refused, *VERL_TABLE.refused]
     assert [each.name for each in refused if f"| `{each.name}` |" not in page] == []
     assert [each.name for each in refused if f"refused: {each.remedy} |" not in page] == []
 

@@ -101,7 +101,8 @@ def test_the_sdist_holds_what_is_installed_and_read_and_no_more(unpacked):
     files = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
     package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlinf_async").rglob("*.py")}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "docs/install.md"}
-    assert package | texts | {"configs/metaworld_ppo_mlp.yaml", "examples/toy_host.py"} <= files
+    tables = {f"rlinf_async/hosts/{host}/keys.toml" for host in ("local", "rlinf", "verl")}
+    assert package | texts | tables | {"configs/metaworld_ppo_mlp.yaml", "examples/toy_host.py"} <= files
     tops = {name.partition("/")[0] for name in files if "/" in name}
     assert tops == {"rlinf_async", "configs", "examples", "patches", "docs"}
 
@@ -137,6 +138,7 @@ def test_the_wheel_holds_every_module_every_config_and_the_license(wheel):
     assert configs
     assert {f"rlinf_async/{config}" for config in configs} <= names
     assert "rlinf_async/py.typed" in names
+    assert {f"rlinf_async/hosts/{host}/keys.toml" for host in ("local", "rlinf", "verl")} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

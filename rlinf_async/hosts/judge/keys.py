@@ -8,108 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any
 
-from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
 from rlinf_async.hosts.host import every
-from rlinf_async.hosts.judge.kinds import ANYTHING, BLOCK, Kind, like, written
+from rlinf_async.hosts.judge.kinds import ANYTHING, BLOCK, like
 from rlinf_async.hosts.judge.reasons import Change, Reason
-
-Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
-UNSET_VALUES = (None, False, 0, "")
-"""Values by which a key asks for nothing; so do empty blocks and lists."""
+from rlinf_async.hosts.judge.rows import Key
 
 
 def no_default(key: str) -> None:
     return None
-
-
-def always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """A row: a key by its dotted name, or several by a pattern."""
-
-    name: str
-    kind: Kind = ANYTHING
-    required: bool = False
-    """True if a run needs a value."""
-    nullable: bool = False
-    """True if null may stand for no value."""
-    null: Any = None
-    """The value that null stands for and that is written in its place; None if nothing is."""
-    fate: Fate = "served"
-    why: str = ""
-    """For a reader: why it has no effect, is changed, or is refused."""
-    levels: tuple[str, ...] = LEVEL_NAMES
-    """The levels that the key concerns."""
-    serves: Callable[[Any], bool] | None = None
-    """Returns True for the values of a refused key that are served all the same, and for those of a key
-    without effect that are not worth a remark; None stands for those that ask for nothing."""
-    remedy: str = ""
-    """The words on what to do instead of a refused key."""
-    override: str = ""
-    """And as a Hydra override, where it is one."""
-    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = always
-    """Returns True for the runs with one of `levels` on that a refused key concerns."""
-
-    @property
-    def is_pattern(self) -> bool:
-        """True if the row is one of several keys."""
-        return "*" in self.name or "?" in self.name
-
-    def matches(self, key: str) -> bool:
-        """Return True if this is the row of a dotted key; the row of a refused block is that of all keys
-        inside.
-        """
-        return fnmatchcase(key, self.name) or (self.fate == "refused" and key.startswith(f"{self.name}."))
-
-    def allows(self, value: Any) -> bool:
-        """Return True if a value of a refused key is served; of one that is not of its kind that is said."""
-        if value is not None and not self.kind.accepts(value):
-            return True
-        return asks_for_nothing(value) if self.serves is None else self.serves(value)
-
-    def says(self, value: Any) -> str:
-        """Return the second half of a refusal: what is not supported, and the remedy; the caller puts the
-        subject before it.
-        """
-        return f"does not support {self.name}={shortened(value)}; {self.remedy}"
-
-    def missing(self) -> Reason:
-        """Why a config without a value of this key cannot run."""
-        return Reason(f"{self.name} is missing; set it to {self.kind.words}")
-
-    def wrong(self, value: Any) -> Reason | None:
-        """Why `value`, which is not null, cannot be the value of this key."""
-        if self.kind.accepts(value):
-            return None
-        near = self.kind.near(value)
-        hint, override = "", ""
-        if isinstance(near, str):  # a guess, which a reader has to decide on
-            hint = f"; did you mean {near!r}?"
-        elif near is not None:
-            hint, override = f"; nearest: {written(near)}", f"{self.name}={written(near)}"
-        return Reason(f"{self.name}={shortened(value)} must be {self.kind.words}{hint}", override)
-
-    def wrong_null(self, default: Any) -> Reason:
-        """Why this key cannot be null.
-
-        Args:
-            default: the value that the key has where nobody sets it; None if it has none.
-        """
-        if self.required:
-            return self.missing()
-        hint = "" if default is None else f"; the default is {written(default)}"
-        override = "" if default is None else f"{self.name}={written(default)}"
-        return Reason(f"{self.name}=null must be {self.kind.words}{hint}", override)
 
 
 class Table:
@@ -128,6 +39,11 @@ class Table:
         self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
         self._default_of, self._is_whole = default_of, is_whole
         self._row_of_key: dict[str, Key | None] = {}
+
+    @cached_property
+    def refused(self) -> list[Key]:
+        """The rows of keys of which one setting alone is served."""
+        return [row for row in self.rows if row.fate == "refused"]
 
     @cached_property
     def names(self) -> list[str]:
@@ -259,12 +175,6 @@ def _sections(names: Iterable[str]) -> frozenset[str]:
     """Every section that one of the dotted `names` lies in."""
     parts = [name.split(".") for name in names]
     return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
-
-
-def asks_for_nothing(value: Any) -> bool:
-    """Return True if a value switches nothing on."""
-    # `in` compares by `==`: 0.0 and False are 0, and True is none of them.
-    return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
 
 
 def _holds(cfg: Mapping[str, Any], key: str) -> bool:

@@ -14,11 +14,10 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest, shortened
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
-from rlinf_async.hosts.judge.keys import Key, Table, counterparts, own_sections
+from rlinf_async.hosts.judge.keys import Table, counterparts, own_sections
 from rlinf_async.hosts.judge.presence import directory_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
-from rlinf_async.hosts.judge.rows import rows
-from rlinf_async.hosts.local.settings import SETTING_KINDS, LocalSettings
+from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.tasks import settled, task_reasons
 
 UNSERVED_KEYS = {
@@ -55,29 +54,7 @@ SETTING_KEYS = {
     "micro-batch": "settings.micro_batch_size",
     "model": "model.model_type",
 }
-TABLE = Table(
-    (
-        *rows(f"""
-the place of the run's records (needed)
-    run_dir
-an entry point of {ENVS_GROUP} (needed)
-    env.env_class
-an entry point of {MODELS_GROUP} (needed)
-    model.model_type
-true or false
-    env.auto_reset
-a whole number of at least 1
-    env.max_episode_steps
-a block of keys
-    settings
-anything
-    async* defaults env.* host hydra* model.*
-"""),
-        *(Key(name=f"settings.{name}", kind=kind) for name, kind in SETTING_KINDS.items()),
-    ),
-    default_of=DEFAULTS.get,
-    is_whole=True,
-)
+TABLE = Table(ROWS, default_of=DEFAULTS.get, is_whole=True)
 """Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 
 

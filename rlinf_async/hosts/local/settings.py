@@ -5,37 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.judge.keys import Key
 from rlinf_async.hosts.judge.kinds import Kind
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.judge.rows import rows
+from rlinf_async.hosts.judge.rows import Key, read_rows
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 
+ROWS, _ = read_rows(Path(__file__).with_name("keys.toml"))
+"""The keys of a local config."""
 SETTING_KINDS: Mapping[str, Kind] = {
-    row.name: row.kind
-    for row in rows("""
-one of ppo, grpo
-    algorithm
-a whole number of at least 1
-    total_envs env_workers inference_ranks horizon rollout_epochs group_size batches global_batch_size
-    micro_batch_size update_epoch hidden
-a number from 0 to 1
-    gamma lam
-a finite number above 0
-    clip value_clip lr value_lr clip_grad
-a whole number from 0 to 4294967295
-    seed
-true or false
-    horizon_ends
-one of sample, episode
-    weighting
-""")
+    row.name.removeprefix("settings."): row.kind for row in ROWS if row.name.startswith("settings.")
 }
 """The fields of `LocalSettings` that a config may hold in its block `settings`."""
 

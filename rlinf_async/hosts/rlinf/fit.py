@@ -9,10 +9,10 @@ from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.judge.keys import Key
 from rlinf_async.hosts.judge.reasons import Change, Reason
+from rlinf_async.hosts.judge.rows import Key
 from rlinf_async.hosts.rlinf.exactness import bonus_reasons
-from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, MOVED_KEYS, REFUSED_KEYS, TABLE
+from rlinf_async.hosts.rlinf.keys import MOVED_KEYS, TABLE, TRANSLATED_KEYS
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, ratio_level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
@@ -89,7 +89,7 @@ def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Ke
     """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
     unsupported = {}
     on = asynchrony.levels
-    for key in REFUSED_KEYS:
+    for key in TABLE.refused:
         levels = tuple(level for level in key.levels if on[level])
         # What no level can serve, our workers cannot serve without a level either.
         if not any(on.values()) and set(key.levels) == set(LEVEL_NAMES):
@@ -151,7 +151,7 @@ def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
     Our check comes before it: RLinf starts the cluster first.
     """
     result = copy.deepcopy(dict(cfg))
-    for key, section, name in MOVED_KEYS:
+    for key, (section, name) in MOVED_KEYS.items():
         value, place = lookup(result, key), lookup(result, section)
         if value is not None and isinstance(place, dict):
             place.setdefault(name, value)
@@ -185,12 +185,11 @@ def _translations(
     those of them that the block has itself: of a contradiction these alone.
     """
     # RLinf's asynchronous workers alone read these keys; elsewhere they ask for nothing.
-    for row in KEY_TRANSLATIONS if lookup(cfg, "algorithm.loss_type") == ASYNC_PPO else ():
-        value = lookup(cfg, row.key)
-        settings = {name: value if fixed is None else fixed for name, fixed in row.settings.items()}
+    applies = lookup(cfg, "algorithm.loss_type") == ASYNC_PPO
+    for key, ours in TRANSLATED_KEYS.items() if applies else ():
+        value = lookup(cfg, key)
+        settings = {name: value if fixed is None else fixed for name, fixed in ours.items()}
         own = {name: setting for name in settings if (setting := lookup(block, name)) is not None}
-        contradicts = any(
-            fixed is not None and own.get(name, fixed) != fixed for name, fixed in row.settings.items()
-        )
+        contradicts = any(fixed is not None and own.get(name, fixed) != fixed for name, fixed in ours.items())
         if value is not None:
-            yield f"{row.key}={value}", own if contradicts else settings, own
+            yield f"{key}={value}", own if contradicts else settings, own

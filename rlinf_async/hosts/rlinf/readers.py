@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import shortened
-from rlinf_async.hosts.judge.keys import asks_for_nothing, own_sections
+from rlinf_async.hosts.judge.keys import own_sections
 from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.judge.rows import asks_for_nothing
 from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
 from rlinf_async.hosts.rlinf.sources import FUNCTIONS, Chain, Chains, is_self, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree

@@ -30,13 +30,8 @@ from rlinf_async.loops.run_settings import RunSettings
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-OFFLOAD_KEYS = {
-    "actor.enable_offload": "the learner works while rollouts go on",
-    "rollout.enable_offload": "inference goes on while the learner works",
-    "env.train.enable_offload": "simulators go on while the learner works",
-    "env.eval.enable_offload": "evaluation runs beside the rollouts for training",
-}
-"""RLinf's keys that move a part off its accelerator while another works, and the reason to refuse each."""
+OFFLOAD_KEYS = tuple(f"{section}.enable_offload" for section in ("actor", "rollout", "env.train", "env.eval"))
+"""RLinf's keys that move a part off its accelerator while another works."""
 
 PER_STEP, TERMINAL, HISTORY = "per_step", "terminal", "history_buffer"
 REWARD_MODES = (PER_STEP, TERMINAL, HISTORY)

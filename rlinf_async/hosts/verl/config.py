@@ -25,7 +25,7 @@ from rlinf_async.hosts.verl.algorithms import (
     override_for,
     streams,
 )
-from rlinf_async.hosts.verl.keys import REFUSED_KEYS, TABLE
+from rlinf_async.hosts.verl.keys import TABLE
 from rlinf_async.hosts.verl.left_out import left_out
 from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
 from rlinf_async.hosts.verl.recognition import another_mode
@@ -192,7 +192,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
 
 def _refused_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for every key of a plain config that is not served."""
-    for key in REFUSED_KEYS:
+    for key in TABLE.refused:
         if not key.allows(value := lookup(cfg, key.name)):
             setting = f"{key.name}={shortened(value)}"
             yield Reason(f"trainer_mode vla_async does not support {setting}; {key.remedy}", key.override)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
-from rlinf_async.hosts.judge.keys import Key, Table, counterparts
+from rlinf_async.hosts.judge.keys import Table, counterparts
 from rlinf_async.hosts.judge.kinds import BLOCK, COUNT_KIND, FLAG, NUMBER_KIND, WHOLE_KIND, kind_of, written
-from rlinf_async.hosts.judge.rows import refused, rows
+from rlinf_async.hosts.judge.rows import Key, read_rows
 
 KINDS = tuple(
     map(
@@ -121,32 +121,69 @@ def test_words_of_a_number_that_are_none_are_refused(words):
         kind_of(words)
 
 
-def test_rows_are_read_from_a_text_with_what_null_is():
-    found = rows("""
-a whole number of at least 1 (needed)
-    a.size
-true or false (or null)
+@pytest.fixture
+def read(tmp_path):
+    """The rows and the defaults of a text."""
+
+    def read(text, more=None):
+        (tmp_path / "keys.toml").write_text(text)
+        return read_rows(tmp_path / "keys.toml", more or {})
+
+    return read
+
+
+def test_rows_are_read_from_a_text_with_what_null_is(read):
+    found, _ = read("""
+[served]
+"a whole number of at least 1 (needed)" = "a.size"
+"true or false (or null)" = '''
     b.c: d e
-a finite number (null is -1)
-    f
+    g
+'''
+"a finite number (null is -1)" = "f"
 """)
     assert [(row.name, row.kind, row.required, row.nullable, row.null) for row in found] == [
         ("a.size", COUNT_KIND, True, False, None),
         ("b.c.d", FLAG, False, True, None),
         ("b.c.e", FLAG, False, True, None),
+        ("g", FLAG, False, True, None),
         ("f", NUMBER_KIND, False, True, -1),
     ]
 
 
-def test_a_setting_that_alone_is_served_is_the_remedy_of_every_other():
-    found = refused(
+def test_each_table_of_a_text_has_a_fate_and_the_reason_of_it(read):
+    found, defaults = read(
         """
-a.b=false: it is so
-a.c=1: one: is enough
-~a.d: nothing does it
+[changed]
+"true or false: it: waits" = "a.offload"
+["without effect"]
+"there is none: it counts" = "b.*"
+[open]
+"anything" = "c*"
+[defaults]
+a.size = 0.5
+a.mode = "x"
 """,
-        {"a.d": {"kind": BLOCK}},
+        {"without effect": {"serves": lambda value: value == "d"}, "c*": {"null": 3}},
     )
+    assert [(row.name, row.kind.words, row.fate, row.why, row.null) for row in found] == [
+        ("a.offload", "true or false", "changed", "it: waits", None),
+        ("b.*", "anything", "without effect", "there is none: it counts", None),
+        ("c*", "anything", "served", "", 3),
+    ]
+    assert [found[1].allows(value) for value in ("d", None, 1)] == [True, False, False]
+    assert defaults == {"a.size": 0.5, "a.mode": "x"}
+
+
+def test_a_setting_that_alone_is_served_is_the_remedy_of_every_other(read):
+    found, _ = read("""
+[refused]
+"a.b=false" = "it is so"
+"a.c=1" = "one: is enough"
+"~a.d (a block of keys)" = "nothing does it"
+""")
+    assert [row.fate for row in found] == ["refused"] * 3
+    assert found[2].kind == BLOCK
     assert [(row.name, row.override, row.remedy) for row in found] == [
         ("a.b", "a.b=false", "set it to false: it is so"),
         ("a.c", "a.c=1", "set it to 1: one: is enough"),
@@ -164,7 +201,8 @@ a.c=1: one: is enough
 
 
 def test_a_default_tells_the_kind_of_a_key_without_a_row_unless_it_follows_another():
-    table = Table((*rows("anything at all\n    a.free"),), default_of={"a.b": 0.5, "a.free": 1}.get)
+    free = Key(name="a.free", kind=kind_of("anything at all"))
+    table = Table([free], default_of={"a.b": 0.5, "a.free": 1}.get)
     assert [reason.text for reason in table.reasons({"a": {"b": "ten", "free": "ten"}})] == [
         "a.b='ten' must be a finite number"
     ]

@@ -10,9 +10,10 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.rlinf import readers
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.hosts.rlinf.keys import KEY_TRANSLATIONS, REFUSED_KEYS, TABLE, fate
+from rlinf_async.hosts.rlinf.keys import DEFAULTS, MOVED_KEYS, TABLE, TRANSLATED_KEYS, fate
 from rlinf_async.hosts.rlinf.readers import undecided, unserved_key_reasons
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
+from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package
 from tests.hosts.rlinf.given import config
@@ -30,15 +31,24 @@ REPLACED = (
 READ = re.compile(r"\bcfg\.(algorithm|runner|rollout|actor)(?:\.get\(\s*\"(\w+)\"|\.(?!get\b)(\w+))")
 
 
-@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", TABLE.refused, ids=lambda refusal: refusal.name)
 def test_what_is_refused_is_in_no_other_table(refusal):
     assert fate(refusal.name) == "refused"
     assert {row.fate for row in TABLE.rows if row.name == refusal.name} == {"refused"}
 
 
-@pytest.mark.parametrize("translation", KEY_TRANSLATIONS, ids=lambda translation: translation.key)
-def test_what_is_translated_is_in_no_other_table(translation):
-    assert fate(translation.key) == "translated"
+def test_what_is_translated_is_in_no_other_table_and_says_into_what():
+    translated = {row.name: row.why.split(", ") for row in TABLE.rows if row.fate == "translated"}
+    assert {name: fate(name) for name in translated} == dict.fromkeys(translated, "translated")
+    moved = {name: [".".join(place)] for name, place in MOVED_KEYS.items()}
+    ours = {name: [f"async.{each}" for each in settings] for name, settings in TRANSLATED_KEYS.items()}
+    assert translated == moved | ours
+
+
+def test_the_table_says_what_the_code_does():
+    assert TABLE.find("reward.reward_mode").kind.names == REWARD_MODES
+    assert tuple(row.name for row in TABLE.rows if row.fate == "changed") == OFFLOAD_KEYS
+    assert [key for key, value in DEFAULTS.items() if not TABLE.find(key).kind.accepts(value)] == []
 
 
 def test_a_key_that_nobody_has_decided_on_has_no_fate():

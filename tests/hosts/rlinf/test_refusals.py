@@ -5,7 +5,7 @@ import pytest
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.keys import REFUSED_KEYS
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from tests.hosts.rlinf.given import config
@@ -32,7 +32,7 @@ def wrong(refusal):
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES)
-@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", TABLE.refused, ids=lambda refusal: refusal.name)
 def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_only_for_them(refusal, level):
     if level not in refusal.levels:
         check(wrong(refusal), level)
@@ -42,7 +42,7 @@ def test_a_setting_is_refused_by_name_for_the_levels_that_cannot_serve_it_and_on
     assert str(caught.value).endswith(refusal.remedy)
 
 
-@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", TABLE.refused, ids=lambda refusal: refusal.name)
 def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
     check(wrong(refusal), "off")
 
@@ -50,7 +50,7 @@ def test_every_setting_is_allowed_when_all_levels_are_off(refusal):
 @pytest.mark.parametrize("value", [False, None])
 @pytest.mark.parametrize(
     "refusal",
-    [refusal for refusal in REFUSED_KEYS if refusal.name not in WRONG],
+    [refusal for refusal in TABLE.refused if refusal.name not in WRONG],
     ids=lambda refusal: refusal.name,
 )
 def test_a_setting_that_is_off_is_allowed(refusal, value):

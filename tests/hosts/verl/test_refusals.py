@@ -5,7 +5,7 @@ from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl.config import read
-from rlinf_async.hosts.verl.keys import REFUSED_KEYS
+from rlinf_async.hosts.verl.keys import TABLE
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
@@ -18,7 +18,7 @@ def config():
     return composed()
 
 
-@pytest.mark.parametrize("refusal", REFUSED_KEYS, ids=lambda refusal: refusal.name)
+@pytest.mark.parametrize("refusal", TABLE.refused, ids=lambda refusal: refusal.name)
 def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(config, refusal):
     value = (
         "bypass_mode"
