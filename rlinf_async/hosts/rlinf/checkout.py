@@ -17,7 +17,7 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES
-from rlinf_async.hosts.rlinf.readers import chains_of
+from rlinf_async.hosts.rlinf.reads import chains_of
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
 from rlinf_async.hosts.rlinf.values import BECOMES, unknown_values, values_of
 from rlinf_async.observe.plain_data import FAST_YAML_LOADER

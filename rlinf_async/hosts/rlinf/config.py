@@ -22,12 +22,11 @@ from rlinf_async.hosts.judge.presence import model_reasons, own_check
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
 from rlinf_async.hosts.rlinf.losses import assertion_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import name_reasons, presence_reasons
-from rlinf_async.hosts.rlinf.readers import unserved_key_reasons
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.settings import (
     RLinfSettings,

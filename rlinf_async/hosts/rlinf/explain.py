@@ -22,12 +22,11 @@ from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_o
 from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import presence_reasons
-from rlinf_async.hosts.rlinf.readers import undecided
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
 from rlinf_async.hosts.simulators import splitting

@@ -3,20 +3,25 @@
 A key that is in none of the rows is undecided: a newer RLinf has it, or it is unknown. A test finds it in
 RLinf's example configs and in the sources of the classes that ours replace, and `undecided` in a config.
 Where RLinf's own workers and runners read such a key, the classes that take their places would ignore it: it
-is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it: `readers` judges.
+is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.judge.keys import Table
-from rlinf_async.hosts.judge.rows import Fate, read_rows
+from rlinf_async.core.config_keys import lookup, shortened
+from rlinf_async.hosts.judge.keys import Table, own_sections
+from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.judge.rows import Fate, asks_for_nothing, read_rows
+from rlinf_async.hosts.rlinf import reads
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 
 def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
@@ -68,3 +73,60 @@ def fate(key: str) -> Fate | None:
     """Return the fate of a dotted key; None if it is undecided."""
     row = TABLE.find(key)
     return row.fate if row else None
+
+
+def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
+    others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
+    own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
+    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
+    for key, value in _unknown(cfg).items():
+        if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
+            near = TABLE.nearest(key)
+            hint = f"; did you mean {near}?" if near else ""
+            yield (
+                f"{key}={shortened(value)}: nobody has looked at what becomes of this key; RLinf's workers "
+                f"and runners do not read it{hint}"
+            )
+
+
+def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """The keys of `cfg` (plain data) that RLinf's own workers and runners read, and ours do not."""
+    for key, value in _unknown(cfg).items():
+        if _is_ignored(key, value):
+            yield Reason(
+                f"{key}={shortened(value)} is read by RLinf's own workers or runner, and by none of those "
+                "that take their places; remove it, or use async.mode=off",
+                f"~{key}",
+            )
+
+
+def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    brought = entry_points(group="rlinf_async.preparations").names
+    return {
+        key: value
+        for key, value in TABLE.unknown(cfg).items()
+        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in filled_in())
+    }
+
+
+@cache
+def filled_in() -> set[str]:
+    """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
+    sources = sources_of("rlinf")
+    return set() if sources is None else sources.assigned("cfg", "config.py")
+
+
+def _is_ignored(key: str, value: Any) -> bool:
+    """Return True if RLinf's own workers would act on a key."""
+    return not asks_for_nothing(value) and is_read(key)
+
+
+def is_read(key: str) -> bool:
+    """Return True if RLinf's replaced classes read a dotted key, or the block that it is in or is.
+
+    A section of RLinf's that is handed on as a whole is no reader of each of its keys.
+    """
+    parts = tuple(key.split("."))
+    telling = (chain for chain in reads.chains_here() if len(chain) > 1 or chain[0] not in KNOWN_SECTIONS)
+    return any(all(a == b for a, b in zip(chain, parts, strict=False)) for chain in telling)

@@ -16,9 +16,10 @@ from typing import Any
 from rlinf_async.core.config_keys import dotted, lookup, shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
-from rlinf_async.hosts.rlinf.readers import filled_in
+from rlinf_async.hosts.rlinf.keys import filled_in
+from rlinf_async.hosts.rlinf.reads import ANY_KEY, ANY_VALUE, IF_THERE, SIMULATOR_ARGUMENTS, Chain, Needs
 from rlinf_async.hosts.rlinf.settings import evaluates
-from rlinf_async.hosts.rlinf.sources import SUPER, Chain, Chains, Sources, is_self, sources_of
+from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
@@ -35,21 +36,9 @@ OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
 """The key of a section of environments that our env shards read."""
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
-READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
-ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
-"""The last part of a chain that needs a block of keys, of one that needs anything but null, and of one that
-needs this where the key is there."""
-NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
-"""Functions of Python that end at null."""
-ORDERINGS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-CONVERTER = "to_container"
-"""OmegaConf's function that ends at null."""
-MOST_CALLS = 4
-"""Depth of calls from method to method that are followed."""
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
-SIMULATOR_ARGUMENTS, TASK_SIMULATORS = "init_params", ("isaaclab", "maniskill")
-"""The section that RLinf's environments build their simulators of, and simulators that find a task by its
-`id`."""
+TASK_SIMULATORS = ("isaaclab", "maniskill")
+"""Simulators that find a task by its `id`."""
 MANISKILL_ENV, SIM_CONFIG = "mani_skill.envs.sapien_env:BaseEnv", "sim_config"
 """The class that gets that section in RLinf's ManiSkill, and an argument of numbers that are all needed."""
 
@@ -165,7 +154,7 @@ def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
     """
     places = BORROWED_NAMES[name].places
     methods = next((sources.methods(place) for place in places if sources.defines(place)), {})
-    chains = _Needs(methods, WORKER_SECTIONS[name]).of("__init__", "init_worker")
+    chains = Needs(methods, WORKER_SECTIONS[name]).of("__init__", "init_worker")
     return frozenset(chain for chain in chains if chain[:2] not in FILLED_IN)
 
 
@@ -182,7 +171,7 @@ def of_environment(sources: Sources, kind: str, task: object = None) -> tuple[st
             continue
         if names.get(getattr(branch.test.comparators[0], "attr", "")) == kind:
             places = [place for node in branch.body for place in _classes(sources, node, task)]
-            needs = [_Needs(sources.methods(place)).of(*ENVIRONMENT_METHODS) for place in places]
+            needs = [Needs(sources.methods(place)).of(*ENVIRONMENT_METHODS) for place in places]
             # A class that needs nothing itself hands its section on to another.
             known = list(filter(None, needs))
             name = places[-1].partition(":")[2] if places else ""
@@ -216,170 +205,4 @@ def of_model(sources: Sources, kind: str) -> frozenset[Chain]:
         if isinstance(node, ast.ImportFrom) and [each.name for each in node.names] == [BUILDER]
     }
     builder = sources.definition(f"{modules.get(f'_build_{kind}')}:{BUILDER}")
-    return _Needs({BUILDER: builder}).of(BUILDER) if isinstance(builder, ast.FunctionDef) else frozenset()
-
-
-class _Needs(Chains):
-    """The chains that methods of a class, or a function, need of the first parameter of the first of them."""
-
-    def __init__(
-        self, methods: Mapping[str, ast.FunctionDef], attributes: Mapping[str, Chain] | None = None
-    ) -> None:
-        super().__init__(attributes)
-        self._methods = methods
-        self._set: set[Chain] = set()
-        """Chains that the code itself assigns, which a config may leave out."""
-        self._calls = 0
-
-    def of(self, *names: str) -> frozenset[Chain]:
-        """Return the chains that methods need, one after the other."""
-        found: set[Chain] = set()
-        for name in names:
-            if function := self._methods.get(name):
-                config = _parameters(function)[:1] if name == names[0] else ()
-                found |= self._body(function.body, dict.fromkeys(config, ()))
-        return frozenset(found)
-
-    def _body(self, body: Iterable[ast.stmt], names: dict[str, Chain]) -> set[Chain]:
-        found: set[Chain] = set()
-        functions: dict[str, ast.FunctionDef] = {}
-        for node in body:
-            found |= self._statement(node, names)
-            if isinstance(node, ast.FunctionDef):
-                functions[node.name] = node
-            # Behind a branch that may leave the function nothing is read for certain.
-            leaves = ast.walk(node) if isinstance(node, ast.If) else (node,)
-            if any(isinstance(each, ast.Return | ast.Raise) for each in leaves):
-                # A function that is handed back is called: simulators are made so, in processes of their own.
-                made = functions.get(getattr(getattr(node, "value", None), "id", ""))
-                return found | self._body(made.body, {**names}) if made else found
-        return found
-
-    def _statement(self, node: ast.stmt, names: dict[str, Chain]) -> set[Chain]:
-        if isinstance(node, ast.If):
-            branches = []
-            found = self._read(node.test, names)
-            for branch in (node.body, node.orelse):
-                branches.append(self._body(branch, {**names}))
-                self._forget(node, names)
-            return found | (branches[0] & branches[1])
-        if isinstance(node, ast.With):
-            return self._body(node.body, names)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found = self._read(node.value, names)
-            chain = self.chain(node.value, names)
-            return found.union(*(self._keep(target, chain, names) for target in targets))
-        if isinstance(node, ast.Expr | ast.Assert | ast.Return):
-            value = node.test if isinstance(node, ast.Assert) else node.value
-            return set() if value is None else self._read(value, names)
-        found = set()
-        if isinstance(node, ast.For):
-            found = self._read(node.iter, names) | self._used(node.iter, ANY_VALUE, names)
-        elif isinstance(node, ast.AugAssign):
-            found = self._read(node.value, names)
-        self._forget(node, names)
-        return found
-
-    def _forget(self, block: ast.stmt, names: dict[str, Chain]) -> None:
-        """Drop the chains of all that is assigned somewhere inside, as it may not have been."""
-        for node in ast.walk(block):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.pop(node.id, None)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
-                self.attributes.pop(node.attr, None)
-
-    def _keep(self, target: ast.expr, chain: Chain | None, names: dict[str, Chain]) -> set[Chain]:
-        """Note what `target` holds from here on, and return the chains that assigning to it needs."""
-        if isinstance(target, ast.Name):
-            names.pop(target.id, None)
-            names |= {} if chain is None else {target.id: chain}
-        elif isinstance(target, ast.Attribute) and is_self(target.value):
-            self.attributes.pop(target.attr, None)
-            self.attributes |= {} if chain is None else {target.attr: chain}
-        if (given := self.chain(target, names)) and chain is None:
-            self._set.add(given)
-            return {(*given[:-1], ANY_KEY)} if given[1:] else set()
-        return set()
-
-    def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
-        """Return the chains that an expression reads for certain."""
-        if isinstance(node, ast.expr) and self.chain(node, names) is not None:
-            return self._used(node, "", names)
-        if isinstance(node, ast.Call):
-            return self._call(node, names)
-        if isinstance(node, ast.BoolOp):
-            return self._read(node.values[0], names)
-        if isinstance(node, ast.IfExp):
-            return self._read(node.test, names)
-        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            return set()
-        found = set().union(*(self._read(child, names) for child in ast.iter_child_nodes(node)))
-        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod):  # which also formats texts
-            return found.union(*(self._used(each, ANY_VALUE, names) for each in (node.left, node.right)))
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDERINGS):
-            sides = (node.left, *node.comparators)
-            return found.union(*(self._used(each, ANY_VALUE, names) for each in sides))
-        return found
-
-    def _used(self, node: ast.expr, need: str, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chain that an expression is, if it is one, with the last part `need`, or "" for none."""
-        chain = self.chain(node, names)
-        if not chain or any(chain[: len(given)] == given for given in self._set):
-            return set()
-        # What a simulator is built of is handed to it as it is.
-        need = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
-        return {chain, (*chain, need)} if need else {chain}
-
-    def _call(self, call: ast.Call, names: dict[str, Chain]) -> set[Chain]:
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        found: set[Chain] = set().union(*(self._read(each, names) for each in given))
-        for keyword in call.keywords:
-            found |= set() if keyword.arg else self._used(keyword.value, ANY_KEY, names)
-        found |= self._with_default(call, names)
-        function = call.func
-        if not isinstance(function, ast.Attribute):
-            needs_value = getattr(function, "id", "") in NUMBER_FUNCTIONS
-            return found.union(*(self._used(each, ANY_VALUE, names) for each in call.args if needs_value))
-        if function.attr == CONVERTER and call.args:
-            return found | self._used(call.args[0], ANY_VALUE, names)
-        if self.chain(function.value, names) is not None and function.attr in READING_METHODS:
-            return found | self._used(function.value, ANY_KEY, names)
-        method = self._method(function)
-        if method is not None and self._calls < MOST_CALLS:
-            arguments = zip(_parameters(method), call.args, strict=False)
-            passed = {name: self.chain(argument, names) for name, argument in arguments}
-            self._calls += 1
-            found |= self._body(
-                method.body, {name: chain for name, chain in passed.items() if chain is not None}
-            )
-            self._calls -= 1
-        return found
-
-    def _with_default(self, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1.
-
-        A default that is false to Python, as null is, needs nothing.
-        """
-        values = [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args]
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if name not in ("get", "getattr") or len(values) != 3:
-            return set()
-        _, key, default = (getattr(value, "value", None) for value in values)
-        chain = self.longer(values[0], key, names)
-        return {(*chain, IF_THERE)} if chain and default and default is not True else set()
-
-    def _method(self, function: ast.Attribute) -> ast.FunctionDef | None:
-        """Return the method that `self.NAME` or `super().NAME` is."""
-        if is_self(function.value):
-            return self._methods.get(function.attr)
-        is_super = isinstance(function.value, ast.Call) and getattr(function.value.func, "id", "") == "super"
-        return self._methods.get(f"{SUPER}{function.attr}") if is_super else None
-
-    def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        is_method = isinstance(node, ast.Attribute) and node.attr in READING_METHODS
-        return None if is_method else super().chain(node, names)
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    return [argument.arg for argument in function.args.args if argument.arg != "self"]
+    return Needs({BUILDER: builder}).of(BUILDER) if isinstance(builder, ast.FunctionDef) else frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,40 +11,6 @@ from pathlib import Path
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SUPER = "super()."
 """Before the name of a method that a class of the same name overrides."""
-Chain = tuple[str, ...]
-"""The parts of a dotted key, as far as the sources tell them."""
-
-
-def is_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
-class Chains:
-    """Follows the parts of a config through variables and attributes of `self`."""
-
-    def __init__(self, attributes: Mapping[str, Chain] | None = None) -> None:
-        self.attributes: dict[str, Chain] = dict(attributes or {})
-        """The chains that attributes of `self` hold."""
-
-    def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """Return the chain that an expression is: () for the whole config, None for another expression.
-
-        `names` are the chains that variables hold.
-        """
-        if isinstance(node, ast.Name):
-            return names.get(node.id)
-        if isinstance(node, ast.Attribute) and is_self(node.value):
-            return self.attributes.get(node.attr)
-        if isinstance(node, ast.Attribute):
-            return self.longer(node.value, node.attr, names)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return self.longer(node.value, node.slice.value, names)
-        return None
-
-    def longer(self, section: ast.expr, key: object, names: Mapping[str, Chain]) -> Chain | None:
-        """Return the chain of a dotted key in a section; None if either is none."""
-        chain = self.chain(section, names)
-        return None if chain is None or not isinstance(key, str) else (*chain, *key.split("."))
 
 
 class Sources:

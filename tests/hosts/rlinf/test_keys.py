@@ -8,10 +8,17 @@ import pytest
 
 from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.hosts.rlinf import readers
+from rlinf_async.hosts.rlinf import reads
 from rlinf_async.hosts.rlinf.host import RLinfHost
-from rlinf_async.hosts.rlinf.keys import DEFAULTS, MOVED_KEYS, TABLE, TRANSLATED_KEYS, fate
-from rlinf_async.hosts.rlinf.readers import undecided, unserved_key_reasons
+from rlinf_async.hosts.rlinf.keys import (
+    DEFAULTS,
+    MOVED_KEYS,
+    TABLE,
+    TRANSLATED_KEYS,
+    fate,
+    undecided,
+    unserved_key_reasons,
+)
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
 from rlinf_async.observe.display import RunDisplay
@@ -120,7 +127,7 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 
 
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
-    monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
+    monkeypatch.setattr(reads, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
     (reason,) = unserved_key_reasons(config(NEW))
     assert reason.text.startswith(
         "env.brand_new_packing.enable=True is read by RLinf's own workers or runner"
@@ -133,7 +140,7 @@ def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypa
 
 
 def test_a_block_that_a_newer_rlinf_reads_is_none_of_the_users_own(monkeypatch):
-    monkeypatch.setattr(readers, "chains_here", lambda: frozenset({("somebody",)}))
+    monkeypatch.setattr(reads, "chains_here", lambda: frozenset({("somebody",)}))
     (reason,) = unserved_key_reasons(config({"somebody.elses": 1}))
     assert reason.text.startswith("somebody.elses=1 is read by RLinf")
     assert not list(undecided(config({"somebody.elses": 1})))
@@ -163,7 +170,7 @@ class Reasoning:
 
 
 def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced():
-    whole = {chain for chain in readers.chains_in([SOURCE]) if len(chain) > 1}
+    whole = {chain for chain in reads.chains_in([SOURCE]) if len(chain) > 1}
     assert whole == {
         ("runner", "in_a_function"),
         ("actor", "optim"),
@@ -177,7 +184,7 @@ def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced()
 
 
 def test_the_classes_that_are_replaced_are_read():
-    chains = readers.chains_here()
+    chains = reads.chains_here()
     assert {
         ("env", "train", "video_cfg", "save_video"),
         ("rollout", "collect_transitions"),
@@ -186,7 +193,7 @@ def test_the_classes_that_are_replaced_are_read():
     } <= chains
     assert {chain[0] for chain in chains} <= TABLE.sections
     assert {place.rpartition(".")[2] for place in (*ROLE_OF_CLASS, *RUNNER_CLASSES)} == set(
-        readers.REPLACED_CLASSES
+        reads.REPLACED_CLASSES
     )
 
 
@@ -195,7 +202,7 @@ BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_users_own_is_noted_whatever_words_are_in_it(block):
-    words = {name for chain in readers.chains_here() for name in chain}
+    words = {name for chain in reads.chains_here() for name in chain}
     assert len(words) > 80
     cfg = config({f"{block}.{name}": 3 for name in words})
     assert not list(unserved_key_reasons(cfg))

@@ -19,14 +19,13 @@ from rlinf_async.hosts.rlinf import sources as rlinf_sources
 from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.needs import (
-    IF_THERE,
-    _Needs,
     needed_key_reasons,
     of_environment,
     of_maniskill,
     of_model,
     of_worker,
 )
+from rlinf_async.hosts.rlinf.reads import IF_THERE, Needs
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config
@@ -58,7 +57,7 @@ class Env:
 def test_a_key_is_needed_where_it_is_read_whatever_else_a_config_says():
     (definition,) = ast.parse(SOURCE).body
     methods = {node.name: node for node in definition.body}
-    found = {".".join(chain) for chain in _Needs(methods).of("__init__")}
+    found = {".".join(chain) for chain in Needs(methods).of("__init__")}
     assert found == {
         "video.save",
         "size",
@@ -114,7 +113,7 @@ def test_a_value_is_needed_where_it_is_calculated_with_also_in_a_base_and_in_a_f
     package.mkdir()
     (package / "__init__.py").write_text(VALUES)
     methods = Sources(package).methods("package:Env")
-    found = {".".join(chain) for chain in _Needs(methods).of("__init__", "step")}
+    found = {".".join(chain) for chain in Needs(methods).of("__init__", "step")}
     assert found == {
         "arguments.*",
         "options",

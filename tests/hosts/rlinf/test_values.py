@@ -21,9 +21,8 @@ from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.rlinf import borrowed, losses, models, presence, readers
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
-from rlinf_async.hosts.rlinf.readers import undecided
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.values import KNOWN, Values, unknown_values, values_of
 from rlinf_async.hosts.simulators import splitting
