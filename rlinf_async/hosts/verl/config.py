@@ -25,7 +25,7 @@ from rlinf_async.hosts.verl.algorithms import (
     override_for,
     streams,
 )
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.keys import TABLE, class_reasons, filled_in, unknown_key_reasons, usual
 from rlinf_async.hosts.verl.left_out import left_out
 from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
 from rlinf_async.hosts.verl.recognition import another_mode
@@ -43,7 +43,6 @@ from rlinf_async.hosts.verl.settings import (
     size_reasons,
     whole,
 )
-from rlinf_async.hosts.verl.values import class_reasons, filled_in, unknown_key_reasons, usual
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 

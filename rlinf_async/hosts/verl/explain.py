@@ -23,11 +23,10 @@ from rlinf_async.hosts.judge.presence import is_declared, parameters
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.keys import TABLE, changes, filled_in, other_words, unread_sections, without_fate
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.presence import runnable_settings
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
-from rlinf_async.hosts.verl.values import changes, filled_in, other_words, unread_sections, without_fate
 
 FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
 

@@ -61,8 +61,8 @@ class VerlHost(PackagedHost):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
+        from rlinf_async.hosts.verl.keys import fill_in
         from rlinf_async.hosts.verl.presence import runnable_settings, validate
-        from rlinf_async.hosts.verl.values import fill_in
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")

@@ -32,9 +32,8 @@ from rlinf_async.hosts.verl.algorithms import ESTIMATOR_NAMES, LOSS_NAMES
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.keys import TABLE, filled_in, usual
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings
-from rlinf_async.hosts.verl.values import filled_in, usual
 
 LOGGER_NAMES = (
     "clearml",

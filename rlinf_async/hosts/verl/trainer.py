@@ -23,9 +23,9 @@ from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, 
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
+from rlinf_async.hosts.verl.keys import fill_in
 from rlinf_async.hosts.verl.rates import rate_settings
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
-from rlinf_async.hosts.verl.values import fill_in
 from rlinf_async.hosts.workers.env_actor import EnvActor
 from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
