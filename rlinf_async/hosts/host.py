@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import getfile
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import yaml
@@ -81,10 +82,13 @@ class Host(Protocol):
     needs.
     """
 
-    setting_keys: Mapping[str, str] = MappingProxyType({})
-    """The dotted keys of this host for each setting that other hosts have as well, separated by spaces.
+    @property
+    def setting_keys(self) -> Mapping[str, str]:
+        """The dotted keys of this host for each setting that other hosts have as well, separated by spaces.
 
-    Hosts have the same name for one setting; its numbers may be counted in units of the framework."""
+        Hosts have the same name for one setting; its numbers may be counted in units of the framework.
+        """
+        return {}
 
     @property
     def available(self) -> bool:
@@ -172,8 +176,14 @@ class Host(Protocol):
 class PackagedHost(Host):
     """A host that delegates `explain` and `workload` to the modules `explain.py` and `workload.py` beside it.
 
-    Each module is imported by the call that needs it.
+    Each module is imported by the call that needs it. The file `keys.toml` beside it names its keys.
     """
+
+    @property
+    def setting_keys(self) -> Mapping[str, str]:
+        from rlinf_async.hosts.judge.rows import read_settings
+
+        return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         facts: dict[str, Any] = self._own_module("explain").explain(cfg, cluster)

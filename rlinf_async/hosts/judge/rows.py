@@ -12,7 +12,8 @@ The file has a table for each fate. Its entries name what several keys have in c
 An entry begins with the words of a kind. `refused` has the override that is served instead, with the kind in
 brackets where the value does not tell it, and keys without effect may be anything. In `changed` and
 `translated` a reason follows the kind. A line `SECTION: NAME NAME` holds keys of one section. `open` has
-served keys that other code judges, and `defaults` the values of keys that a config lacks.
+served keys that other code judges, `defaults` the values of keys that a config lacks, and `settings` the keys
+of settings that other hosts have as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ UNSET_VALUES = (None, False, 0, "")
 """Values by which a key asks for nothing; so do empty blocks and lists."""
 WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 """Values as an override writes them; others are whole numbers or texts."""
-NULL_IS = "null is "
+NULL_IS, SETTINGS = "null is ", "settings"
 
 
 def always(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
@@ -143,10 +144,17 @@ def read_rows(
         The rows in the order of the file, and the defaults by dotted keys.
     """
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    tables.pop(SETTINGS, None)
     defaults = dotted(tables.pop("defaults", {}))
     found = (fields for fate, entries in tables.items() for fields in _rows(fate, entries))
     rows = [Key(**{**row, **more.get(row["fate"], {}), **more.get(row["name"], {})}) for row in found]
     return rows, defaults
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """The keys in a file of rows that stand for settings that other hosts have as well, by the settings."""
+    settings: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))[SETTINGS]
+    return settings
 
 
 def _rows(fate: str, entries: Mapping[str, str]) -> Iterator[dict[str, Any]]:

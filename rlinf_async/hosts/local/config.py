@@ -32,28 +32,6 @@ UNSERVED_KEYS = {
 DEFAULTS = {
     f"settings.{each.name}": each.default for each in fields(LocalSettings) if each.name in SETTING_KINDS
 }
-SETTING_KEYS = {
-    "steps": "settings.batches",
-    "run directory": "run_dir",
-    "environments": "settings.total_envs",
-    "rollouts of an environment": "settings.rollout_epochs",
-    "rollout length": "settings.horizon",
-    "environment class": "env.env_class",
-    "group size": "settings.group_size",
-    "advantages": "settings.algorithm",
-    "discount": "settings.gamma",
-    "lambda of GAE": "settings.lam",
-    "update epochs": "settings.update_epoch",
-    "clipped ratio": "settings.clip",
-    "clipped value": "settings.value_clip",
-    "learning rate": "settings.lr",
-    "learning rate of values": "settings.value_lr",
-    "clipped gradient": "settings.clip_grad",
-    "seed": "settings.seed",
-    "optimizer step": "settings.global_batch_size",
-    "micro-batch": "settings.micro_batch_size",
-    "model": "model.model_type",
-}
 TABLE = Table(ROWS, default_of=DEFAULTS.get, is_whole=True)
 """Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 

@@ -19,7 +19,8 @@ from rlinf_async.config import words
 from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
-from rlinf_async.hosts.local.config import SETTING_KEYS, checked, own_blocks, settings_of
+from rlinf_async.hosts.judge.rows import read_settings
+from rlinf_async.hosts.local.config import checked, own_blocks, settings_of
 from rlinf_async.observe.check import Check
 
 
@@ -30,7 +31,7 @@ class LocalHost(Host):
     the fields of `LocalSettings` in the block `settings`. There is nothing to install or to extend.
     """
 
-    setting_keys = SETTING_KEYS
+    setting_keys = read_settings(Path(__file__).with_name("keys.toml"))
     available = True
     """The host is a part of this package."""
     installed = True

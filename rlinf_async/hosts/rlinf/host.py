@@ -28,42 +28,10 @@ CONFIG_SECTIONS = ("cluster", "runner", "algorithm", "env", "rollout", "actor")
 """Sections of every config of an RLinf run."""
 SUPPORTED_TASKS = ("embodied", "embodied_eval")
 """Values of `runner.task_type` that `train` supports; other tasks have their own scripts in RLinf."""
-SETTING_KEYS = {
-    "steps": "runner.max_epochs runner.max_steps",
-    "run directory": "runner.logger.log_path",
-    "environments": "env.train.total_num_envs",
-    "rollouts of an environment": "env.train.rollout_epoch algorithm.rollout_epoch",
-    "rollout length": "env.train.max_episode_steps env.train.max_steps_per_rollout_epoch",
-    "environment class": "env.train.env_class",
-    "group size": "algorithm.group_size env.train.group_size",
-    "advantages": "algorithm.adv_type",
-    "discount": "algorithm.gamma",
-    "lambda of GAE": "algorithm.gae_lambda",
-    "update epochs": "algorithm.update_epoch",
-    "clipped ratio": "algorithm.clip_ratio_high",
-    "clipped value": "algorithm.value_clip",
-    "learning rate": "actor.optim.lr",
-    "learning rate of values": "actor.optim.value_lr",
-    "clipped gradient": "actor.optim.clip_grad",
-    "seed": "actor.seed",
-    "optimizer step": "actor.global_batch_size",
-    "micro-batch": "actor.micro_batch_size",
-    "model": "actor.model.model_type",
-    "checkpoint of the model": "actor.model.model_path",
-    "stages": "rollout.pipeline_stage_num",
-    "interval of checkpoints": "runner.save_interval",
-    "interval of evaluations": "runner.val_check_interval",
-    "first weights": "runner.ckpt_path",
-    "resumed checkpoint": "runner.resume_dir",
-    "loggers": "runner.logger.logger_backends",
-    "nodes": "cluster.num_nodes",
-}
 
 
 class RLinfHost(PackagedHost):
     """Runs the asynchronous loops in RLinf's workers."""
-
-    setting_keys = SETTING_KEYS
 
     @property
     def available(self) -> bool:

@@ -21,7 +21,7 @@ from rlinf_async.hosts.verl.installation import (
     get_ready,
     versions,
 )
-from rlinf_async.hosts.verl.recognition import SETTING_KEYS, is_verls, relative
+from rlinf_async.hosts.verl.recognition import is_verls, relative
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
@@ -30,8 +30,6 @@ class VerlHost(PackagedHost):
     """Runs the asynchronous loops under veRL. There is nothing to install: our trainer is in veRL's
     registry.
     """
-
-    setting_keys = SETTING_KEYS
 
     @property
     def available(self) -> bool:

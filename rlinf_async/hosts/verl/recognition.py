@@ -33,38 +33,6 @@ EXPERIMENT_SENTENCE = (
     "taken out: it ran last at tag v0.7.0, and its successor is verl-vla, which has no on-policy training; "
     "write a config of trainer.v1.trainer_mode=vla_async; docs/verl.md says what runs here"
 )
-SETTING_KEYS = {
-    "steps": "trainer.total_training_steps",
-    "run directory": "vla.run_dir",
-    "environments": "env.train.total_num_envs env.train.num_envs",
-    "rollout length": "env.train.max_episode_steps env.train.max_steps_per_rollout_epoch",
-    "environment class": "env.train.env_class",
-    "group size": "actor_rollout_ref.rollout.n",
-    "advantages": "algorithm.adv_estimator",
-    "discount": "algorithm.gamma",
-    "lambda of GAE": "algorithm.lam",
-    "update epochs": "actor_rollout_ref.actor.ppo_epochs",
-    "clipped ratio": "actor_rollout_ref.actor.clip_ratio",
-    "clipped value": "critic.cliprange_value",
-    "learning rate": "actor_rollout_ref.actor.optim.lr",
-    "learning rate of values": "critic.optim.lr",
-    "clipped gradient": "actor_rollout_ref.actor.optim.clip_grad",
-    "seed": "actor_rollout_ref.actor.data_loader_seed",
-    "optimizer step": "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "micro-batch": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "model": "vla.model.model_type",
-    "checkpoint of the model": "vla.model.model_path env.actor.model.path",
-    "stages": "env.stages env.pipeline_stage_num env.rollout.pipeline_stage_num "
-    "env.env_loop.pipeline_stage_num",
-    "interval of checkpoints": "trainer.save_freq",
-    "interval of evaluations": "trainer.test_freq",
-    "first weights": "vla.ckpt_path",
-    "resumed checkpoint": "trainer.resume_from_path",
-    "loggers": "trainer.logger",
-    "nodes": "trainer.nnodes",
-}
-"""The keys of a run in trainer mode `vla_async`, and behind them those of verl-vla and of veRL's experiment
-before it."""
 
 
 def is_verls(config: object) -> bool:
