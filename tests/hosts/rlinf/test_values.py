@@ -18,7 +18,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.explanation import why_so_many
 from rlinf_async.hosts.judge.reasons import RefusedError
-from rlinf_async.hosts.rlinf import borrowed, losses, models, presence, readers
+from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
@@ -241,7 +241,7 @@ def test_the_page_names_every_type_of_october_that_no_table_names():
 
 def test_keys_that_rlinf_fills_in_by_itself_are_not_held_against_the_user(monkeypatch):
     filled = {"cluster.tracer.enable": False, "cluster.moon.enable": False}
-    monkeypatch.setattr(readers, "filled_in", lambda: {"cluster.tracer.enable"})
+    monkeypatch.setattr(keys, "filled_in", lambda: {"cluster.tracer.enable"})
     assert [line.partition("=")[0] for line in undecided(config(filled))] == ["cluster.moon.enable"]
     asked = config({"cluster.tracer.enable": True})
     assert [line.partition("=")[0] for line in undecided(asked)] == ["cluster.tracer.enable"]
