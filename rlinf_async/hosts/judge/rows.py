@@ -103,6 +103,10 @@ class Key:
         """
         return f"does not support {self.name}={shortened(value)}; {self.remedy}"
 
+    def refusal(self, subject: str, value: Any) -> Reason:
+        """Why `subject`, the levels of a run, cannot run with a value of this refused key."""
+        return Reason(f"{subject} {self.says(value)}", self.override)
+
     def missing(self) -> Reason:
         """Why a config without a value of this key cannot run."""
         return Reason(f"{self.name} is missing; set it to {self.kind.words}")

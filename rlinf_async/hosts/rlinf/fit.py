@@ -66,7 +66,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
     reasons = [
         *level_reasons(cfg, remaining),
-        *(_reason(cfg, key, unsupported[key]) for key in refused_keys),
+        *(key.refusal(f"async.{unsupported[key][0]}", lookup(cfg, key.name)) for key in refused_keys),
     ]
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
@@ -74,10 +74,6 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
         changes=changes,
         reasons=tuple(reasons),
     )
-
-
-def _reason(cfg: Mapping[str, Any], key: Key, levels: tuple[str, ...]) -> Reason:
-    return Reason(f"async.{levels[0]} {key.says(lookup(cfg, key.name))}", key.override)
 
 
 def _why(cfg: Mapping[str, Any], level: str, unsupported: Mapping[Key, tuple[str, ...]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
-from rlinf_async.core.config_keys import lookup, shortened
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import counts_on
@@ -193,8 +193,7 @@ def _refused_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for every key of a plain config that is not served."""
     for key in TABLE.refused:
         if not key.allows(value := lookup(cfg, key.name)):
-            setting = f"{key.name}={shortened(value)}"
-            yield Reason(f"trainer_mode vla_async does not support {setting}; {key.remedy}", key.override)
+            yield key.refusal("trainer_mode vla_async", value)
 
 
 def _setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
