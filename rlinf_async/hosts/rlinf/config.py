@@ -24,9 +24,8 @@ from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
 from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
 from rlinf_async.hosts.rlinf.losses import assertion_reasons, refuse_other_algorithms
-from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.presence import name_reasons, presence_reasons
+from rlinf_async.hosts.rlinf.presence import name_reasons, needed_key_reasons, presence_reasons
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.settings import (
     RLinfSettings,

@@ -1,9 +1,7 @@
-"""Finds the keys without which RLinf's environments and models are not made, from their syntax trees.
+"""Finds the keys without which RLinf's environments, models and workers are not made, from their trees.
 
-A key is needed where a chain of attributes is read whatever else a config says: at the top of `__init__`, of
-a method that it calls, of a model's builder, or in both branches of an `if`. RLinf's configs are in struct
-mode, which ends a worker at an attribute that is absent; and at one of null, where something below it is
-read or set, where it is calculated with, and where a simulator is built of it.
+RLinf's configs are in struct mode, which ends a worker at an attribute that is absent; and at one of null,
+where something below it is read or set, where it is calculated with, and where a simulator is built of it.
 """
 
 from __future__ import annotations
@@ -11,15 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
 
-from rlinf_async.core.config_keys import dotted, lookup, shortened
-from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
-from rlinf_async.hosts.rlinf.keys import filled_in
-from rlinf_async.hosts.rlinf.reads import ANY_KEY, ANY_VALUE, IF_THERE, SIMULATOR_ARGUMENTS, Chain, Needs
-from rlinf_async.hosts.rlinf.settings import evaluates
-from rlinf_async.hosts.rlinf.sources import Sources, sources_of
+from rlinf_async.hosts.rlinf.reads import Chain, Chains
+from rlinf_async.hosts.rlinf.sources import SUPER, Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
@@ -29,64 +22,23 @@ WORKER_SECTIONS: Mapping[str, Mapping[str, Chain]] = {
     "EmbodiedFSDPActor": {"cfg": (), "_cfg": ("actor",)},
 }
 """RLinf's workers that every run has, and the sections that attributes of theirs hold."""
-LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
-CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
-"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
-OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
-"""The key of a section of environments that our env shards read."""
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
-TASK_SIMULATORS = ("isaaclab", "maniskill")
-"""Simulators that find a task by its `id`."""
-MANISKILL_ENV, SIM_CONFIG = "mani_skill.envs.sapien_env:BaseEnv", "sim_config"
-"""The class that gets that section in RLinf's ManiSkill, and an argument of numbers that are all needed."""
-
-
-def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each key of `cfg` (plain data) that RLinf cannot do without, and that is absent or
-    in a block that is null.
-    """
-    sources = sources_of("rlinf")
-    if sources is None:
-        return
-    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
-        section = lookup(cfg, f"env.{mode}")
-        if not isinstance(section, Mapping):
-            continue
-        yield from _missing(section, OWN_READS, key=f"env.{mode}", reader="env worker")
-        if not section.get("env_class"):
-            arguments = section.get(SIMULATOR_ARGUMENTS)
-            task = arguments.get("id") if isinstance(arguments, Mapping) else None
-            reader, chains = of_environment(sources, str(section.get("env_type")), task)
-            yield from _missing(section, chains, key=f"env.{mode}", reader=reader)
-            yield from _simulator_reasons(section, key=f"env.{mode}")
-    yield from _missing(cfg, LAUNCH_READS, key="", reader="entry script")
-    for name in WORKER_SECTIONS:
-        yield from _missing(cfg, of_worker(sources, name), key="", reader=name)
-    if isinstance(critic := cfg.get("critic"), Mapping):
-        yield from _missing(critic, CRITIC_READS, key="critic", reader="validate_cfg")
-    model = lookup(cfg, "actor.model")
-    chains = of_model(sources, str(model["model_type"]))
-    yield from _missing(model, chains, key="actor.model", reader=f"builder of {model['model_type']}")
-
-
-def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason for each argument of a simulator, in the environments' section at `key`, that cannot be
-    null.
-    """
-    arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
-    if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
-        return
-    place = _dotted(key, SIMULATOR_ARGUMENTS)
-    if not isinstance(task := arguments.get("id"), str):
-        yield Reason(f"{place}.id={'null' if task is None else shortened(task)} must be the name of a task")
-    numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
-    for name, value in {**arguments, **dotted(numbers)}.items():
-        if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
-            yield Reason(
-                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
-            )
+MANISKILL_ENV = "mani_skill.envs.sapien_env:BaseEnv"
+"""The class of ManiSkill that RLinf hands the section `SIMULATOR_ARGUMENTS` to."""
+READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
+ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
+"""The last part of a chain that needs a block of keys, of one that needs anything but null, and of one that
+needs this where the key is there."""
+NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
+"""Functions of Python that end at null."""
+CONVERTER = "to_container"
+"""OmegaConf's function that ends at null."""
+SIMULATOR_ARGUMENTS = "init_params"
+"""The section that RLinf's environments build their simulators of."""
+MOST_CALLS = 4
+"""Depth of calls from method to method that are followed."""
 
 
 def of_maniskill() -> frozenset[str]:
@@ -109,42 +61,6 @@ def _never_null(sources: Sources) -> frozenset[str]:
         and not (isinstance(default, ast.Constant) and default.value in (None, False))
         and "Optional" not in ast.unparse(argument.annotation or default)
     )
-
-
-def _missing(
-    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str, reader: str
-) -> Iterator[Reason]:
-    told = filled_in()
-    for chain in sorted(chains):
-        known, lack = _lack(section, chain, key=key)
-        if lack and known not in told:
-            told = {*told, known}
-            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
-            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
-
-
-def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
-    """Return the first key of a chain in `section`, which stands at `key`, that lacks something, and what it
-    lacks; both may be "".
-    """
-    place: Any = section
-    for name in chain:
-        shown = "null" if place is None else repr(place)
-        if name in (ANY_VALUE, IF_THERE):
-            return key, f"={shown} must have a value" if place is None else ""
-        if not isinstance(place, Mapping):
-            return key, f"={shown} must be a block of keys"
-        if name == ANY_KEY:
-            break
-        key = _dotted(key, name)
-        if name not in place:
-            return key, "" if chain[-1] == IF_THERE else " is missing"
-        place = place[name]
-    return "", ""
-
-
-def _dotted(*names: str) -> str:
-    return ".".join(filter(None, names))
 
 
 @cache
@@ -206,3 +122,178 @@ def of_model(sources: Sources, kind: str) -> frozenset[Chain]:
     }
     builder = sources.definition(f"{modules.get(f'_build_{kind}')}:{BUILDER}")
     return Needs({BUILDER: builder}).of(BUILDER) if isinstance(builder, ast.FunctionDef) else frozenset()
+
+
+class Needs(Chains):
+    """The chains that methods of a class, or a function, need of the first parameter of the first of them.
+
+    A key is needed where it is read whatever else a config says: at the top of a method, of a method that it
+    calls, or in both branches of an `if`.
+    """
+
+    def __init__(
+        self, methods: Mapping[str, ast.FunctionDef], attributes: Mapping[str, Chain] | None = None
+    ) -> None:
+        super().__init__(attributes or {})
+        self._methods = methods
+        self._set: set[Chain] = set()
+        """Chains that the code itself assigns, which a config may leave out."""
+        self._calls = 0
+
+    def of(self, *names: str) -> frozenset[Chain]:
+        """Return the chains that methods need, one after the other."""
+        found: set[Chain] = set()
+        for name in names:
+            if function := self._methods.get(name):
+                config = _parameters(function)[:1] if name == names[0] else ()
+                found |= self._body(function.body, dict.fromkeys(config, ()))
+        return frozenset(found)
+
+    def _body(self, body: Iterable[ast.stmt], names: dict[str, Chain]) -> set[Chain]:
+        found: set[Chain] = set()
+        functions: dict[str, ast.FunctionDef] = {}
+        for node in body:
+            found |= self._statement(node, names)
+            match node:
+                case ast.FunctionDef(name=name):
+                    functions[name] = node
+                # A function that is handed back is called: simulators are made so, in processes of their own.
+                case ast.Return(value=ast.Name(id=name)) if name in functions:
+                    return found | self._body(functions[name].body, {**names})
+            # Behind a branch that may leave the function nothing is read for certain.
+            leaves = ast.walk(node) if isinstance(node, ast.If) else (node,)
+            if any(isinstance(each, ast.Return | ast.Raise) for each in leaves):
+                return found
+        return found
+
+    def _statement(self, node: ast.stmt, names: dict[str, Chain]) -> set[Chain]:
+        found: set[Chain] = set()
+        match node:
+            case ast.If(test=test, body=body, orelse=otherwise):
+                found = self._read(test, names)
+                branches = []
+                for branch in (body, otherwise):
+                    branches.append(self._body(branch, {**names}))
+                    self._forget(node, names)
+                return found | (branches[0] & branches[1])
+            case ast.With(body=body):
+                return self._body(body, names)
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found, chain = self._read(value, names), self.chain(value, names)
+                return found.union(*(self._assign(target, chain, names) for target in targets))
+            case ast.Expr(value=value) | ast.Assert(test=value) | ast.Return(value=ast.expr() as value):
+                return self._read(value, names)
+            case ast.For(iter=value):
+                found = self._read(value, names) | self._used([value], ANY_VALUE, names)
+            case ast.AugAssign(value=value):
+                found = self._read(value, names)
+        self._forget(node, names)
+        return found
+
+    def _forget(self, block: ast.stmt, names: dict[str, Chain]) -> None:
+        """Drop the chains of all that is assigned somewhere inside, as it may not have been."""
+        for node in ast.walk(block):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                self.hold(node, None, names)
+
+    def _assign(self, target: ast.expr, chain: Chain | None, names: dict[str, Chain]) -> set[Chain]:
+        """Note what `target` holds from here on, and return the chains that assigning to it needs."""
+        self.hold(target, chain, names)
+        if chain is not None or not (given := self.chain(target, names)):
+            return set()
+        self._set.add(given)
+        return {(*given[:-1], ANY_KEY)} if given[1:] else set()
+
+    def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
+        """Return the chains that an expression reads for certain."""
+        if isinstance(node, ast.expr) and self.chain(node, names) is not None:
+            return self._used([node], "", names)
+        match node:
+            case ast.Call():
+                return self._call(node, names)
+            case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
+                return self._read(first, names)
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                return set()
+        found = set().union(*(self._read(child, names) for child in ast.iter_child_nodes(node)))
+        match node:
+            case ast.BinOp(op=ast.Mod()):  # which also formats texts
+                return found
+            case ast.BinOp(left=left, right=right):
+                return found | self._used([left, right], ANY_VALUE, names)
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
+                return found | self._used([left, *node.comparators], ANY_VALUE, names)
+        return found
+
+    def _used(self, nodes: Iterable[ast.expr], need: str, names: Mapping[str, Chain]) -> set[Chain]:
+        """Return the chains among expressions, each also with the last part `need`, unless that is ""."""
+        found: set[Chain] = set()
+        for chain in filter(None, (self.chain(node, names) for node in nodes)):
+            if any(chain[: len(given)] == given for given in self._set):
+                continue
+            # What a simulator is built of is handed to it as it is.
+            last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
+            found |= {chain, (*chain, last)} if last else {chain}
+        return found
+
+    def _call(self, call: ast.Call, names: dict[str, Chain]) -> set[Chain]:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        found: set[Chain] = set().union(*(self._read(each, names) for each in given))
+        blocks = [keyword.value for keyword in call.keywords if not keyword.arg]
+        found |= self._used(blocks, ANY_KEY, names) | self._with_default(call, names)
+        match call.func:
+            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
+                return found | self._used(call.args, ANY_VALUE, names)
+            case ast.Attribute(attr=name) if name == CONVERTER and call.args:
+                return found | self._used(call.args[:1], ANY_VALUE, names)
+            case ast.Attribute(value=section, attr=name) if (
+                name in READING_METHODS and self.chain(section, names) is not None
+            ):
+                return found | self._used([section], ANY_KEY, names)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return found | self._inside(self._methods.get(name), call, names)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                return found | self._inside(self._methods.get(f"{SUPER}{name}"), call, names)
+        return found
+
+    def _inside(
+        self, method: ast.FunctionDef | None, call: ast.Call, names: Mapping[str, Chain]
+    ) -> set[Chain]:
+        """Return the chains that a method needs of what a call hands to it."""
+        if method is None or self._calls == MOST_CALLS:
+            return set()
+        arguments = zip(_parameters(method), call.args, strict=False)
+        passed = ((name, self.chain(argument, names)) for name, argument in arguments)
+        self._calls += 1
+        found = self._body(method.body, {name: chain for name, chain in passed if chain is not None})
+        self._calls -= 1
+        return found
+
+    def _with_default(self, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
+        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1.
+
+        A default that is false to Python, as null is, needs nothing.
+        """
+        match call:
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=section, attr="get"),
+                    args=[ast.Constant(value=key), ast.Constant(value=default)],
+                )
+                | ast.Call(
+                    func=ast.Name(id="getattr"),
+                    args=[section, ast.Constant(value=key), ast.Constant(value=default)],
+                )
+            ) if default and default is not True:
+                chain = self.longer(section, key, names)
+                return {(*chain, IF_THERE)} if chain else set()
+        return set()
+
+    def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
+        is_method = isinstance(node, ast.Attribute) and node.attr in READING_METHODS
+        return None if is_method else super().chain(node, names)
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in function.args.args if argument.arg != "self"]

@@ -1,4 +1,4 @@
-"""Checks that the names in a config exist: models, environments, simulators, files and loggers.
+"""Checks that the keys that RLinf needs are there, and the models, files and loggers that a config names.
 
 RLinf finds out in its workers, after Ray has started, or in a driver that waits for them.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import dotted, lookup, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
@@ -21,7 +21,22 @@ from rlinf_async.hosts.judge.presence import (
     logger_reasons,
 )
 from rlinf_async.hosts.judge.reasons import Reason, unknown
+from rlinf_async.hosts.rlinf.keys import filled_in
 from rlinf_async.hosts.rlinf.models import PACKAGES, model_types
+from rlinf_async.hosts.rlinf.needs import (
+    ANY_KEY,
+    ANY_VALUE,
+    IF_THERE,
+    SIMULATOR_ARGUMENTS,
+    WORKER_SECTIONS,
+    of_environment,
+    of_maniskill,
+    of_model,
+    of_worker,
+)
+from rlinf_async.hosts.rlinf.reads import Chain
+from rlinf_async.hosts.rlinf.settings import evaluates
+from rlinf_async.hosts.rlinf.sources import sources_of
 
 SIMULATOR_PACKAGES = {
     "d4rl": "d4rl",
@@ -43,6 +58,15 @@ SYNCER_TYPES = ("bucket", "patch")
 """RLinf's ways for weights; each reads the block of its name."""
 FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
+LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
+CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
+"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
+OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
+"""The key of a section of environments that our env shards read."""
+TASK_SIMULATORS = ("isaaclab", "maniskill")
+"""Simulators that find a task by its `id`."""
+SIM_CONFIG = "sim_config"
+"""An argument of ManiSkill's environments that holds numbers, which are all needed."""
 
 
 def name_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -156,3 +180,85 @@ def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         yield unknown(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
     elif not isinstance(block.get(kind), Mapping):
         yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")
+
+
+def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for each key of `cfg` (plain data) that RLinf cannot do without, and that is absent or
+    in a block that is null.
+    """
+    sources = sources_of("rlinf")
+    if sources is None:
+        return
+    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
+        section = lookup(cfg, f"env.{mode}")
+        if not isinstance(section, Mapping):
+            continue
+        yield from _missing(section, OWN_READS, key=f"env.{mode}", reader="env worker")
+        if not section.get("env_class"):
+            arguments = section.get(SIMULATOR_ARGUMENTS)
+            task = arguments.get("id") if isinstance(arguments, Mapping) else None
+            reader, chains = of_environment(sources, str(section.get("env_type")), task)
+            yield from _missing(section, chains, key=f"env.{mode}", reader=reader)
+            yield from _simulator_reasons(section, key=f"env.{mode}")
+    yield from _missing(cfg, LAUNCH_READS, key="", reader="entry script")
+    for name in WORKER_SECTIONS:
+        yield from _missing(cfg, of_worker(sources, name), key="", reader=name)
+    if isinstance(critic := cfg.get("critic"), Mapping):
+        yield from _missing(critic, CRITIC_READS, key="critic", reader="validate_cfg")
+    model = lookup(cfg, "actor.model")
+    chains = of_model(sources, str(model["model_type"]))
+    yield from _missing(model, chains, key="actor.model", reader=f"builder of {model['model_type']}")
+
+
+def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
+    """Yield a reason for each argument of a simulator, in the environments' section at `key`, that cannot be
+    null.
+    """
+    arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
+    if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
+        return
+    place = _dotted(key, SIMULATOR_ARGUMENTS)
+    if not isinstance(task := arguments.get("id"), str):
+        yield Reason(f"{place}.id={'null' if task is None else shortened(task)} must be the name of a task")
+    numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
+    for name, value in {**arguments, **dotted(numbers)}.items():
+        if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
+            yield Reason(
+                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
+            )
+
+
+def _missing(
+    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str, reader: str
+) -> Iterator[Reason]:
+    told = filled_in()
+    for chain in sorted(chains):
+        known, lack = _lack(section, chain, key=key)
+        if lack and known not in told:
+            told = {*told, known}
+            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
+            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
+
+
+def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
+    """Return the first key of a chain in `section`, which stands at `key`, that lacks something, and what it
+    lacks; both may be "".
+    """
+    place: Any = section
+    for name in chain:
+        shown = "null" if place is None else repr(place)
+        if name in (ANY_VALUE, IF_THERE):
+            return key, f"={shown} must have a value" if place is None else ""
+        if not isinstance(place, Mapping):
+            return key, f"={shown} must be a block of keys"
+        if name == ANY_KEY:
+            break
+        key = _dotted(key, name)
+        if name not in place:
+            return key, "" if chain[-1] == IF_THERE else " is missing"
+        place = place[name]
+    return "", ""
+
+
+def _dotted(*names: str) -> str:
+    return ".".join(filter(None, names))

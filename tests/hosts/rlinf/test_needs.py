@@ -19,13 +19,14 @@ from rlinf_async.hosts.rlinf import sources as rlinf_sources
 from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.needs import (
-    needed_key_reasons,
+    IF_THERE,
+    Needs,
     of_environment,
     of_maniskill,
     of_model,
     of_worker,
 )
-from rlinf_async.hosts.rlinf.reads import IF_THERE, Needs
+from rlinf_async.hosts.rlinf.presence import needed_key_reasons
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config
