@@ -23,15 +23,12 @@ from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, re
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
 from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
-from rlinf_async.hosts.rlinf.losses import assertion_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import name_reasons, needed_key_reasons, presence_reasons
+from rlinf_async.hosts.rlinf.reasons import contradictions, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.settings import (
     RLinfSettings,
-    evaluation_reasons,
-    interval_reasons,
-    schedule_reasons,
     scored_by_workers,
 )
 from rlinf_async.hosts.rlinf.tree import supported_rlinf
@@ -70,10 +67,7 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
     return [
         *name_reasons(cfg),
         *(presence_reasons(cfg) if here else ()),
-        *assertion_reasons(cfg),
-        *interval_reasons(cfg),
-        *evaluation_reasons(cfg),
-        *schedule_reasons(cfg),
+        *contradictions(cfg),
         *(unserved_key_reasons(cfg) if active else ()),
         *model_reasons(cfg["actor"]["model"], key="actor.model"),
         *needed_key_reasons(cfg),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
-from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
@@ -90,16 +89,4 @@ def bonus_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
             "algorithm.entropy_type=chunk_level with masked episodes: RLinf's entropy bonus is a sum over a "
             f"micro-batch, so that its weight grows with actor.micro_batch_size={size}; {MEAN_OVERRIDE} "
             "is a mean"
-        )
-
-
-def bonus_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason if level 3's micro-batch size would change the weight of the entropy bonus."""
-    size, own_size = lookup(cfg, "actor.micro_batch_size"), asynchrony.streamer.micro_batch_size
-    if asynchrony.streamer.enabled and own_size not in ("auto", size) and is_summed(cfg):
-        yield Reason(
-            f"async.streamer.micro_batch_size={own_size} would change the weight of the entropy bonus, which "
-            "is a sum over a micro-batch with algorithm.entropy_type=chunk_level and masked episodes; leave "
-            f"it at actor.micro_batch_size={size}, or set {MEAN_OVERRIDE}",
-            "async.streamer.micro_batch_size=auto",
         )

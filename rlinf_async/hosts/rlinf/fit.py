@@ -11,13 +11,11 @@ from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.judge.reasons import Change, Reason
 from rlinf_async.hosts.judge.rows import Key
-from rlinf_async.hosts.rlinf.exactness import bonus_reasons
 from rlinf_async.hosts.rlinf.keys import MOVED_KEYS, TABLE, TRANSLATED_KEYS
-from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, ratio_level_reasons, refuse_other_algorithms
-from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
-from rlinf_async.hosts.rlinf.scenes import scene_reasons
-from rlinf_async.hosts.rlinf.settings import overlap, reward_reasons
-from rlinf_async.hosts.tasks import settled, task_reasons
+from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
+from rlinf_async.hosts.rlinf.reasons import level_reasons, refuse_other_algorithms
+from rlinf_async.hosts.rlinf.settings import overlap
+from rlinf_async.hosts.tasks import settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,52 +91,6 @@ def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Ke
         if levels and key.where(cfg, asynchrony) and not key.allows(lookup(cfg, key.name)):
             unsupported[key] = levels
     return unsupported
-
-
-def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
-    yield from reward_reasons(cfg)
-    if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
-        yield Reason(
-            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "
-            "runner.only_eval=true",
-            "runner.only_eval=true",
-        )
-    if why := UNSERVED_MODELS.get(str(model)):
-        yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
-    yield from ratio_level_reasons(cfg)
-    yield from _adapter_reasons(lookup(cfg, "actor.model") or {})
-    backend = lookup(cfg, "actor.training_backend")
-    if backend not in (None, "fsdp"):
-        yield Reason(f"actor.training_backend={backend!r} is not supported; use fsdp, or async.mode=off")
-    train = lookup(cfg, "env.train") or {}
-    yield from task_reasons(train, asynchrony)
-    yield from scene_reasons(cfg, asynchrony)
-    yield from bonus_reasons(cfg, asynchrony)
-    interval = lookup(cfg, "runner.val_check_interval") or -1
-    if asynchrony.deterministic and interval > 0:
-        yield Reason(
-            f"async.deterministic does not support runner.val_check_interval={interval}: evaluation draws "
-            "from the generator that samples rollouts; set it to -1 and evaluate checkpoints",
-            "runner.val_check_interval=-1",
-        )
-
-
-def _adapter_reasons(model: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if RLinf's `get_model` would end in each worker for want of a layer or a rank."""
-    if not model.get("is_lora") or model.get("lora_path") is not None:
-        return
-    if (name := model.get("model_type")) in WITHOUT_ADAPTERS:
-        yield Reason(
-            f"actor.model.is_lora=true does not go with actor.model.model_type={name}: it has no layer that "
-            "RLinf's adapters are for; set it to false",
-            "actor.model.is_lora=false",
-        )
-    elif model.get("lora_rank") is None:
-        yield Reason(
-            "actor.model.is_lora=true needs actor.model.lora_rank; set it, or actor.model.lora_path",
-            "++actor.model.lora_rank=32",
-        )
 
 
 def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,14 +15,10 @@ import torch
 from omegaconf import DictConfig
 
 from rlinf_async.config import Weighting
-from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.objectives import bounded_logprobs, loglinear, without_masked, without_signal
 from rlinf_async.core.types import RatioLevel
-from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.hosts.rlinf.masks import UNMASKING_KEYS
-from rlinf_async.hosts.rlinf.sources import sources_of
 
 ON_POLICY_LOSSES = {
     "actor_critic": "actor_critic",
@@ -46,18 +42,6 @@ OTHER_ALGORITHMS = {
     "rlt_td3": "RLT",
 }
 """RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
-SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
-"""RLinf's scripts in `examples/embodiment`, and the runners that they start."""
-SCRIPTS = {
-    "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
-    "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
-    "embodied_nft": (SCRIPT,),
-    "offline_iql": ("train_offline_rl.py (OfflineRunner)",),
-    "opd": (SCRIPT,),
-    "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
-    "rlt_td3": (SCRIPT,),
-}
-"""The scripts of RLinf that train with each of `OTHER_ALGORITHMS` (main a3816b59)."""
 OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
 """RLinf's values of `algorithm.adv_type` that are not supported."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
@@ -71,96 +55,6 @@ Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 """A loss of RLinf: takes tensors [N, ...], and returns the loss and metrics."""
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it applies the mask."""
-
-NO_ALGORITHM = Reason(
-    "the config has no algorithm.loss_type, so that it trains nothing with RL: RLinf's own script runs it "
-    "(collect_real_data.py where data are collected, eval_embodied_agent.py where a policy is evaluated); "
-    "add algorithm.loss_type and algorithm.adv_type if it is to train, or use async.mode=off"
-)
-"""Of configs that collect data or evaluate."""
-
-
-def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
-    """Check that `cfg` trains with PPO or GRPO; further checks do not apply to the keys of other algorithms.
-
-    Raises:
-        RefusedError: it does not.
-    """
-    loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
-    if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
-        return
-    if loss is None and advantage is None:
-        refuse([NO_ALGORITHM])
-    key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
-    algorithm_name = OTHER_ALGORITHMS.get(str(value), "none of these")
-    scripts = SCRIPTS.get(str(value), ())
-    served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
-    other = Reason(
-        f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
-        f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
-        f"{' or '.join(ADVANTAGE_TYPES)}); {served}use async.mode=off"
-    )
-    refuse([other])
-
-
-def assertion_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the reasons why RLinf's assertions on `cfg` (plain data) would fail after it has started Ray."""
-    return [*_groups(cfg), *_mask(cfg), *_critic(cfg), *_levels(cfg)]
-
-
-def _groups(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    kind, size = lookup(cfg, "algorithm.adv_type"), lookup(cfg, "algorithm.group_size")
-    if kind in COMPARING_TYPES and (size or 1) < 2:
-        yield Reason(
-            f"algorithm.adv_type={kind} compares the members of a group, and algorithm.group_size={size}; "
-            "use 2 or more, in env.train.group_size too",
-            "algorithm.group_size=2",
-        )
-
-
-def _mask(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """RLinf asserts nothing here: its advantages of GRPO are shaped like the mask, and end without one."""
-    if lookup(cfg, "algorithm.adv_type") != GRPO_TYPE or lookup(cfg, "algorithm.filter_rewards"):
-        return
-    for key in UNMASKING_KEYS:
-        if lookup(cfg, key):
-            yield Reason(
-                f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of what follows an "
-                f"episode's end, and there is none; set {key}=false",
-                f"{key}=false",
-            )
-
-
-def _critic(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    loss = lookup(cfg, "algorithm.loss_type")
-    if ON_POLICY_LOSSES.get(loss) == CRITIC_LOSS and not lookup(cfg, "actor.model.add_value_head"):
-        yield Reason(
-            f"algorithm.loss_type={loss} needs a critic: set actor.model.add_value_head=true",
-            "actor.model.add_value_head=true",
-        )
-
-
-def _levels(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for an unknown level: RLinf does not check the name, and would form other ratios."""
-    level = lookup(cfg, "algorithm.logprob_type")
-    if level is not None and level not in RATIO_LEVELS and level not in _levels_of_rlinf():
-        known = tuple(dict.fromkeys((*RATIO_LEVELS, *sorted(_levels_of_rlinf()))))
-        yield unknown("algorithm.logprob_type", level, known, "a level of RLinf's")
-
-
-def _levels_of_rlinf() -> set[str]:
-    sources = sources_of("rlinf")
-    return set() if sources is None else sources.compared_with("logprob_type", "algorithms/utils.py")
-
-
-def ratio_level_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if RLinf forms ratios at a level that is not examined here."""
-    level = lookup(cfg, "algorithm.logprob_type")
-    if level is not None and level not in RATIO_LEVELS:
-        yield Reason(
-            f"algorithm.logprob_type={shortened(level)} is not examined, so that corrections may be wrong "
-            f"with it; served are {', '.join(RATIO_LEVELS)}; use async.mode=off"
-        )
 
 
 class CorrectedLoss:

@@ -196,72 +196,12 @@ def _evaluation(cfg: Mapping[str, Any]) -> Evaluation:
 
 def evaluates(cfg: Mapping[str, Any]) -> bool:
     """Return True if a run of `cfg`, RLinf's config as plain data, has evaluations."""
-    return _asks_for_evaluation(cfg) and isinstance(lookup(cfg, "env.eval"), Mapping)
+    return asks_for_evaluation(cfg) and isinstance(lookup(cfg, "env.eval"), Mapping)
 
 
-def _asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
+def asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
+    """Return True if evaluations are asked for, which need the block `env.eval`."""
     return (lookup(cfg, "runner.val_check_interval") or -1) > 0
-
-
-def evaluation_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the reason why RLinf's `validate_cfg` would refuse a run that evaluates without `env.eval`."""
-    if not _asks_for_evaluation(cfg) or isinstance(lookup(cfg, "env.eval"), Mapping):
-        return []
-    return [
-        Reason(
-            f"runner.val_check_interval={lookup(cfg, 'runner.val_check_interval')} asks for evaluation, and "
-            "there is no block env.eval; add it, or set runner.val_check_interval=-1",
-            "runner.val_check_interval=-1",
-        )
-    ]
-
-
-ANNEALING_SCHEDULES = ("cosine", "torch_cosine")
-"""RLinf's values of `actor.optim.lr_scheduler` that need `total_training_steps`."""
-WARM_UP_SCHEDULES = (None, "constant", "cosine")
-"""Values that have a warm-up; without the key the schedule is constant."""
-
-
-def schedule_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the reason why RLinf's learning rate schedule would have 0 steps, and so jump from its start to
-    its end.
-    """
-    optim = lookup(cfg, "actor.optim") or {}
-    if optim.get("total_training_steps") is not None:
-        return []
-    schedule, ratio = optim.get("lr_scheduler"), optim.get("lr_warmup_steps_ratio") or 0
-    counts_by_ratio = ratio > 0 and (optim.get("lr_warmup_steps") or -1) < 0 and schedule in WARM_UP_SCHEDULES
-    if schedule not in ANNEALING_SCHEDULES and not counts_by_ratio:
-        return []
-    name = "lr_scheduler" if schedule in ANNEALING_SCHEDULES else "lr_warmup_steps_ratio"
-    steps = last_step(cfg["runner"])[1]
-    return [
-        Reason(
-            f"actor.optim.{name}={optim[name]} needs actor.optim.total_training_steps, which the config "
-            "lacks; RLinf's schedule advances once in a global step, after all of its optimizer steps, and "
-            f"this run has {steps} global steps: set actor.optim.total_training_steps={steps}",
-            f"++actor.optim.total_training_steps={steps}",
-        )
-    ]
-
-
-def interval_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return the reason why RLinf's `check_progress` would fail after the first step: each save must coincide
-    with an evaluation.
-    """
-    evaluate, save = lookup(cfg, "runner.val_check_interval"), lookup(cfg, "runner.save_interval")
-    if lookup(cfg, "runner.only_eval") or not (isinstance(evaluate, int) and isinstance(save, int)):
-        return []
-    if evaluate <= 0 or save < 0 or save % evaluate == 0:
-        return []
-    near = nearest_multiple(save, evaluate)
-    return [
-        Reason(
-            f"runner.save_interval={save} must be a multiple of runner.val_check_interval={evaluate}; "
-            f"nearest: {near}",
-            f"runner.save_interval={near}",
-        )
-    ]
 
 
 def _group_size(cfg: Mapping[str, Any]) -> int:
@@ -342,33 +282,6 @@ def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
     reward model.
     """
     return bool(lookup(cfg, "reward.use_reward_model")) and not lookup(cfg, "reward.standalone_realworld")
-
-
-def reward_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the reasons why a run cannot have the reward model in `cfg` (plain data)."""
-    if not scored_by_workers(cfg):
-        return
-    components = ",".join(lookup(cfg, "cluster.component_placement") or ())
-    if "reward" not in [name.strip() for name in components.split(",")]:
-        yield Reason(
-            "reward.use_reward_model=True needs reward workers, and cluster.component_placement places no "
-            "reward; add it, such as cluster.component_placement.reward: 0-0, or set "
-            "reward.use_reward_model=false",
-            "+cluster.component_placement.reward=0-0",
-        )
-    goes_on = lookup(cfg, "env.train.auto_reset") and (lookup(cfg, "env.train.rollout_epoch") or 1) > 1
-    if (
-        goes_on
-        and lookup(cfg, "reward.reward_mode") == HISTORY
-        and lookup(cfg, "reward.history_reward_assign")
-    ):
-        yield Reason(
-            "async does not support reward.history_reward_assign=True with env.train.auto_reset=True and "
-            f"env.train.rollout_epoch={lookup(cfg, 'env.train.rollout_epoch')}: a reward would belong to "
-            "decisions of the rollout before, which has been handed over; set env.train.rollout_epoch=1, "
-            "with as many times more of env.train.total_num_envs",
-            "env.train.rollout_epoch=1",
-        )
 
 
 def size_reasons(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:

@@ -6,7 +6,8 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.algorithms.registry import register_advantage
 
-from rlinf_async.hosts.rlinf.losses import GroupAdvantages, assertion_reasons, estimate
+from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
+from rlinf_async.hosts.rlinf.reasons import algorithm_reasons
 from tests.hosts.rlinf.given import BASE
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
@@ -115,7 +116,7 @@ def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(u
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "filter_rewards": filters}
     for key in unmasked:
         cfg["env"]["train"][key.rpartition(".")[2]] = True
-    reasons = assertion_reasons(cfg)
+    reasons = list(algorithm_reasons(cfg))
     if filters:
         assert (reasons, len(estimate(config("grpo"), given, normalize=True)["advantages"])) == ([], STEPS)
         return

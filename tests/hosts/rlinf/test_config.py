@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from rlinf.utils.runner_utils import check_progress
 
 from rlinf_async.hosts.rlinf.config import config_reasons, read_fit, resolve, uses_us, write_back
-from rlinf_async.hosts.rlinf.settings import interval_reasons
+from rlinf_async.hosts.rlinf.reasons import interval_reasons
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -210,8 +210,8 @@ def test_intervals_are_refused_where_rlinfs_own_count_of_steps_would_fail(evalua
     except AssertionError:
         fails = True
     runner = {"val_check_interval": evaluate, "save_interval": save}
-    assert bool(interval_reasons({"runner": runner})) == fails
-    assert not interval_reasons({"runner": {**runner, "only_eval": True}})
+    assert bool(list(interval_reasons({"runner": runner, "env": {"eval": {}}}))) == fails
+    assert not list(interval_reasons({"runner": {**runner, "only_eval": True}, "env": {"eval": {}}}))
 
 
 def test_a_run_that_saves_more_often_than_it_evaluates_is_answered_with_the_nearest_number():

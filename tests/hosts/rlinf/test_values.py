@@ -18,7 +18,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.explanation import why_so_many
 from rlinf_async.hosts.judge.reasons import RefusedError
-from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence
+from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence, reasons
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
@@ -124,7 +124,7 @@ def test_an_algorithm_that_is_not_served_is_refused_by_its_name_without_a_guess(
             {f"algorithm.{key}": kind, "actor.model.add_value_head": True, "algorithm.group_size": 2}
         )
         if kind in served:
-            losses.refuse_other_algorithms(cfg)
+            reasons.refuse_other_algorithms(cfg)
             continue
         with pytest.raises(RefusedError) as raised:
             fit(cfg)
@@ -150,11 +150,12 @@ def test_a_level_of_ratios_that_nobody_has_looked_at_is_refused_as_that(types):
 def test_a_level_that_rlinf_does_not_know_either_is_named_and_one_that_it_knows_is_left_to_the_levels(
     monkeypatch,
 ):
-    (reason,) = losses.assertion_reasons(config({"algorithm.logprob_type": "token_levle", **CRITIC}))
+    (reason,) = reasons.algorithm_reasons(config({"algorithm.logprob_type": "token_levle", **CRITIC}))
     assert "did you mean 'token_level'?" in reason.text
     assert reason.override == ""
-    monkeypatch.setattr(losses, "_levels_of_rlinf", lambda: {"sequence_token_level"})
-    assert not losses.assertion_reasons(config({"algorithm.logprob_type": "sequence_token_level", **CRITIC}))
+    monkeypatch.setattr(reasons, "_levels_of_rlinf", lambda: {"sequence_token_level"})
+    known = config({"algorithm.logprob_type": "sequence_token_level", **CRITIC})
+    assert not list(reasons.algorithm_reasons(known))
 
 
 CRITIC = {"actor.model.add_value_head": True}
