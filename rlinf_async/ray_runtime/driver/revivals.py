@@ -272,8 +272,14 @@ class Revivals:
         # The process joins before it is built, so that faults while building are recorded.
         yield self._soon(join)
         yield self._soon(remote_method(actor, self._rebuild[group]).remote())
-        loop = remote_method(actor, LOOP_METHODS[group])
-        return loop.remote(self._settings, self._requests, self._coordinator)
+        # The process that has joined may have died since, and its successor would get the call.
+        return remote_method(actor, RunProcess.go_on_as).remote(
+            self._generations[member],
+            LOOP_METHODS[group].__name__,
+            self._settings,
+            self._requests,
+            self._coordinator,
+        )
 
     def _bring_back_somewhere(self, member: Member, name: str) -> Generator[Wait, None, Any]:
         """`_bring_back`, on another node if its own is lost; returns None if the process is given up.

@@ -60,6 +60,16 @@ class RunProcess:
         STRANGERS.record_by(partial(record, what="stranger"))
         self._remark = record
 
+    async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:
+        """Run the method `loop`, which lasts as long as the run, in the place of processes that have died.
+
+        A process that has not joined as `generation` ends. Ray has then started it in place of the one that
+        has, between two calls: nothing is built in it, and what it says would be ignored as a dead process's.
+        """
+        if generation != self.generation:
+            end_this_process()
+        return await getattr(self, loop)(*arguments)
+
     def remark(self, sentence: str, *, what: Literal["odd policy", "odd environments"]) -> None:
         """Record an oddity of the policy, or of the environments; the run goes on."""
         if self._remark is not None:
@@ -93,6 +103,11 @@ class RunProcess:
     def facts(self) -> dict[str, Any]:
         """Return further facts for `doing`, by name; none by default."""
         return {}
+
+
+def end_this_process() -> None:
+    """End at once, so that Ray reports a death: an error would be that of the method."""
+    os._exit(1)
 
 
 async def _offset(clock: Any) -> float:

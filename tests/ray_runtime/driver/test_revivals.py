@@ -16,6 +16,7 @@ from rlinf_async.wire.memory import machine
 from tests.making import plan, run_settings
 
 HERE = machine()
+LOOPS = {"env": "shards", "inference": "serving"}
 DIED = ray.exceptions.RayActorError(error_msg="it was killed")
 
 SOON = ray.exceptions.ActorUnavailableError("it is being started", None)
@@ -44,8 +45,7 @@ class World:
         self.settings = run_settings(asynchrony=asynchrony, plan=layout)
         self.groups = groups = {
             group: [
-                Side(f"{group} {rank}", self.said, place=places, run_shards="shards", serve="serving")
-                for rank in range(2)
+                Side(f"{group} {rank}", self.said, place=places, go_on_as=LOOPS[group]) for rank in range(2)
             ]
             for group in ("env", "inference")
         }
@@ -115,10 +115,11 @@ def test_an_env_worker_is_forgotten_everywhere_before_its_successor_is_built(wor
         ("env 1", "place"),
         ("env 1", "join_run"),
         ("env 1", "init_again"),
-        ("env 1", "run_shards"),
+        ("env 1", "go_on_as"),
     ]
     joined = next(said for said in world.said if said[1] == "join_run")
     assert joined[2:4] + joined[-1:] == ("env worker 1", str(world.path), 1)
+    assert world.said[-1][2:5] == (1, "run_shards", world.settings)
     assert world.killed == []
 
 
@@ -128,7 +129,7 @@ def test_an_inference_rank_is_built_and_serves_again(world):
     assert calls(world)[-3:] == [
         ("inference 0", "join_run"),
         ("inference 0", "init_worker"),
-        ("inference 0", "serve"),
+        ("inference 0", "go_on_as"),
     ]
 
 
@@ -196,14 +197,14 @@ def test_an_inference_rank_whose_node_is_lost_is_given_up_while_another_is_left(
 
 
 def test_an_env_worker_whose_node_is_lost_is_started_on_another(half_lost):
-    there = Side("there", half_lost.said, place=[(HERE, 11)], run_shards="shards")
+    there = Side("there", half_lost.said, place=[(HERE, 11)], go_on_as="shards")
     half_lost.elsewhere = [(there, "10.0.0.3")]
     assert half_lost.run("env", 1) == "shards"
     assert half_lost.groups["env"][1] is there
     assert calls(half_lost)[2:] == [
         *(("env 1", "place"), ("env 1", "place")),
         # Of the same number as the dead, which was on another node.
-        *(("there", "place"), ("there", "join_run"), ("there", "init_again"), ("there", "run_shards")),
+        *(("there", "place"), ("there", "join_run"), ("there", "init_again"), ("there", "go_on_as")),
     ]
     assert half_lost.killed == []
     assert half_lost.notes[1:] == [
@@ -218,7 +219,7 @@ def test_an_env_worker_whose_node_is_lost_is_started_on_another(half_lost):
 
 def test_where_the_other_node_is_lost_as_well_a_third_is_asked_for(half_lost):
     second = Side("second", half_lost.said, place=[NOWHERE])
-    third = Side("third", half_lost.said, place=[(HERE, 9)], run_shards="shards")
+    third = Side("third", half_lost.said, place=[(HERE, 9)], go_on_as="shards")
     half_lost.elsewhere = [(second, "10.0.0.3"), (third, "10.0.0.4")]
     assert half_lost.run("env", 0) == "shards"
     assert half_lost.groups["env"][0] is third

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.observe.spans import read_spans
+from rlinf_async.ray_runtime.processes import run_process
 from rlinf_async.ray_runtime.processes.run_process import (
     ROUND_TRIPS,
     RunProcess,
@@ -126,3 +127,24 @@ def test_what_an_earlier_run_has_left_is_found_by_the_next():
     assert gone() is not None
     exempt_present_objects()
     assert gone() is None
+
+
+@pytest.mark.parametrize(("joined", "ends"), [(2, 0), (1, 1), (None, 1)])
+def test_a_process_that_has_not_joined_in_the_place_of_the_dead_one_ends_before_its_loop(
+    joined, ends, tmp_path, monkeypatch
+):
+    """Ray has started it between two calls: nothing is built in it, and all that it says would be ignored."""
+    ended, looped = [], []
+    monkeypatch.setattr(run_process, "end_this_process", lambda: ended.append(len(looped)))
+
+    class Looping(RunProcess):
+        async def loop(self, first, second):
+            looped.append((first, second))
+            return "over"
+
+    process = Looping()
+    if joined is not None:
+        asyncio.run(process.join_run("env worker 0", str(tmp_path), generation=joined))
+    assert asyncio.run(process.go_on_as(2, "loop", "settings", "requests")) == "over"
+    assert looped == [("settings", "requests")]
+    assert ended == [0] * ends  # before the loop, which a process that has ended does not reach

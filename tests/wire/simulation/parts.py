@@ -15,6 +15,7 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
+from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 from rlinf_async.wire.shown_memory import Reader
 from tests.making import rollout
@@ -30,6 +31,8 @@ class Alive:
 
     async def join_run(self, process, run_dir, *, clock=None, generation=0):
         self.generation = generation
+
+    go_on_as = RunProcess.go_on_as
 
 
 class Channel(Alive, RequestChannel):

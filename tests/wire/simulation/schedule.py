@@ -17,6 +17,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
+from rlinf_async.ray_runtime.processes import run_process
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
 from rlinf_async.wire import connection, memory, payloads
 from rlinf_async.wire.strangers import Strangers
@@ -218,6 +219,7 @@ class Schedule:
             revivals, "os", SimpleNamespace(kill=lambda number, _: cluster.end(cluster.by_number(number)))
         )
         yield patch(revivals, "record_failure", self.record)
+        yield patch(run_process, "end_this_process", lambda: cluster.end(PROCESS.get()))
 
     def _packed_part(self, packed_part, place, before, index):
         """A part of weights, which comes damaged now and then, and once at most."""
