@@ -37,6 +37,18 @@ def rollouts(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def pictures(
+    rounds: Rounds = 5,
+    environments: Annotated[int, typer.Option(help="Environments, each with 29 MB a rollout.")] = 64,
+    file: File = None,
+) -> None:
+    """Measure rollouts with pictures from env worker to micro-batches: our way and RLinf's own."""
+    from benchmarks.micro.pictures import measure
+
+    _report("pictures", measure(rounds, environments), file, packages=("ray", "rlinf", "torch", "numpy"))
+
+
+@app.command()
 def core(rounds: Rounds = 5, file: File = None) -> None:
     """Measure batcher, gate and buffer on one core, for 1 to 4,096 shards."""
     from benchmarks.micro.core import measure

@@ -14,15 +14,22 @@ from rlinf_async.loops.run_settings import RunSettings
 
 
 def settings_of(
-    plan: ShardPlan, *, batches: int = 1, micro_batch_size: int | None = None, max_staleness: int = 1
+    plan: ShardPlan,
+    *,
+    batches: int = 1,
+    micro_batch_size: int | None = None,
+    max_staleness: int = 1,
+    horizon: int = 1,
 ) -> RunSettings:
-    """Return settings with all levels on, one decision in a rollout, and one optimizer step in a batch."""
+    """Return settings with all levels on, `horizon` decisions in a rollout, and one optimizer step in a
+    batch.
+    """
     return RunSettings(
         asynchrony=AsyncConfig.from_mapping({"mode": "full", "train": {"max_staleness": max_staleness}}),
         plan=plan,
-        horizon=1,
+        horizon=horizon,
         batches=batches,
-        global_batch_size=plan.total_envs,
+        global_batch_size=plan.total_envs * horizon,
         micro_batch_size=micro_batch_size or plan.total_envs,
         update_epoch=1,
         max_batch_size=plan.total_envs,

@@ -153,8 +153,8 @@ class Trips:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ[EXT_MODULE] = OWN_MODULE  # without our module, stock workers do not run on a CPU
         cluster = Cluster(num_nodes=1)
-        self._env = _launch(AskingWorker.create_group(), cluster, "micro_env")
-        self._rollout = _launch(AnsweringWorker.create_group(), cluster, "micro_rollout")
+        self._env = launch(AskingWorker.create_group(), cluster, "micro_env")
+        self._rollout = launch(AnsweringWorker.create_group(), cluster, "micro_rollout")
         self._requests, self._coordinator = start_channels(_settings(), version=0)
         self._stock = [Channel.create("micro_to_rollout"), Channel.create("micro_to_env")]
         self._serving = self._rollout.serve.remote(self._requests)
@@ -174,7 +174,7 @@ class Trips:
         ray.shutdown()
 
 
-def _launch(group: Any, cluster: Cluster, name: str) -> Any:
+def launch(group: Any, cluster: Cluster, name: str) -> Any:
     placement = NodePlacementStrategy([0])
     launched = group.launch(cluster, name=name, placement_strategy=placement, disable_distributed_log=True)
     return launched.worker_info_list[0].worker

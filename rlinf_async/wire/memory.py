@@ -25,6 +25,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlinf_async.core.failures import PeerError
 
 ALIGNMENT_BYTES = 64
@@ -157,6 +159,15 @@ def read(place: Sequence[Any]) -> Any:
     buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
+
+
+def mapping_of(array: np.ndarray) -> mmap.mmap | None:
+    """Return the mapping that an array of `read` lies in; None for an array that is elsewhere."""
+    base: Any = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapping = getattr(base, "obj", None)
+    return mapping if isinstance(mapping, mmap.mmap) else None
 
 
 def try_lock(file: int | FileIO, kind: int) -> bool:

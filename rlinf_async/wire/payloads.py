@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.core.row_stack import RowStack
+from rlinf_async.wire.memory import mapping_of
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
 INLINE_BYTES = 10_000
@@ -34,6 +36,13 @@ class _Raw:
 
     data: np.ndarray
     dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The packed rows of a stack."""
+
+    rows: list[Any]
 
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -94,6 +103,8 @@ def pack(value: Any) -> Any:
         if tensor.dtype in _NUMPY_TYPES:
             return tensor.numpy()
         return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)
+    if isinstance(value, RowStack):
+        return _Rows([pack(row) for row in value.rows])
     if isinstance(value, np.ndarray):
         return _Array(value)
     if isinstance(value, dict):
@@ -112,11 +123,32 @@ def unpack(value: Any) -> Any:
         return _as_tensor(value.data).view(value.dtype)
     if isinstance(value, _Array):
         return value.data
+    if isinstance(value, _Rows):
+        return _unpack_rows(value.rows)
     if isinstance(value, dict):
         return {name: unpack(item) for name, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(unpack(item) for item in value)
     return value
+
+
+def _unpack_rows(rows: list[Any]) -> torch.Tensor:
+    """Return rows as one tensor: without a copy, where they follow each other in one mapping."""
+    arrays = [row.data if isinstance(row, _Raw) else row for row in rows]
+    first, mapping = arrays[0], mapping_of(arrays[0])
+    start = _address(first)
+    follow = all(_address(array) == start + index * first.nbytes for index, array in enumerate(arrays))
+    # In one mapping: two pieces of memory that follow each other by chance may be given back one by one.
+    if mapping is None or not follow or any(mapping_of(array) is not mapping for array in arrays):
+        return torch.stack([unpack(row) for row in rows])
+    shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
+    whole = np.lib.stride_tricks.as_strided(first, shape, strides)
+    return unpack(_Raw(whole, rows[0].dtype) if isinstance(rows[0], _Raw) else whole)
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _size(arrays: object) -> int:
@@ -125,6 +157,8 @@ def _size(arrays: object) -> int:
         return arrays.nbytes
     if isinstance(arrays, _Array | _Raw):
         return arrays.data.nbytes
+    if isinstance(arrays, _Rows):
+        return _size(arrays.rows)
     if isinstance(arrays, dict):
         return sum(_size(item) for item in arrays.values())
     if isinstance(arrays, list | tuple):

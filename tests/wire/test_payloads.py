@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire import connection, memory, shown_memory
+from rlinf_async.core.row_stack import RowStack
+from rlinf_async.wire import connection, memory, payloads, shown_memory
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.memory import MemoryPool
 from rlinf_async.wire.payloads import INLINE_BYTES, pack, read_sealed, seal, sealed, unpack, unseal
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 from tests.listening import listening
@@ -272,3 +274,45 @@ async def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
     read = await read_sealed(payload, Reader())
     assert isinstance(read, PeerError)
     assert "what was asked with cannot be read" in str(read)
+
+
+ROWS = (
+    torch.arange(3 * 64).reshape(3, 64),
+    torch.arange(3 * 5).reshape(3, 5),  # no multiple of the alignment: the rows are apart
+    torch.rand(3, 2, 32).bfloat16(),
+    torch.rand(3, 7).bfloat16(),
+    torch.rand(1, 64),
+    torch.rand(3, 32, 4).transpose(1, 2),
+)
+
+
+@pytest.mark.parametrize("whole", ROWS, ids=str)
+def test_a_stack_of_rows_arrives_as_one_tensor(whole):
+    stack = RowStack(whole.unbind())
+    shown = MemoryPool(memory.Reuse.UNMAPPED)
+    with shown.holding(pack({"x": stack})) as place:
+        found = unpack(memory.read(place))["x"]
+    for each in (found, unseal(seal({"x": stack}))["x"]):
+        assert each.dtype == whole.dtype
+        assert torch.equal(each, whole)
+
+
+def test_rows_that_follow_each_other_in_a_mapping_are_not_copied_and_keep_it():
+    whole = torch.arange(4 * 64).reshape(4, 64)
+    pool = MemoryPool(memory.Reuse.UNMAPPED)
+    with pool.holding(pack([RowStack(whole.unbind()), torch.zeros(3)])) as place:
+        (found, _), other = unpack(memory.read(place)), torch.zeros(1)
+    row = found[3]
+    del found
+    with pool.holding(pack([torch.full((5, 64), 7)])) as place:
+        assert len(pool._files) == 1, "the first file is mapped, and so another one was written"
+        assert row.tolist() == whole[3].tolist()
+    del row, other
+    with pool.holding(pack([torch.zeros(1)])):
+        assert len(pool._files) == 1
+
+
+def test_rows_in_two_mappings_are_copied_even_if_they_follow_each_other(monkeypatch):
+    arrays = [pack(row) for row in torch.arange(6).reshape(2, 3).unbind()]
+    monkeypatch.setattr(payloads, "mapping_of", lambda array: object())
+    assert torch.equal(unpack(payloads._Rows(arrays)), torch.arange(6).reshape(2, 3))

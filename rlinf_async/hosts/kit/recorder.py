@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -186,10 +186,14 @@ class SampleRecorder(Recorder[DecidedOutput]):
         self._scored_by.append(inputs)
         self._logprobs.append(self.logprobs_of(answer))
 
+    def joined_inputs(self, rows: Sequence[Tree]) -> Tree:
+        """Return the inputs of T decisions, [B, ...] each, as [T, B, ...]. Hosts may override this."""
+        return concatenate([one_row(inputs) for inputs in rows])
+
     def rollout(self) -> Tree:
         ended = torch.stack(self._ended)
         fields: Tree = {
-            "forward_inputs": concatenate([one_row(inputs) for inputs in self._scored_by]),
+            "forward_inputs": self.joined_inputs(self._scored_by),
             "prev_logprobs": torch.stack(self._logprobs),
             # The first output is that of the start, before any decision.
             "rewards": torch.stack(self._rewards[1:]),

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors
+from rlinf_async.core.row_stack import stacked
+from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.recorder import Recorder
@@ -195,7 +196,7 @@ class Trajectory:
                 row[env] += rewards[env]
 
     def whole(self) -> Tree:
-        """Return all fields, stacked."""
+        """Return all fields, stacked; large inputs of the policy as a `RowStack`."""
         return {name: _stack_rows(rows) for name, rows in self._rows.items() if rows}
 
     def _add(self, fields: Mapping[str, Any]) -> None:
@@ -207,7 +208,7 @@ class Trajectory:
 def _stack_rows(rows: Sequence[Any]) -> Any:
     if isinstance(rows[0], torch.Tensor):
         return torch.stack(list(rows))
-    return concatenate([map_tensors(lambda tensor: tensor.unsqueeze(0), row) for row in rows])
+    return stacked(rows)
 
 
 def _policy_fields(observation: Mapping[str, Any]) -> dict[str, Any]:

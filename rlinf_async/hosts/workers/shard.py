@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from rlinf_async.core.tensors import Episodes
+from rlinf_async.core.row_stack import stacked
+from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
@@ -249,6 +250,9 @@ class ShardRecorder(SampleRecorder[ShardOutput]):
     ) -> None:
         super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
         self._worker_settings = settings
+
+    def joined_inputs(self, rows: Sequence[Tree]) -> Tree:
+        return stacked(rows)  # pieces go to the process of a learner rank
 
     def observation_of(self, output: ShardOutput) -> dict[str, Any]:
         return output.observation

@@ -1,0 +1,61 @@
+"""Tensors of the rows of a rollout that become one tensor where they are read, and are not copied before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlinf_async.core.tensors import Tree, concatenate, map_tensors
+
+SMALLEST_ROW_BYTES = 4096
+"""Smaller rows are copied at once: that costs less than to tell a reader about each of them."""
+
+
+class RowStack:
+    """T tensors [B, ...] of one shape and type, in the place of their stack, [T, B, ...].
+
+    It is cut as a tensor is, and `wire.payloads` makes a tensor of it.
+    """
+
+    def __init__(self, rows: Sequence[torch.Tensor]) -> None:
+        self.rows = tuple(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> RowStack:
+        return RowStack(self.rows[rows])
+
+    def narrow(self, dim: int, start: int, length: int) -> RowStack:
+        """As that of a tensor, for every dimension but the first."""
+        return RowStack([row.narrow(dim - 1, start, length) for row in self.rows])
+
+    def contiguous(self) -> RowStack:
+        return self
+
+
+def stacked(rows: Sequence[Tree]) -> Tree:
+    """Return T trees [B, ...] as one, [T, B, ...], with a `RowStack` of each name that has large rows.
+
+    Raises:
+        ValueError: a key is missing in some of the trees.
+    """
+    large = {name for name in rows[0] if _is_large([row.get(name) for row in rows])}
+    small = [{name: value for name, value in row.items() if name not in large} for row in rows]
+    one_each = [map_tensors(lambda tensor: tensor.unsqueeze(0), row) for row in small]
+    stacks: dict[str, RowStack] = {name: RowStack([row[name] for row in rows]) for name in large}  # type: ignore[misc]
+    # As a tensor for those who cut trees; no one computes with it.
+    return concatenate(one_each) | stacks  # type: ignore[return-value]
+
+
+def _is_large(values: Sequence[torch.Tensor | Tree | None]) -> bool:
+    first = values[0]
+    return (
+        isinstance(first, torch.Tensor)
+        and first.nbytes >= SMALLEST_ROW_BYTES
+        and all(
+            isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (first.shape, first.dtype)
+            for value in values
+        )
+    )
