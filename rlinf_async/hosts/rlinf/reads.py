@@ -7,36 +7,18 @@ or behind a name that such a chain was given to. A word elsewhere, as in a comme
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from rlinf_async.hosts.rlinf.sources import FUNCTIONS
+from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
+from rlinf_async.hosts.rlinf.sources import FUNCTIONS, Sources
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 Chain = tuple[str, ...]
 """The parts of a dotted key, as far as the sources tell them."""
-# The files of the classes in `replacements.ROLE_OF_CLASS` and `RUNNER_CLASSES`: a class that is added there
-# needs its file and its name here, or keys that it reads are not refused.
-REPLACED_FILES = (
-    "workers/env/*env_worker.py",
-    "workers/rollout/hf/*huggingface_worker.py",
-    "workers/actor/async_ppo_fsdp_worker.py",
-    "workers/actor/*fsdp_actor_worker.py",
-    "runners/embodied_runner.py",
-    "runners/async_ppo_embodied_runner.py",
-)
-"""RLinf's files with the workers and runners that ours take the places of."""
-REPLACED_CLASSES = (
-    "EnvWorker",
-    "AsyncEnvWorker",
-    "MultiStepRolloutWorker",
-    "AsyncMultiStepRolloutWorker",
-    "EmbodiedFSDPActor",
-    "AsyncPPOEmbodiedFSDPActor",
-    "EmbodiedRunner",
-    "AsyncPPOEmbodiedRunner",
-)
+REPLACED_CLASSES = tuple(name.rpartition(".")[::2] for name in (*ROLE_OF_CLASS, *RUNNER_CLASSES))
+"""RLinf's workers and runners that ours take the places of, each as its module and its name."""
 WHOLE_CONFIGS: Mapping[str, Chain] = {"cfg": (), "config": ()}
 """Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
 
@@ -50,15 +32,15 @@ def chains_here() -> frozenset[Chain]:
 
 def chains_of(package: Path) -> frozenset[Chain]:
     """The same of the RLinf whose package is in the folder `package`."""
-    paths = [path for pattern in REPLACED_FILES for path in sorted(package.glob(pattern))]
-    return chains_in([path.read_text() for path in paths])
+    files = {module.partition(".")[2].replace(".", "/") + ".py" for module, _ in REPLACED_CLASSES}
+    return chains_in(Sources(package).tree(file) for file in sorted(files))
 
 
-def chains_in(texts: list[str]) -> frozenset[Chain]:
-    """The chains that replaced classes in sources may read, their bases, and the functions beside them."""
-    nodes = [node for text in texts for node in ast.parse(text).body]
+def chains_in(modules: Iterable[ast.Module]) -> frozenset[Chain]:
+    """The chains that replaced classes in modules may read, their bases, and the functions beside them."""
+    nodes = [node for module in modules for node in module.body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    together: list[Sequence[ast.stmt]] = [_with_bases(name, classes) for name in REPLACED_CLASSES]
+    together: list[Sequence[ast.stmt]] = [_with_bases(name, classes) for _, name in REPLACED_CLASSES]
     together.append([node for node in nodes if isinstance(node, FUNCTIONS)])
     return frozenset().union(*(_Reads(definitions).chains for definitions in together))
 

@@ -19,8 +19,8 @@ from rlinf_async.hosts.rlinf.keys import (
     undecided,
     unserved_key_reasons,
 )
-from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
+from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package
 from tests.hosts.rlinf.given import config
@@ -170,7 +170,7 @@ class Reasoning:
 
 
 def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced():
-    whole = {chain for chain in reads.chains_in([SOURCE]) if len(chain) > 1}
+    whole = {chain for chain in reads.chains_in([ast.parse(SOURCE)]) if len(chain) > 1}
     assert whole == {
         ("runner", "in_a_function"),
         ("actor", "optim"),
@@ -192,9 +192,8 @@ def test_the_classes_that_are_replaced_are_read():
         ("runner", "val_check_interval"),
     } <= chains
     assert {chain[0] for chain in chains} <= TABLE.sections
-    assert {place.rpartition(".")[2] for place in (*ROLE_OF_CLASS, *RUNNER_CLASSES)} == set(
-        reads.REPLACED_CLASSES
-    )
+    found = {name for place, name in reads.REPLACED_CLASSES if sources_of("rlinf").defines(f"{place}:{name}")}
+    assert found == {name for _, name in reads.REPLACED_CLASSES}
 
 
 BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "optim", "train", "name")
