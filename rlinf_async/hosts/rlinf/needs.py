@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
-from rlinf_async.hosts.rlinf.reads import Chain, Chains
+from rlinf_async.hosts.rlinf.reads import READING_METHODS, Chain, Chains
 from rlinf_async.hosts.rlinf.sources import SUPER, Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
@@ -27,7 +27,6 @@ FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
 MANISKILL_ENV = "mani_skill.envs.sapien_env:BaseEnv"
 """The class of ManiSkill that RLinf hands the section `SIMULATOR_ARGUMENTS` to."""
-READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
 ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
 """The last part of a chain that needs a block of keys, of one that needs anything but null, and of one that
 needs this where the key is there."""
@@ -289,10 +288,6 @@ class Needs(Chains):
                 chain = self.longer(section, key, names)
                 return {(*chain, IF_THERE)} if chain else set()
         return set()
-
-    def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        is_method = isinstance(node, ast.Attribute) and node.attr in READING_METHODS
-        return None if is_method else super().chain(node, names)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:

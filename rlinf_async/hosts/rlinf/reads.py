@@ -19,6 +19,8 @@ Chain = tuple[str, ...]
 """The parts of a dotted key, as far as the sources tell them."""
 REPLACED_CLASSES = tuple(name.rpartition(".")[::2] for name in (*ROLE_OF_CLASS, *RUNNER_CLASSES))
 """RLinf's workers and runners that ours take the places of, each as its module and its name."""
+READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
+"""Methods of a section, which are no keys of it."""
 WHOLE_CONFIGS: Mapping[str, Chain] = {"cfg": (), "config": ()}
 """Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
 
@@ -73,7 +75,7 @@ class Chains:
                 return names.get(name)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return self.attributes.get(name)
-            case ast.Attribute(value=section, attr=name):
+            case ast.Attribute(value=section, attr=name) if name not in READING_METHODS:
                 return self.longer(section, name, names)
             case ast.Subscript(value=section, slice=ast.Constant(value=key)):
                 return self.longer(section, key, names)
@@ -115,7 +117,7 @@ class _Reads(Chains):
         for node in _in_order(scope):
             match node:
                 case ast.Call(func=function):
-                    methods.add(function)  # `get` of `cfg.env.get` is no key
+                    methods.add(function)  # the method of `cfg.env.get` is no key
                 case ast.Assign(targets=targets, value=value) if (
                     chain := self.chain(value, names)
                 ) is not None:
