@@ -9,9 +9,10 @@ from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.async_block import BLOCK_KEY
 from rlinf_async.hosts.judge.reasons import Change, Reason
 from rlinf_async.hosts.judge.rows import Key
-from rlinf_async.hosts.rlinf.keys import MOVED_KEYS, TABLE, TRANSLATED_KEYS
+from rlinf_async.hosts.rlinf.keys import TABLE, TRANSLATIONS
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.reasons import level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.settings import overlap
@@ -99,9 +100,10 @@ def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
     Our check comes before it: RLinf starts the cluster first.
     """
     result = copy.deepcopy(dict(cfg))
-    for key, (section, name) in MOVED_KEYS.items():
+    for key, places in TRANSLATIONS.items():
+        section, _, name = next(iter(places)).rpartition(".")
         value, place = lookup(result, key), lookup(result, section)
-        if value is not None and isinstance(place, dict):
+        if value is not None and isinstance(place, dict) and not section.startswith(BLOCK_KEY):
             place.setdefault(name, value)
     return result
 
@@ -134,10 +136,11 @@ def _translations(
     """
     # RLinf's asynchronous workers alone read these keys; elsewhere they ask for nothing.
     applies = lookup(cfg, "algorithm.loss_type") == ASYNC_PPO
-    for key, ours in TRANSLATED_KEYS.items() if applies else ():
+    for key, places in TRANSLATIONS.items():
+        fixed = {name.removeprefix(f"{BLOCK_KEY}."): word for name, word in places.items()}
         value = lookup(cfg, key)
-        settings = {name: value if fixed is None else fixed for name, fixed in ours.items()}
+        settings = {name: word or value for name, word in fixed.items()}
         own = {name: setting for name in settings if (setting := lookup(block, name)) is not None}
-        contradicts = any(fixed is not None and own.get(name, fixed) != fixed for name, fixed in ours.items())
-        if value is not None:
+        contradicts = any(word and own.get(name, word) != word for name, word in fixed.items())
+        if applies and value is not None and fixed.keys() != places.keys():
             yield f"{key}={value}", own if contradicts else settings, own

@@ -33,20 +33,6 @@ def _shards_by_fsdp1(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return lookup(cfg, "actor.fsdp_config.strategy") in (None, "fsdp")
 
 
-MOVED_KEYS = {
-    "algorithm.rollout_epoch": ("env.train", "rollout_epoch"),
-    "algorithm.eval_rollout_epoch": ("env.eval", "rollout_epoch"),
-}
-"""Keys of RLinf 0.2 that its `validate_cfg` moves, unless the new one is there, to a section and a name."""
-TRANSLATED_KEYS: Mapping[str, Mapping[str, Any]] = {
-    # Both count policy versions, which are global steps: older trajectories are not trained.
-    "algorithm.staleness_threshold": {"train.max_staleness": None},
-    # RLinf leaves out samples whose weight pi_prox / mu is above the threshold, and divides by the rest. The
-    # nearest of ours has the same threshold and cuts weights to it.
-    "algorithm.behave_weight_threshold": {"train.correction": "tis", "advanced.max_weight": None},
-}
-"""Keys of RLinf's asynchronous PPO, and the settings under `async` that do the same, by section and name; a
-value None stands for the value that RLinf's key has."""
 ROWS, DEFAULTS = read_rows(
     Path(__file__).with_name("keys.toml"),
     {
@@ -65,6 +51,13 @@ ROWS, DEFAULTS = read_rows(
 )
 TABLE = Table(ROWS, default_of=DEFAULTS.get)
 """Every key of RLinf's config."""
+TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
+    row.name: dict(each.partition("=")[::2] for each in row.why.split(", "))
+    for row in TABLE.rows
+    if row.fate == "translated"
+}
+"""Keys of RLinf's that other keys take the places of: those others, each with its value, or "" for the value
+that RLinf's key has."""
 KNOWN_SECTIONS = frozenset({*TABLE.sections, "defaults"})
 """The sections that RLinf's embodied runs have, and ours; a block beside them is a user's own."""
 

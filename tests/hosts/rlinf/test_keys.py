@@ -7,14 +7,14 @@ import re
 import pytest
 
 from rlinf_async.compose import compose_config
+from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.rlinf import reads
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     DEFAULTS,
-    MOVED_KEYS,
     TABLE,
-    TRANSLATED_KEYS,
+    TRANSLATIONS,
     fate,
     undecided,
     unserved_key_reasons,
@@ -45,11 +45,19 @@ def test_what_is_refused_is_in_no_other_table(refusal):
 
 
 def test_what_is_translated_is_in_no_other_table_and_says_into_what():
-    translated = {row.name: row.why.split(", ") for row in TABLE.rows if row.fate == "translated"}
-    assert {name: fate(name) for name in translated} == dict.fromkeys(translated, "translated")
-    moved = {name: [".".join(place)] for name, place in MOVED_KEYS.items()}
-    ours = {name: [f"async.{each}" for each in settings] for name, settings in TRANSLATED_KEYS.items()}
-    assert translated == moved | ours
+    assert {name: fate(name) for name in TRANSLATIONS} == dict.fromkeys(TRANSLATIONS, "translated")
+    assert TRANSLATIONS == {
+        "algorithm.rollout_epoch": {"env.train.rollout_epoch": ""},
+        "algorithm.eval_rollout_epoch": {"env.eval.rollout_epoch": ""},
+        "algorithm.staleness_threshold": {"async.train.max_staleness": ""},
+        "algorithm.behave_weight_threshold": {
+            "async.train.correction": "tis",
+            "async.advanced.max_weight": "",
+        },
+    }
+    AsyncConfig.from_mapping(
+        {"train": {"correction": "tis", "max_staleness": 1}, "advanced": {"max_weight": 2}}
+    )
 
 
 def test_the_table_says_what_the_code_does():
