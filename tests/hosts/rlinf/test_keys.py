@@ -55,9 +55,8 @@ def test_what_is_translated_is_in_no_other_table_and_says_into_what():
             "async.advanced.max_weight": "",
         },
     }
-    AsyncConfig.from_mapping(
-        {"train": {"correction": "tis", "max_staleness": 1}, "advanced": {"max_weight": 2}}
-    )
+    block = {"train": {"correction": "tis", "max_staleness": 1}, "advanced": {"max_weight": 2}}
+    assert AsyncConfig.from_mapping(block).advanced.max_weight == 2
 
 
 def test_the_table_says_what_the_code_does():
