@@ -18,6 +18,7 @@ from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
 GIGABYTE = 10**9
+MEGABYTE = 10**6
 PUBLISHED_VERSIONS = 2
 """Versions of the trained weights that are kept for inference: the newest and the next one."""
 PRECISION_NAMES = {
@@ -116,11 +117,24 @@ def facts(
         "in_turn": any(leaves.values()),
         "sent_bytes": bytes_each
         * (PUBLISHED_VERSIONS * learner.trainable + model.parameters - learner.trainable),
+        "rollouts": rollout_facts(settings),
         "remembered": copies,
         "remembered_bytes": copies * learner.trained,
         "compares": settings.asynchrony.off_policy and settings.asynchrony.advanced.measure_ratios,
         "lora": lora,
     }
+
+
+def rollout_facts(settings: RunSettings) -> dict[str, int]:
+    """Return the most batches that are in memory at a time, and the policy's inputs of one on a learner rank.
+
+    Those are the batch that trains, and the batches that the staleness bound lets env workers complete
+    meanwhile.
+    """
+    # Where values are recomputed, with those of the last observation.
+    each = settings.horizon + settings.asynchrony.recomputes
+    trajectories = settings.plan.trajectories_per_batch // settings.plan.learner_ranks
+    return {"batches": 1 + settings.asynchrony.max_staleness, "inputs": trajectories * each}
 
 
 def _own_capacity() -> float | None:
@@ -145,6 +159,15 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((f"  each of {kind['gpus']}", text))
     lines.append(
         ("  shared, a node", f"new weights on their way: {memory['sent_bytes'] / GIGABYTE:.3g} {unit}")
+    )
+    rollouts = memory["rollouts"]
+    inputs = rollouts["batches"] * rollouts["inputs"]
+    lines.append(
+        (
+            "  shared, a learner",
+            f"rollouts, {rollouts['batches']} batch{'es' * (rollouts['batches'] > 1)} at most: {inputs:,} "
+            f"observations as the policy takes them, {inputs * MEGABYTE / GIGABYTE:.3g} GB per MB of one",
+        )
     )
     if memory["remembered"]:
         size = f"{memory['remembered_bytes'] / GIGABYTE:.3g} {unit}"

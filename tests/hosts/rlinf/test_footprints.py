@@ -46,9 +46,29 @@ def test_without_a_checkpoint_it_says_so_and_counts_per_billion_parameters():
     assert (kind["gpus"], kind["learner_ranks"], kind["inference_ranks"]) == (8, 1, 1)
     assert gigabytes(kind) == {"weights": 0.25, "gradients": 0.25, "optimizer": 0.5, "inference": 2}
     assert kind["fits"] is None
-    row, shared, _ = rows(memory(gpu_memory=30))[1:-1]
+    row, shared, *_ = rows(memory(gpu_memory=30))[1:-1]
     assert shared == ("  shared, a node", "new weights on their way: 4 GB per billion parameters")
     assert row[1].endswith("3 GB per billion parameters of 30 GB, which 10 billion parameters fill")
+
+
+@pytest.mark.parametrize(
+    ("train", "batches", "each", "gigabytes_per_mb"),
+    [
+        # 64 trajectories of 20 steps in chunks of 5, over 8 ranks; values need the last observation, too.
+        ({}, 2, 8 * (4 + 1), "0.08"),
+        ({"max_staleness": 3}, 4, 8 * (4 + 1), "0.16"),
+        ({"enabled": False}, 1, 8 * 4, "0.032"),
+    ],
+)
+def test_rollouts_are_counted_as_observations_of_the_batches_that_may_be_in_memory(
+    train, batches, each, gigabytes_per_mb
+):
+    found = memory({"async.train": train})
+    assert found["rollouts"] == {"batches": batches, "inputs": each}
+    said = dict(rows(found))["  shared, a learner"]
+    assert said.startswith(f"rollouts, {batches} batch")
+    assert f": {batches * each:,} observations" in said
+    assert said.endswith(f", {gigabytes_per_mb} GB per MB of one")
 
 
 def test_with_level_2_alone_offloaded_parts_are_counted_in_turn():
