@@ -12,6 +12,7 @@ import math
 import weakref
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ class HeldInputs:
 
     def __init__(self, *, pinned: bool = False) -> None:
         """`pinned`: copies are made in page-locked memory, from which an accelerator reads faster."""
-        self._memory = LentMemory(pinned=pinned)
+        # torch keeps page-locked memory that was given back, and does not lend it again before copies out of
+        # it are done: frameworks copy to a GPU without waiting. Of other memory it keeps little.
+        self._empty = partial(torch.empty, pin_memory=True) if pinned else LentMemory().empty
         self._like: Tree | None = None
         self.clear()
 
@@ -93,7 +96,7 @@ class HeldInputs:
             elif first is None:
                 result[name] = None
             else:
-                copy = self._memory.empty((len(own), *first.shape[1:]), first.dtype)
+                copy = self._empty((len(own), *first.shape[1:]), dtype=first.dtype)
                 result[name] = torch.stack([tensor[row] for tensor, row in own], out=copy)
         return result
 
@@ -104,8 +107,7 @@ class LentMemory:
     Pages that are new cost more than a copy into them, and an allocator gives large blocks back at once.
     """
 
-    def __init__(self, *, pinned: bool = False) -> None:
-        self._pinned = pinned
+    def __init__(self) -> None:
         self._blocks: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []
         """Blocks, [bytes] uint8, each with the array that all tensors in it keep alive."""
 
@@ -127,7 +129,7 @@ class LentMemory:
             self._blocks = [entry for entry in self._blocks if entry is not chosen]
         if chosen is not None and enough:
             return chosen[0]
-        return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
+        return torch.empty(size, dtype=torch.uint8).numpy()
 
 
 def _compare(first: Tree, other: Tree) -> None:

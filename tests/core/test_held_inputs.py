@@ -116,16 +116,22 @@ def test_a_free_block_that_is_too_small_gives_way_to_a_larger_one():
 
 
 def test_memory_for_an_accelerator_is_page_locked(monkeypatch):
-    """A stand-in for torch, as a machine without an accelerator locks no pages."""
+    """A stand-in for torch, as a machine without an accelerator locks no pages.
+
+    Each copy is torch's own to give again: torch knows of copies to the accelerator that are not done yet.
+    """
     locked = []
 
-    def empty(*shape, pin_memory, dtype):
-        locked.append(pin_memory)
-        return torch.zeros(*shape, dtype=dtype)
+    def empty(*shape, pin_memory=False, dtype):
+        tensor = torch.zeros(*shape, dtype=dtype)
+        locked.append(tensor.data_ptr() if pin_memory else None)
+        return tensor
 
     monkeypatch.setattr(held_inputs.torch, "empty", empty)
     for pinned in (False, True):
+        locked.clear()
         held = HeldInputs(pinned=pinned)
         numbers = held.hold({"x": torch.arange(4).reshape(2, 2)}).flatten()
-        assert held.copied(numbers)["x"].tolist() == [0, 1, 2, 3]
-    assert locked == [False, True]
+        found = [held.copied(numbers)["x"] for _ in range(2)]
+        assert [each.tolist() for each in found] == [[0, 1, 2, 3]] * 2
+        assert locked == ([each.data_ptr() for each in found] if pinned else [None, None])
