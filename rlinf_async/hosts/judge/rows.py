@@ -156,7 +156,7 @@ def read_rows(
 
 
 def read_settings(file: Path) -> dict[str, str]:
-    """The keys in a file of rows that stand for settings that other hosts have as well, by the settings."""
+    """Return the keys of each setting that other hosts have as well, from a host's file of rows."""
     settings: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))[SETTINGS]
     return settings
 

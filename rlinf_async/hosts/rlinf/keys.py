@@ -56,8 +56,7 @@ TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
     for row in TABLE.rows
     if row.fate == "translated"
 }
-"""Keys of RLinf's that other keys take the places of: those others, each with its value, or "" for the value
-that RLinf's key has."""
+"""{key of RLinf: {key that takes its place: the value of that key, or "" for the value of RLinf's key}}."""
 KNOWN_SECTIONS = frozenset({*TABLE.sections, "defaults"})
 """The sections that RLinf's embodied runs have, and ours; a block beside them is a user's own."""
 

@@ -1,4 +1,4 @@
-"""Finds the keys without which RLinf's environments, models and workers are not made, from their trees.
+"""Finds, in RLinf's syntax trees, the keys that its environments, models and workers need.
 
 RLinf's configs are in struct mode, which ends a worker at an attribute that is absent; and at one of null,
 where something below it is read or set, where it is calculated with, and where a simulator is built of it.

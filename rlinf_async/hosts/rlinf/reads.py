@@ -33,13 +33,13 @@ def chains_here() -> frozenset[Chain]:
 
 
 def chains_of(package: Path) -> frozenset[Chain]:
-    """The same of the RLinf whose package is in the folder `package`."""
+    """Return the chains that the replaced classes may read, of the RLinf package in the folder `package`."""
     files = {module.partition(".")[2].replace(".", "/") + ".py" for module, _ in REPLACED_CLASSES}
     return chains_in(Sources(package).tree(file) for file in sorted(files))
 
 
 def chains_in(modules: Iterable[ast.Module]) -> frozenset[Chain]:
-    """The chains that replaced classes in modules may read, their bases, and the functions beside them."""
+    """Return the chains that the replaced classes in modules may read, and their bases, and functions."""
     nodes = [node for module in modules for node in module.body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     together: list[Sequence[ast.stmt]] = [_with_bases(name, classes) for _, name in REPLACED_CLASSES]
