@@ -32,11 +32,11 @@ class HeldInputs:
         # torch keeps page-locked memory that was given back, and does not lend it again before copies out of
         # it are done: frameworks copy to a GPU without waiting. Of other memory it keeps little.
         self._empty = partial(torch.empty, pin_memory=True) if pinned else LentMemory().empty
-        self._like: Tree | None = None
         self.clear()
 
     def clear(self) -> None:
         """Let go of all inputs; their numbers mean nothing from now on."""
+        self._like: Tree | None = None
         self._trees: list[Tree] = []
         self._starts: list[int] = []
         self._size = 0
@@ -45,7 +45,7 @@ class HeldInputs:
         """Return the numbers, [T, B] int64, of inputs [T, B, ...], which must not change from now on.
 
         Raises:
-            ValueError: a name, shape or type differs from those of the inputs that came first.
+            ValueError: a name, shape or type differs from those of the inputs that came first in the batch.
         """
         steps, width = size_of(inputs), size_of(inputs, 1)
         samples = map_tensors(lambda tensor: tensor.flatten(0, 1), inputs)

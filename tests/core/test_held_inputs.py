@@ -87,8 +87,9 @@ def test_samples_come_back_as_they_were_whether_their_inputs_are_numbers_or_not(
 )
 def test_inputs_of_another_kind_than_those_before_are_refused_by_name(wrong, said):
     held = HeldInputs()
+    held.hold(wrong)
+    held.clear()  # another batch may have others, as with RLinf and veRL themselves
     held.hold({"x": torch.zeros(2, 2, 2)})
-    held.clear()
     with pytest.raises(ValueError, match=said):
         held.hold(wrong)
 
