@@ -62,10 +62,15 @@ def test_what_is_held_is_not_copied_before_a_pass_and_is_let_go_with_its_batch()
 def test_rows_of_another_rank_are_let_go_one_by_one():
     held = HeldInputs()
     first = held.hold({"x": torch.tensor([[0, 1], [2, 3]])}).flatten()
-    taken = [held.with_numbers({"forward_inputs": {"x": torch.tensor([5, 6])}, "y": torch.zeros(2)})] * 2
-    held.let_go(taken[0]["forward_inputs"])
+    given = [{"forward_inputs": {"x": torch.tensor(values)}} for values in ([5, 6], [7, 8])]
+    numbers = [held.with_numbers(samples)["forward_inputs"] for samples in given]
+    pointer = given[0]["forward_inputs"]["x"].untyped_storage()._weak_ref()
+    del given
+    held.let_go(numbers[0])
+    gc.collect()
+    assert torch.UntypedStorage._expired(pointer)
     last = held.hold({"x": torch.tensor([[9]])}).flatten()
-    assert held.copied(torch.cat([last, first]))["x"].tolist() == [9, 0, 1, 2, 3]
+    assert held.copied(torch.cat([last, first, numbers[1]]))["x"].tolist() == [9, 0, 1, 2, 3, 7, 8]
 
 
 def test_samples_come_back_as_they_were_whether_their_inputs_are_numbers_or_not():

@@ -315,4 +315,7 @@ def test_rows_that_follow_each_other_in_a_mapping_are_not_copied_and_keep_it():
 def test_rows_in_two_mappings_are_copied_even_if_they_follow_each_other(monkeypatch):
     arrays = [pack(row) for row in torch.arange(6).reshape(2, 3).unbind()]
     monkeypatch.setattr(payloads, "mapping_of", lambda array: object())
-    assert torch.equal(unpack(payloads._Rows(arrays)), torch.arange(6).reshape(2, 3))
+    found = unpack(payloads._Rows(arrays))
+    assert torch.equal(found, torch.arange(6).reshape(2, 3))
+    arrays[1][:] = 0
+    assert found[1].tolist() == [3, 4, 5]
