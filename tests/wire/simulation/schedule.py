@@ -286,6 +286,9 @@ class Schedule:
             if batch == self.first:
                 self.revivals.working = True
                 self.faults.begin()
+        # As `driver.run.Publication.follow` does: a learner may die while it sends.
+        sent = [asyncio.ensure_future(learner.weights_sent.remote()) for learner in self.groups["learner"]]
+        self._watched += sent
         await self._calls(coordinator.weights_published.remote(self.first + self.batches))
         self._ending = True
         await self._calls(*collecting)
