@@ -90,6 +90,21 @@ def ratios(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def start(
+    rounds: Rounds = 3,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another checkout of this package, with a .venv of its own, measured by turns."),
+    ] = None,
+    file: File = None,
+) -> None:
+    """Measure the CPU and wall seconds of a run of one step, which are nearly all for starting."""
+    from benchmarks.micro.start import measure
+
+    _report("start", measure(rounds, beside), file, packages=("ray", "rlinf", "torch"))
+
+
+@app.command()
 def weights(
     rounds: Rounds = 5,
     megabytes: Annotated[int, typer.Option(help="Size of the bfloat16 weights, in MiB.")] = 1024,

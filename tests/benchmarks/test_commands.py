@@ -68,6 +68,7 @@ COMMANDS = (
     Smallest(r"micro requests.*", "micro requests --rounds 1", nightly=True),
     Smallest(r"micro rollouts.*", "micro rollouts --rounds 1", nightly=True),
     Smallest(r"micro pictures.*", "micro pictures --rounds 1 --environments 2", nightly=True),
+    Smallest(r"micro start.*", "micro start --rounds 1", nightly=True),
     Smallest(r"micro weights.*", "micro weights --rounds 1", nightly=True),
     _stored("schedules.hosts"),
     _stored("schedules.held_out", "--scenario libero"),
