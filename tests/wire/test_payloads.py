@@ -286,7 +286,7 @@ ROWS = (
 )
 
 
-@pytest.mark.parametrize("whole", ROWS, ids=str)
+@pytest.mark.parametrize("whole", ROWS, ids=lambda rows: f"{list(rows.shape)} {rows.dtype}")
 def test_a_stack_of_rows_arrives_as_one_tensor(whole):
     stack = RowStack(whole.unbind())
     shown = MemoryPool(memory.Reuse.UNMAPPED)
