@@ -13,8 +13,15 @@ from benchmarks.result_store import read_rows
 FOLDER = Path(runs.__file__).parent
 
 
+FIRST_TURNS, LATER_TURNS = range(3), range(3, 6)
+
+
 def test_the_tables_of_whole_runs_are_those_of_their_rows():
-    assert runs.table() in (FOLDER / "runs.md").read_text()
+    page = (FOLDER / "runs.md").read_text()
+    assert runs.table(FIRST_TURNS) in page
+    later = [line for line in runs.table(LATER_TURNS).splitlines() if line.startswith("| libero")]
+    assert len(later) == 7
+    assert [line for line in later if line not in page] == []
 
 
 def test_the_verdicts_on_learning_are_those_of_the_rows():
@@ -53,7 +60,7 @@ def test_a_ratio_is_of_the_turns_that_both_sides_have(tmp_path, monkeypatch):
         "\n".join(json.dumps({"simulator": "libero", "cores_of_others": 0.5, **row}) for row in rows)
     )
     monkeypatch.setattr(runs, "RESULTS_FILE", file)
-    lines = runs.table().splitlines()
+    lines = runs.table(FIRST_TURNS).splitlines()
     assert "| libero: `off` | 4.0, 2.0 | 10.0, 10.0 | 0.50, 0.50 |" in lines
     assert "| libero: `lean` over `off` | 0.50 (0.50 to 0.50) | 0.10 (0.10 to 0.10) |" in lines
     assert "| metaworld: `full` over `off` |  |  |" in lines

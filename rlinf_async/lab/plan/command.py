@@ -135,8 +135,9 @@ def _row(one: Prediction, now: Prediction) -> tuple[str, ...]:
 
 
 HELD_OUT = (
-    "Settings planned from the trace of another one, and run afterwards, were off by 5 % on average and 9 % "
-    "at most where work was emulated, by 20 % where simulators and policy shared two cores (docs/plan.md)."
+    "Settings planned from the trace of another one, and run afterwards, were off by 10 % on average and "
+    "28 % at most where work was emulated (9 % without episodes that end early), by 20 % where simulators "
+    "and policy shared two cores (docs/plan.md)."
 )
 """The accuracy of earlier plans; the first two numbers are from `benchmarks/schedules/held_out.json`."""
 
