@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from benchmarks.micro.core import MAX_BATCH, piece_of
-from rlinf_async.core.sharding import ShardPlan
+from benchmarks.micro.kit import single_worker_plan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
@@ -37,9 +37,7 @@ async def _learner(trajectories: TrajectoryBroker, batches: int) -> None:
 
 
 async def _run(shards: int, *, batches: int, decisions: int, tasks: bool) -> None:
-    plan = ShardPlan(
-        total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
-    )
+    plan = single_worker_plan(shards)
     requests = RequestBroker(SharedQueues(max_size=MAX_BATCH, max_wait=0.0, deadline_s=DEADLINE_S))
     trajectories = TrajectoryBroker(
         plan, max_staleness=0, any_place=tasks, until=batches, deadline_s=DEADLINE_S

@@ -38,6 +38,13 @@ def settings_of(
     )
 
 
+def single_worker_plan(shards: int) -> ShardPlan:
+    """Return a plan with `shards` shards of one environment in one env worker, and one rank of each kind."""
+    return ShardPlan(
+        total_envs=shards, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=shards
+    )
+
+
 def medians(observed: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of each number over the rounds."""
     return {name: round(statistics.median(one[name] for one in observed), 3) for name in observed[0]}

@@ -29,10 +29,9 @@ from rlinf.workers.actor.fsdp_actor_worker import (
     process_nested_dict_for_train,
 )
 
-from benchmarks.micro.kit import cpu_seconds, medians, settings_of
+from benchmarks.micro.kit import cpu_seconds, medians, settings_of, single_worker_plan
 from benchmarks.micro.requests import launch
 from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
-from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.kit.pieces import cut_into_pieces, side_by_side, with_numbers
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, Trajectory
@@ -64,15 +63,8 @@ class Load:
         return pictures * 3 * PICTURE_PIXELS**2 / GIGABYTE
 
     def settings(self) -> RunSettings:
-        plan = ShardPlan(
-            total_envs=self.environments,
-            env_workers=1,
-            inference_ranks=1,
-            learner_ranks=1,
-            shards_per_worker=self.environments,
-        )
         return settings_of(
-            plan,
+            single_worker_plan(self.environments),
             batches=self.batches,
             micro_batch_size=min(MICRO_BATCH_SAMPLES, self.environments),
             max_staleness=self.batches,

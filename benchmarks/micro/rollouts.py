@@ -13,8 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from benchmarks.micro.kit import cpu_seconds, medians, settings_of
-from rlinf_async.core.sharding import ShardPlan
+from benchmarks.micro.kit import cpu_seconds, medians, settings_of, single_worker_plan
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
@@ -102,15 +101,8 @@ class Learning:
 
 def _settings(case: Case) -> RunSettings:
     """Return settings with a staleness bound that lets all batches be collected at once."""
-    plan = ShardPlan(
-        total_envs=case.shards,
-        env_workers=1,
-        inference_ranks=1,
-        learner_ranks=1,
-        shards_per_worker=case.shards,
-    )
     return settings_of(
-        plan,
+        single_worker_plan(case.shards),
         batches=WARM_UP_BATCHES + MEASURED_BATCHES,
         micro_batch_size=1,
         max_staleness=2 * MEASURED_BATCHES,
