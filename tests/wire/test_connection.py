@@ -269,7 +269,6 @@ print(ended, flush=True)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
 async def test_silent_connections_of_another_account_hold_no_descriptor_and_are_one_record(monkeypatch):
     recorded = []
-    monkeypatch.setattr(STRANGERS, "_refused", {})
     monkeypatch.setattr(STRANGERS, "_record", lambda error: recorded.append(error))
     echo = Echo()
     place, _ = echo.address(False)

@@ -214,6 +214,15 @@ class Revivals:
         record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
         raise RuntimeError(error)
 
+    def death(self, process: str, question: Any) -> None:
+        """Have every wait raise the death of a process that is not brought back; `question` is a call of it.
+
+        A learner rank may die when its last call has ended, and inference ranks still load its weights.
+        """
+        member = self._member_of(process)
+        if member is not None and not self.of(member[0]):
+            self._fleet.watch([question], f"an answer of {process}")
+
     def _member_of(self, process: str) -> Member | None:
         """The group and rank of the process named `process`; None for the driver."""
         kind, rank = kind_and_rank(process)

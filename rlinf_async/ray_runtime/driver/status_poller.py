@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 import ray
@@ -33,6 +32,9 @@ class Guard(Protocol):
 
     def silence(self, process: str) -> None:
         """Act on a process that has not answered in time."""
+
+    def death(self, process: str, question: Any) -> None:
+        """Act on a process that has died; `question` is a call of it, which has failed by that."""
 
 
 class StatusPoller:
@@ -95,9 +97,14 @@ class StatusPoller:
     def _answers(self, references: list[Any]) -> ProcessAnswers:
         answers: dict[str, Any] = dict.fromkeys(self._questions.values())
         for reference in references:
-            # A process that has died has no answer; the wait for its work raises its death.
-            with suppress(ray.exceptions.RayError):
-                answers[self._questions[reference]] = ray.get(reference)
+            name = self._questions[reference]
+            try:
+                answers[name] = ray.get(reference)
+            # The driver may wait for others' work alone, which does not raise the death.
+            except ray.exceptions.ActorDiedError:
+                self._guard.death(name, reference)
+            except ray.exceptions.RayError:
+                continue  # it may be out of reach for a moment
         self._questions = {}
         return answers
 

@@ -55,7 +55,9 @@ class World:
             actors=groups.__getitem__,
             run=lambda *_: [(HERE, 10), (HERE, 11)],
             replace=lambda group, rank, actor: groups[group].__setitem__(rank, actor),
+            watch=lambda calls, purpose: self.watched.append((*calls, purpose)),
         )
+        self.watched = []
         self.revivals = Revivals(
             fleet,
             self.settings,
@@ -294,6 +296,17 @@ def test_the_silence_of_one_that_cannot_be_brought_back_ends_the_run_and_it(worl
     assert world.killed == [(11 if process.endswith("1") else 10, signal.SIGKILL)]
     (fault,) = read_failures(world.path)
     assert (fault["process"], fault["what"], fault["action"]) == (process, "silent", "the run ends")
+
+
+@pytest.mark.parametrize("process", ["learner rank 1", "request channel 0", "coordinator 0"])
+def test_the_death_of_one_that_cannot_be_brought_back_is_raised_by_every_wait(world, process):
+    world.revivals.death(process, "question")
+    assert world.watched == [("question", f"an answer of {process}")]
+
+
+def test_the_death_of_an_env_worker_is_left_to_the_wait_for_its_loop(world):
+    world.revivals.death("env worker 1", "question")
+    assert world.watched == []
 
 
 def test_the_silence_of_an_env_worker_ends_a_run_that_brings_nobody_back(monkeypatch, tmp_path):

@@ -16,19 +16,24 @@ class World:
 
     def __init__(self, monkeypatch, path, *, stall_s=60.0):
         self.now, self.answers, self.said, self.asked = 0.0, {}, [], 0
-        self.dead = set()
+        self.dead, self.error = set(), ray.exceptions.ActorDiedError()
         monkeypatch.setattr(status_poller.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(status_poller.ray, "wait", self.wait)
         monkeypatch.setattr(status_poller.ray, "get", self.get)
         actors = {name: SimpleNamespace(doing=SimpleNamespace(remote=self.ask(name))) for name in ("a", "b")}
         self.path = path / "status.json"
         self.silent, self.watched = [], {"a", "b"}
+        self.deaths = []
         self.poller = StatusPoller(
             lambda: actors,
             RunDir(path),
             stall_s=stall_s,
             silent_s=30.0,
-            guard=SimpleNamespace(watches=self.watched.__contains__, silence=self.silent.append),
+            guard=SimpleNamespace(
+                watches=self.watched.__contains__,
+                silence=self.silent.append,
+                death=lambda process, question: self.deaths.append((process, question)),
+            ),
             say=self.said.append,
             step=lambda: (3, 9),
         )
@@ -47,7 +52,7 @@ class World:
 
     def get(self, reference):
         if reference[0] in self.dead:
-            raise ray.exceptions.RayActorError
+            raise self.error
         return self.answers[reference[0]]
 
     def pass_time(self, seconds):
@@ -87,10 +92,19 @@ def test_a_worker_that_does_not_answer_keeps_nobody_waiting(world):
     assert world.status["processes"] == {"a": doing(1), "b": None}
 
 
-def test_a_worker_that_has_died_is_left_to_those_who_wait_for_its_work(world):
+def test_a_worker_that_has_died_is_reported_with_the_call_that_it_did_not_answer(world):
     world.answers, world.dead = {"a": doing(1), "b": None}, {"b"}
     world.pass_time(1.0)
+    assert world.status["processes"] == {"a": doing(1), "b": None}
+    assert world.deaths == [("b", ("b", 2))]
+
+
+def test_a_worker_that_is_out_of_reach_is_not_reported_as_dead(world):
+    world.answers, world.dead = {"a": doing(1), "b": None}, {"b"}
+    world.error = ray.exceptions.ActorUnavailableError("the network is down", None)
+    world.pass_time(1.0)
     assert world.status["processes"]["b"] is None
+    assert world.deaths == []
 
 
 def test_a_stall_is_said_once_and_then_at_growing_intervals(world):
