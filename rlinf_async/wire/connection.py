@@ -1,8 +1,8 @@
-"""Connections between processes of a run, past Ray: a unix socket where both are on one node, else TCP.
+"""Direct connections between processes of a run, without Ray: unix sockets within a node, TCP between nodes.
 
-Both ends first show each other that they know the token of the listener (`wire.handshake`); nothing else is
-read or sent before. Then both send frames: the length of a message, and the message, pickled. Frames of one
-turn of the event loop leave together. Each end learns at once when the other has died.
+Both ends first prove to each other that they know the listener's token (`wire.handshake`); until then nothing
+else is read or sent. Then both send frames: the length of a message, and the message, pickled. All frames of
+one turn of the event loop are written together. Each end is told at once when the other process dies.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from rlinf_async.wire.strangers import STRANGERS, Silent, stranger_by_account
 
 LENGTH_FORMAT = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36
-"""More than any piece; of what is longer, the length itself is wrong."""
+"""Longer than any message of a run: a greater length is that of a broken frame."""
 TOKEN_BYTES = 32
 TOKEN_TIMEOUT_S = 60.0
-"""In which whoever connects shows that it knows the token; its event loop may be busy at first."""
+"""A connecting process must prove within this time that it knows the token. Its event loop may be busy at
+first."""
 ACCEPTED_AT_ONCE = 16
 """Connections that a listener accepts in one turn of its event loop, before it does other work."""
 OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ROOM_WAIT_S = 0.1
-"""Before a listener that has no descriptor left accepts again. Who was turned away comes again after as long,
-and waits twice as long each time."""
+"""The pause of a listener without a free descriptor before it accepts again, and of a connecting process
+before its first new attempt; each further attempt waits twice as long."""
 CONNECT_TRIES = 6
 LOOK_S = 5.0
-"""Between two looks at Ray's nodes while somebody waits for an answer."""
+"""The interval between two checks of Ray's nodes during a wait for an answer."""
 MAX_WAITING = 1024
-"""Processes that may connect while the event loop of a listener is busy. To one more, asyncio says that it is
-connected to a unix socket when it is not."""
+"""The backlog of a listener: processes that may connect while its event loop is busy. Beyond the backlog of a
+unix socket, asyncio reports a connection that does not exist."""
 
 Address = tuple[str | tuple[str, int], bytes]
-"""The name of an abstract unix socket, or host and port; and the token that is asked for there."""
+"""The name of an abstract unix socket, or host and port; and the token of the listener there."""
 Receive = Callable[..., None]
-"""Takes a connection, and the parts of a message that has come by it."""
+"""Called with a connection and the parts of a message that it has received."""
 
 
 class Connection(asyncio.Protocol):
@@ -65,24 +66,28 @@ class Connection(asyncio.Protocol):
         on_loss: Callable[[Exception | None], None] | None = None,
         on_known: Callable[[Connection, str | None], None] = lambda connection, refusal: None,
     ) -> None:
-        """The end that gives `on_loss`, to be called at the end of a connection whose ends have known each
-        other, has connected; the other listens. `on_known` is told when the other end has shown that it knows
-        the token or has gone, or why it was refused."""
+        """
+        Args:
+            on_loss: called when the connection ends after its handshake. Given by the connecting end alone:
+                an end without it is the listening one.
+            on_known: called once with None when the handshake succeeds or the peer leaves during it, and with
+                a text when the peer is refused.
+        """
         self._token, self._receive, self._on_loss, self._on_known = token, receive, on_loss, on_known
         self._begin_handshake()
         self._unsent: list[bytes] = []
 
     def send(self, *message: object) -> None:
-        """Send a message, once there is a peer; one to a peer that has gone is gone, too.
+        """Send a message after the handshake; a message to a dead peer is dropped.
 
         Raises:
-            ValueError: it is longer than the peer takes.
+            ValueError: the message is longer than a peer accepts.
         """
         frame = pickle.dumps(message, protocol=5)
         if len(frame) > LONGEST_MESSAGE_BYTES:
             raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
         if not self._unsent:
-            # Once a turn of the loop: all of its messages then leave by one call of the system.
+            # One flush per turn of the loop: one system call writes all messages of that turn.
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent += (LENGTH_FORMAT.pack(len(frame)), frame)
 
@@ -90,12 +95,12 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         if self._on_loss is None:
             self._transport.write(self._handshake.begin())
-            # Somebody who connects and says nothing would hold the socket for ever.
+            # A process that connects and sends nothing would hold the socket for ever.
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_silent)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        # The proof comes first: a message is unpickled below, which runs whatever its sender has packed.
+        # The proof must come first: unpickling a message, below, runs code that its sender has chosen.
         while not self._handshake.done and len(self._buffer) >= self._handshake.awaited:
             try:
                 self._transport.write(self._handshake.hear(bytes(self._take(self._handshake.awaited))))
@@ -108,7 +113,7 @@ class Connection(asyncio.Protocol):
         while self._handshake.done and len(self._buffer) >= LENGTH_FORMAT.size:
             (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
             if length > LONGEST_MESSAGE_BYTES:
-                # Raised here, it ends the connection: asyncio closes one whose protocol fails.
+                # This ends the connection: asyncio closes a transport whose protocol raises.
                 raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
             if len(self._buffer) < LENGTH_FORMAT.size + length:
                 return
@@ -121,9 +126,11 @@ class Connection(asyncio.Protocol):
             self._on_loss(error)
 
     async def connect(self, create: Callable[..., Awaitable[object]]) -> bool:
-        """Be connected by `create`, which takes what makes a protocol; True once the other end has shown that
-        it knows the token. Where it has gone before that, nothing was read or sent, and this may be tried
-        again: what is to be sent waits."""
+        """Connect by `create`, given a factory of this protocol; return True after the handshake.
+
+        False means that the peer has closed before the handshake ended. Nothing was read or sent, unsent
+        messages are kept, and `connect` may be called again.
+        """
         self._begin_handshake()
         known = asyncio.get_running_loop().create_future()
         self._on_known = lambda *_: settle(known, self._handshake.done, None)
@@ -148,14 +155,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _take(self, size: int) -> memoryview:
-        # The slice is a copy: a bytearray of which somebody holds a view cannot be shortened.
+        # The slice copies: a bytearray with a view on it cannot be shortened.
         head = memoryview(self._buffer[:size])
         del self._buffer[:size]
         return head
 
     def _flush(self) -> None:
         if not self._handshake.done:
-            return  # its end does it
+            return  # the end of the handshake flushes
         frames, self._unsent = self._unsent, []
         if frames and not self._transport.is_closing():
             self._transport.writelines(frames)
@@ -165,21 +172,21 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """The place where other processes of the run connect to this one; it listens once somebody asks where."""
+    """Accepts connections of the run's other processes; the first call of `address` starts to listen."""
 
     def __init__(self, listening: Listening, receive: Receive) -> None:
         self._listening, self._token = listening, secrets.token_bytes(TOKEN_BYTES)
         self._receive = receive
         self._sockets: dict[bool, socket.socket] = {}
         self._silent = Silent()
-        # Kept here, as the event loop refers to tasks weakly.
+        # The event loop holds tasks by weak references only.
         self._beginning: set[asyncio.Task[Any]] = set()
 
     def address(self, node: str | None) -> Address:
-        """The address for a process of `node`, or for those of any node.
+        """The address for a process of `node`; None for processes of any node.
 
         Raises:
-            ValueError: it is another node, and none may connect here.
+            ValueError: `node` is another node, and this listener serves its own node alone.
         """
         near = node == this_node()
         if not near and not self._listening.other_nodes:
@@ -202,8 +209,11 @@ class Listener:
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Begin with those who wait. asyncio's own servers accept as many as wait before they look at any:
-        strangers could take all descriptors of the process."""
+        """Accept waiting connections, a few at a time.
+
+        asyncio's own servers accept the whole backlog before they handle one connection, so that strangers
+        could take all descriptors of the process.
+        """
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_AT_ONCE):
             try:
@@ -214,7 +224,7 @@ class Listener:
                     self._silent.end_one()
                     loop.remove_reader(listening)
                     loop.call_later(ROOM_WAIT_S, self._go_on, listening)
-                return  # nobody waits any more, or who did has gone
+                return  # the backlog is empty, or the waiting process has left
             near = listening.family == socket.AF_UNIX
             if near and (stranger := stranger_by_account(connected)) is not None:
                 STRANGERS.note(stranger, self._listening.words, "this run is of another")
@@ -243,7 +253,7 @@ class Listener:
 
 
 class Answers:
-    """Gives each question that comes by a connection to a function, and sends back what that returns."""
+    """A listener that passes each question to a function, and sends its result back."""
 
     def __init__(
         self,
@@ -252,23 +262,24 @@ class Answers:
         *,
         as_raised: type[Exception] = PeerError,
     ) -> None:
-        """Errors of `as_raised` are raised in who has asked as they are, others as a PeerError in words."""
+        """Exceptions of type `as_raised` reach the caller unchanged; all others become a PeerError with their
+        text."""
         self._answer, self._as_raised = answer, as_raised
         self.listener = Listener(listening, self._receive)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _receive(self, connection: Connection, key: int, *question: Any) -> None:
-        # Side by side: an answer may wait, as `admit` does at the gate, and must not hold up those behind it.
+        # Concurrently: an answer may wait, as `admit` does at the gate, and must not delay later questions.
         task = asyncio.create_task(self._reply(connection, key, *question))
-        # The event loop refers to tasks weakly: without this set one may be collected before it ends.
+        # The event loop holds tasks by weak references only: a task may be collected before it ends.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _reply(self, connection: Connection, key: int, *question: Any) -> None:
         try:
-            # Within this block, as an answer may be too long to be sent: that is an error for the asker, too.
+            # Inside this block: `send` raises for an answer that is too long, and the caller gets that error.
             connection.send(key, await self._answer(*question), None)
-        except Exception as error:  # noqa: BLE001 the asker waits for an answer, and has this one
+        except Exception as error:  # noqa: BLE001 the caller waits for an answer, and gets the error
             as_raised = isinstance(error, self._as_raised)
             connection.send(key, None, error if as_raised else PeerError(in_words(error)))
 
@@ -277,13 +288,13 @@ class Answers:
 
 
 class Caller:
-    """The side that connects, when it is first needed; a message of it may ask for a result."""
+    """The connecting side; it connects at the first call, and its calls may wait for results."""
 
     def __init__(self, peer: str, where: Callable[[], Awaitable[Address]]) -> None:
-        """`peer` is at the other end, in words."""
+        """`peer` names the other process in messages; `where` returns its address."""
         self._peer, self._where = peer, where
         self.near = False
-        """True once it is connected to a process of its own node."""
+        """True once connected to a process of the same node."""
         self._waits: dict[object, asyncio.Future[Any]] = {}
         self._keys = count()
         self._end_error: PeerError | None = None
@@ -291,36 +302,37 @@ class Caller:
 
     @property
     def has_lost(self) -> bool:
-        """True once its connection has failed or ended, which it does not make again."""
+        """True once the connection has failed or ended; a `Caller` never connects again."""
         made = self._connecting
         failed = made is not None and made.done() and (made.cancelled() or made.exception() is not None)
         return failed or self._end_error is not None
 
     async def connection(self) -> Connection:
-        """
+        """Return the connection; the first call makes it.
+
         Raises:
-            PeerError: nobody is there, or this process cannot reach that place.
+            PeerError: no process listens at the address, or this process cannot reach it.
         """
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-        # Not with the first asker, who may be cancelled.
+        # Shielded: the first caller may be cancelled, while others wait for the same connection.
         return await asyncio.shield(self._connecting)
 
     async def ask(self, *question: object) -> Any:
-        """`call`, under a key of its own, of who has `Answers`."""
+        """Call a peer that serves `Answers`, with a fresh key."""
         key = next(self._keys)
         return await self.call(key, key, *question)
 
     async def call(self, key: object, *message: object) -> Any:
-        """Send a message, and wait for the result that comes under `key`.
+        """Send a message, and wait for the result with the same `key`.
 
         Raises:
-            PeerError: the other end has gone.
-            Exception: the other end has sent an error.
+            PeerError: the connection has ended.
+            Exception: the error that the peer has sent instead of a result.
         """
         connection = await self.connection()
-        # Behind the await, and with none before the wait is noted: at the end of the connection all waits
-        # that are noted fail, and nobody would fail one that is noted later.
+        # After the await, and without an await before the wait is registered: the end of the connection fails
+        # all registered waits, and a wait that is registered later would never end.
         if self._end_error is not None:
             raise self._end_error
         result = self._waits[key] = asyncio.get_running_loop().create_future()
@@ -338,7 +350,7 @@ class Caller:
         return connection
 
     def receive(self, _: Connection, key: object, result: object, error: Exception | None) -> None:
-        """Take the result of a call; what nobody waits for, or not any more, is dropped."""
+        """Pass a result to the call that waits for it; drop it if none does any more."""
         if (waiting := self._waits.get(key)) is not None:
             settle(waiting, result, error)
 
@@ -346,37 +358,38 @@ class Caller:
         self._end_error = PeerError(
             f"{self._peer} has ended the connection" + (f": {error}" if error else "")
         )
-        # `settle` only schedules those who wait: none of them takes itself out of the dict meanwhile.
+        # `settle` only schedules the waiting tasks: none removes its entry during this loop.
         for waiting in self._waits.values():
             settle(waiting, None, self._end_error)
 
 
 class Callers:
-    """Asks those who listen at known addresses, by one connection to each."""
+    """Callers of processes at known addresses, with one connection per address."""
 
     def __init__(self, peer: str) -> None:
-        """`peer` they are, in words."""
+        """`peer` names such a process in messages."""
         self._peer = peer
         self.by_address: dict[Address, Caller] = {}
 
     async def ask(self, address: Address, *question: object, timeout_s: float | None) -> Any:
         """Send a question, and wait for its answer.
 
-        A link that is cut tells nobody of an end. What Ray takes for lost is lost here, too, and nothing
-        sooner: until then the link may come back, and what was sent arrives.
+        A cut network link reports no end of a connection. The peer counts as lost when Ray has lost its node,
+        and not earlier: until then the link may come back, and TCP delivers what was sent.
 
         Raises:
-            PeerError: nobody is there, or they have gone.
-            TimeoutError: they do not answer, or a forked process keeps the connection of the dead open.
+            PeerError: no process listens at the address, it has died, or its node is lost.
+            TimeoutError: there was no answer within `timeout_s`; the process may hang, or a forked process
+                may keep the connection of a dead one open.
         """
-        # Who asks again tries again: a link that was reset may have come back.
+        # A repeated question connects anew: a link that was reset may work again.
         if address not in self.by_address or self.by_address[address].has_lost:
             self.by_address[address] = Caller(self._peer, partial(_known, address))
         answer = asyncio.create_task(self.by_address[address].ask(*question))
         try:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
-                    # In a thread: Ray's store is asked, which blocks.
+                    # In a thread: the call to Ray's store blocks.
                     if await asyncio.to_thread(on_lost_node, address):
                         raise PeerError(f"{self._peer} was on a node that is lost")
                 return await answer
@@ -385,18 +398,18 @@ class Callers:
 
 
 class Senders:
-    """Sends to those who listen at known addresses, by one connection to each, and waits for nobody."""
+    """Sends to processes at known addresses, with one connection per address, without waiting for answers."""
 
     def __init__(self, peer: str) -> None:
-        """`peer` they are, in words."""
+        """`peer` names such a process in messages."""
         self._peer = peer
         self.by_address: dict[Address, Connection] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
     def to(self, address: Address) -> Connection:
-        """The connection to an address. What is sent where nobody can be reached is gone."""
+        """The connection to an address. Messages to an unreachable process are dropped."""
         if address not in self.by_address:
-            # The connection is there before its socket: what is sent meanwhile waits in it.
+            # The `Connection` exists before its socket, and keeps messages that are sent meanwhile.
             forget = partial(self._forget, address)
             connection = self.by_address[address] = Connection(address[1], _refuse_answer, on_loss=forget)
             task = asyncio.create_task(self._reach(connection, address))
@@ -411,7 +424,7 @@ class Senders:
             self._forget(address, error)
 
     def _forget(self, address: Address, _: Exception | None) -> None:
-        # The next message tries again: a link may have come back.
+        # The next message connects anew: the link may work again.
         self.by_address.pop(address, None)
 
 
@@ -420,12 +433,12 @@ async def _connect(connection: Connection, place: str | tuple[str, int], peer: s
     create: Any = loop.create_unix_connection if near else loop.create_connection
     for number in range(CONNECT_TRIES):
         if number:
-            # A listener that has no descriptor left ends those that have not shown yet who they are.
+            # A listener without a free descriptor ends connections whose handshake is not done.
             await asyncio.sleep(ROOM_WAIT_S * 2 ** (number - 1))
         sock = socket.socket(socket.AF_UNIX if near else socket.AF_INET)
         sock.setblocking(False)
         try:
-            # Connected by itself, so that only an error of the way there is told as one.
+            # A call of its own, so that only errors of connecting become this PeerError.
             await loop.sock_connect(sock, place)
         except OSError as error:
             sock.close()
@@ -451,7 +464,7 @@ def _itself(connection: Connection) -> Connection:
 
 
 def this_node() -> str:
-    """The node that this process runs on, as Ray names it; "" outside Ray."""
+    """Ray's identifier of this process's node; "" outside Ray."""
     return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
 
@@ -461,17 +474,17 @@ def has_other_nodes() -> bool:
 
 
 def on_lost_node(address: Address) -> bool:
-    """Return True if this is an address of a node that has left Ray's cluster."""
+    """Return True if `address` is on a node that has left Ray's cluster."""
     place, _ = address
     if isinstance(place, str) or not ray.is_initialized():
         return False
-    # A node that has come back is a second one to Ray, at the same address.
+    # Ray lists a node that has come back as a second node with the same address.
     lives = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == place[0]]
     return bool(lives) and not any(lives)
 
 
 def lost_nodes() -> str:
-    """The addresses of nodes that have left Ray's cluster, in words."""
+    """The addresses of the nodes that have left Ray's cluster, as text."""
     return (
         ", ".join(sorted({node["NodeManagerAddress"] for node in ray.nodes() if not node["Alive"]}))
         or "unknown"
@@ -479,5 +492,5 @@ def lost_nodes() -> str:
 
 
 def node_address() -> str:
-    """The address that Ray uses for this node; loopback where nothing else reaches it, and outside Ray."""
+    """Ray's address of this node; the loopback address outside Ray."""
     return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"

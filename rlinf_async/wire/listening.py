@@ -1,4 +1,4 @@
-"""All places where processes of a run listen: nobody listens without one, and `explain` says them."""
+"""Every place where a process of a run listens for connections; `explain` lists them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SCORED_FOR = "learner ranks that have pieces scored"
 
 
 class Listening(Enum):
-    """A place: who listens there, what others get or leave there, and whether other nodes may connect."""
+    """A place: who listens, the data that peers fetch or leave, and whether other nodes connect."""
 
     REQUESTS = ("the request channel",), "requests"
     PACE = ("the coordinator",), "the pace of rollouts and batches"
     ROLLOUTS = (LEARNER_RANKS,), "rollouts"
-    # Rank 0 alone sends: the others take part in gathering shards.
+    # Only rank 0 sends; the other ranks take part in gathering shards.
     WEIGHTS = ("learner rank 0",), "new weights"
     MIRRORED_WEIGHTS = ("inference ranks",), "new weights", False
     ASKED_WITH = ("env workers", SCORED_FOR), "the data of requests"
@@ -27,17 +27,17 @@ class Listening(Enum):
 
     @property
     def words(self) -> str:
-        """The place, in a sentence."""
+        """The place, as part of a sentence."""
         return f"{' or '.join(self.listeners)} for {self.content}"
 
     @property
     def socket_name(self) -> str:
-        """The beginning of the names of its unix sockets, which are of Linux's abstract ones."""
+        """The prefix of the names of its unix sockets, in Linux's abstract namespace."""
         return f"rlinf-async-{self.name.lower().replace('_', '-')}-"
 
 
 def places(*, inference_scores: bool) -> list[dict[str, Any]]:
-    """Who listens in a run, and for what, as plain data.
+    """The places where processes of a run listen, as plain data.
 
     Args:
         inference_scores: True if learner ranks have pieces scored by inference.

@@ -1,13 +1,12 @@
 """Large payloads between processes of one machine, through memory that both of them map.
 
-Ray's object store asks more of them than the bytes: an object is created, borrowed twice and freed, each
-by calls between four processes. A memory file has no name in any folder and belongs to the processes that
-hold it open; it is gone with the last one, however it ends.
+Ray's object store costs more than the copy: an object is created, borrowed twice and freed, each by calls
+between four processes. A memory file (`memfd`) has no name in any folder; the kernel frees it when the last
+process that holds it open ends, in whatever way.
 
-Pages of a file that is new cost more than the copy into them, as the kernel clears each and maps it. So files
-are written again once no reader maps them.
-The kernel knows: every mapping holds a shared lock (`flock`) on the file, until the last array in it is
-gone or its process has ended.
+Fresh pages cost more than the copy into them, as the kernel clears and maps each. So a file is written again
+once no reader maps it. The kernel keeps that count: every mapping holds a shared lock (`flock`) on the file
+until its last array is deleted or its process ends.
 """
 
 from __future__ import annotations
@@ -31,18 +30,21 @@ from rlinf_async.core.failures import PeerError
 
 ALIGNMENT_BYTES = 64
 """Arrays begin at multiples of this number of bytes, as in torch's own memory."""
+MAX_IDLE_VALUES = 256
+"""A file that none of so many values has needed is closed: a pool would keep the memory of its fullest moment
+for ever."""
 
 
 @cache
 def machine() -> str:
-    """A name that the processes of one machine share, and no others."""
-    # Containers of one machine have the same, and may not see each other's processes: `open_memory` fails
-    # there.
+    """An identifier of this machine, equal in all of its processes."""
+    # Containers of one machine share it, although they may not see each other's processes: there
+    # `open_memory` fails.
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class Pickled:
-    """A value as it lies in memory: a pickle without the contents of its arrays, and these contents."""
+    """A value in two parts: a pickle without the contents of its arrays, and these contents."""
 
     def __init__(self, value: object) -> None:
         buffers: list[pickle.PickleBuffer] = []
@@ -53,24 +55,24 @@ class Pickled:
 
 
 class MemoryFile:
-    """Memory of this process that others can map; it grows to the largest value that it has held."""
+    """Memory of this process that others can map; it grows to its largest value."""
 
     def __init__(self) -> None:
         # Closed on exec: a program that this process starts would keep the memory alive.
         self._file = os.memfd_create("rlinf-async", os.MFD_CLOEXEC)
-        os.ftruncate(self._file, 1)  # nothing cannot be mapped
+        os.ftruncate(self._file, 1)  # an empty file cannot be mapped
         self._map = mmap.mmap(self._file, 1)
 
     def write(self, value: Pickled) -> list[Any]:
-        """Hold `value`, until the next one; returns where `read` finds it, for a message."""
+        """Replace the content by `value`; return its place, which a message carries and `read` resolves."""
         if len(self._map) < value.size:
-            # The file grows and keeps its inode: readers of the value before still see their own mapping.
+            # The file keeps its inode: readers of the previous value keep their own mapping.
             self._map.resize(value.size)
         for part, start in zip(value.parts, value.starts, strict=True):
-            # The one copy of the data on its way; the reader maps these pages.
+            # The only copy of the data: the reader maps these pages.
             self._map[start : start + part.nbytes] = part
-        # The inode tells a reader whether the descriptor still is this file: numbers of processes and
-        # descriptors are given again, and other machines have the same ones.
+        # By the inode a reader sees whether the descriptor still is this file: numbers of processes and of
+        # descriptors are reused, and repeat on other machines.
         inode = os.fstat(self._file).st_ino
         return [machine(), os.getpid(), self._file, inode, value.head, value.lengths]
 
@@ -80,80 +82,95 @@ class MemoryFile:
         return len(self._map)
 
     def lock(self) -> bool:
-        """Keep readers from mapping the file; return False if one maps it."""
+        """Keep readers from mapping the file; return False if a reader maps it."""
         return try_lock(self._file, fcntl.LOCK_EX)
 
     def unlock(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give the memory back, once those who map it have done so too."""
+        """Release the memory; the kernel frees it when no reader maps it any more."""
         self._map.close()
         os.close(self._file)
 
 
 class Reuse(Enum):
-    """When the memory of a value may hold another one, once the block in which it was shown is left."""
+    """When the memory of a value may hold another one, after the block of `MemoryPool.holding`."""
 
     AT_ONCE = "at once"
-    """Readers have copied."""
+    """Readers have copied the value within the block."""
     UNMAPPED = "unmapped"
-    """Readers have mapped what they want to read, and keep it as long as they like."""
+    """Readers have mapped the value within the block, and keep the mapping as long as they like."""
     NEVER = "never"
-    """A reader may come later, and finds nothing."""
+    """A late reader must find no value, rather than another one."""
 
 
 class MemoryPool:
-    """Memory files of one process, for as many values as others have to read at a time."""
+    """The memory files of one process, one for each value that others may read at the same time."""
 
     def __init__(self, reuse: Reuse = Reuse.AT_ONCE) -> None:
         self._reuse = reuse
-        self._files: list[MemoryFile] = []
-        """Files outside any block; readers may still map them."""
+        self._files: dict[MemoryFile, int] = {}
+        """Files outside any block, in the order of their return, with the number of values at that time.
+        Readers may still map them."""
+        self._values = 0
+        """The number of values so far."""
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
-        """Yield the place where `read` finds `value`, as long as the block lasts."""
+        """Yield the place of `value` for `read`, valid as long as the block lasts."""
         memory = Pickled(value)
-        # Taken out of the pool while somebody reads it: blocks that overlap have a file each.
+        # Out of the pool during the block: overlapping blocks have a file each.
         file = self._take(memory.size)
         with ExitStack() as given_up:
-            # A reader may be about to read this file, and must not find another value there.
+            # If the block raises, a late reader must not find another value in this file.
             given_up.callback(file.close)
             place = file.write(memory)
             file.unlock()
             yield place
             if self._reuse is not Reuse.NEVER:
                 given_up.pop_all()
-                self._files.append(file)
+                self._files[file] = self._values
 
     def _take(self, size: int) -> MemoryFile:
-        """Take a file that no reader maps out of the pool: one as large as `size`, if there is one."""
+        """Take a file that no reader maps out of the pool, of at least `size` bytes if there is one."""
 
-        # The smallest that is large enough, then the largest of the others.
+        # The smallest file that is large enough comes first, then the largest of the others.
         def order(file: MemoryFile) -> tuple[bool, int]:
             return file.size < size, abs(file.size - size)
 
-        for file in sorted(self._files, key=order):
+        self._values += 1
+        # Of files of one size the last that came back, so that superfluous ones stay idle.
+        lockable = (file for file in sorted(reversed(self._files), key=order) if file.lock())
+        found = next(lockable, None)
+        if found is not None:
+            del self._files[found]
+        self._close_idle()
+        return found or MemoryFile()
+
+    def _close_idle(self) -> None:
+        """Close the files that have been idle for too many values."""
+        for file, came_back in list(self._files.items()):
+            if self._values - came_back <= MAX_IDLE_VALUES:
+                return  # so have all that follow
             if file.lock():
-                self._files.remove(file)
-                return file
-        return MemoryFile()
+                del self._files[file]
+                file.close()
 
 
 def read(place: Sequence[Any]) -> Any:
-    """The value that `MemoryFile.write` has placed. Arrays stay in that memory: copy what outlives the block.
+    """Return the value at a place from `MemoryFile.write`. Its arrays are views of that memory.
 
     Raises:
-        PeerError: it does not hold it any more, or this process may not look into it.
+        PeerError: the writer does not hold the value any more, or this process may not read its memory.
     """
     *file_of, head, lengths = place
-    # The mapping outlives the file, as it has a descriptor of its own: of the same open file, which keeps the
-    # lock as long as an array is in the mapping.
+    # `mmap` duplicates the descriptor of the same open file: the mapping keeps the lock as long as one of its
+    # arrays lives.
     with open_memory(*file_of) as file:
         if not try_lock(file, fcntl.LOCK_SH):
-            raise PeerError("another value is being written to what another process has sent")
-        # Whoever writes to it writes to a copy.
+            raise PeerError("the memory of another process is being written again")
+        # Copy-on-write: a reader that writes gets pages of its own.
         mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     *starts, _ = starts_of(lengths)
     buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
@@ -171,10 +188,10 @@ def mapping_of(array: np.ndarray) -> mmap.mmap | None:
 
 
 def try_lock(file: int | FileIO, kind: int) -> bool:
-    """Lock a memory file, exclusively or shared by `fcntl`'s `kind`; return False if others' locks forbid it.
+    """Lock a memory file, with `kind` LOCK_EX or LOCK_SH; return False if another lock forbids it.
 
-    The lock belongs to an open file, not to a process: the process that writes has the file open, and readers
-    open it anew, through /proc.
+    The lock belongs to an open file description, not to a process: the writer has one, and each reader opens
+    another through /proc.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -187,17 +204,17 @@ def open_memory(where: str, process: int, number: int, inode: int) -> FileIO:
     """Open, for reading, the memory file that is descriptor `number` of `process`, on the machine `where`.
 
     Raises:
-        PeerError: it does not hold it any more, or this process may not look into it.
+        PeerError: that process does not hold the file any more, or this process may not open it.
     """
     if where != machine():
         raise PeerError(f"process {process} is on another machine")
     try:
-        # Without waiting: the number may be that of a pipe by now, whose other end nobody opens.
+        # O_NONBLOCK: the number may be that of a pipe by now, and opening a pipe waits for its other end.
         descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
     file = FileIO(descriptor)
-    # Looked at behind the open: before it, the number could still become that of another file.
+    # Checked after the open: before it, the number could still become that of another file.
     if os.fstat(descriptor).st_ino != inode:
         file.close()
         raise PeerError(f"process {process} does not hold any more what it has sent")

@@ -1,4 +1,4 @@
-"""Tensors on their way between processes: packed in a message, or left in memory that the reader maps.
+"""Tensors between processes: packed into a message, or left in memory that the reader maps.
 
 Tensors travel as numpy arrays. A small value goes within its message; a large one stays in `ShownMemory`.
 """
@@ -20,19 +20,19 @@ from rlinf_async.wire.memory import mapping_of
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
 INLINE_BYTES = 10_000
-"""Observations of up to this size travel within a message; larger ones stay where they are, to be read."""
+"""Values of up to this size travel within a message; larger ones stay in memory that the reader maps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An array that was one before it was packed."""
+    """A numpy array, which `unpack` does not make a tensor."""
 
     data: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A tensor whose type numpy does not know, as bytes of the same width."""
+    """A tensor of a type that numpy lacks, as integers of the same width."""
 
     data: np.ndarray
     dtype: torch.dtype
@@ -62,15 +62,15 @@ _NUMPY_TYPES = frozenset(
 
 
 def seal(value: object) -> bytes:
-    """Return `value` as a message carries it: whoever passes it on touches no tensor."""
+    """Return `value` as bytes for a message; a process that passes the message on touches no tensor."""
     return pickle.dumps(pack(value), protocol=5)
 
 
 @contextmanager
 def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterator[bytes | list[Any]]:
-    """`seal`, for a message that is dealt with before the block ends: large values stay in `memory`.
+    """`seal`, for a message whose reader is done before the block ends: large values stay in `memory`.
 
-    `inline`: small values may travel within the message; else they stay there, too.
+    `inline`: small values travel within the message; without it they stay in `memory`, too.
     """
     arrays = pack(value)
     if inline and _size(arrays) <= INLINE_BYTES:
@@ -88,17 +88,17 @@ def unseal(payload: bytes) -> Any:
 
 
 async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
-    """Return the value that was `sealed`, or a `PeerError` if the process that held it is gone."""
+    """Return the value that was `sealed`; a `PeerError` as the value if its process is gone."""
     try:
         return unseal(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
     except PeerError as error:
-        return PeerError(f"what was asked with cannot be read: {error}")
+        return PeerError(f"the data of a request cannot be read: {error}")
 
 
 def pack(value: Any) -> Any:
-    """Replace every tensor in nested dicts, lists and tuples by an array; the rest stays as it is."""
+    """Replace every tensor in nested dicts, lists and tuples by an array; leave other values as they are."""
     if isinstance(value, torch.Tensor):
-        # On a CPU tensor that is contiguous neither call copies: the array shares the tensor's memory.
+        # No copy of a contiguous CPU tensor: the array shares its memory.
         tensor = value.detach().cpu().contiguous()
         if tensor.dtype in _NUMPY_TYPES:
             return tensor.numpy()
@@ -133,12 +133,12 @@ def unpack(value: Any) -> Any:
 
 
 def _unpack_rows(rows: list[Any]) -> torch.Tensor:
-    """Return rows as one tensor: without a copy, where they follow each other in one mapping."""
+    """Return rows as one tensor, without a copy if they are adjacent in one mapping."""
     arrays = [row.data if isinstance(row, _Raw) else row for row in rows]
     first, mapping = arrays[0], mapping_of(arrays[0])
     start = _address(first)
     follow = all(_address(array) == start + index * first.nbytes for index, array in enumerate(arrays))
-    # In one mapping: two pieces of memory that follow each other by chance may be given back one by one.
+    # In one mapping: two mappings that are adjacent by chance may be released one by one.
     if mapping is None or not follow or any(mapping_of(array) is not mapping for array in arrays):
         return torch.stack([unpack(row) for row in rows])
     shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)

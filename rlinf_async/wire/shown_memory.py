@@ -1,4 +1,4 @@
-"""Values in the memory of the process that has them: readers on its machine map it, others have it sent."""
+"""Values that stay in their process's memory: readers on the same machine map it, others fetch a copy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ READ_TIMEOUT_S = 60.0
 
 
 class ShownMemory:
-    """The side of the process that has the values."""
+    """The side of the process that holds the values."""
 
     def __init__(self, listening: Listening, reuse: Reuse = Reuse.AT_ONCE) -> None:
         self._pool, self._listener = MemoryPool(reuse), Listener(listening, self._show)
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
-        """Yield what a message says of `value`, by which `Reader` finds it as long as the block lasts."""
+        """Yield a reference to `value` for a message; `Reader` resolves it as long as the block lasts."""
         with self._pool.holding(value) as place:
             yield [place, self._address]
 
@@ -35,27 +35,28 @@ class ShownMemory:
     def _show(self, connection: Connection, key: int, place: Sequence[Any]) -> None:
         try:
             connection.send(key, pickle.dumps(read(place), protocol=5), None)
-        # A ValueError is of a message that is too long. The asker waits, and is told instead of being cut
-        # off.
+        # `send` raises a ValueError for a message that is too long. The reader gets the error instead of the
+        # end of its connection.
         except (PeerError, ValueError) as error:
             connection.send(key, None, PeerError(str(error)))
 
 
 class Reader:
-    """The side that reads values of others."""
+    """The side that reads values of other processes."""
 
     def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S) -> None:
         self._callers, self._timeout_s = Callers("the memory of another process"), timeout_s
 
     async def read(self, place: Sequence[Any], address: Address) -> Any:
-        """
+        """Return the value at `place` of the process that listens at `address`.
+
         Raises:
-            PeerError: the process that had it is gone, or does not hold it any more.
+            PeerError: that process has died, or does not hold the value any more.
         """
-        # Its memory may be on another machine, or hidden from this process: then its process sends it.
+        # The memory may be on another machine, or hidden from this process: then its owner sends a copy.
         with suppress(PeerError):
             return read(place)
         try:
             return pickle.loads(await self._callers.ask(address, place, timeout_s=self._timeout_s))
         except TimeoutError as error:
-            raise PeerError(f"another process has not sent it for {self._timeout_s:g} s") from error
+            raise PeerError(f"another process has not sent a value within {self._timeout_s:g} s") from error

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire.memory import MemoryFile, MemoryPool, Pickled, Reuse, read
+from rlinf_async.wire.memory import MAX_IDLE_VALUES, MemoryFile, MemoryPool, Pickled, Reuse, read
 from tests.open_files import memory_files
 
+DESCRIPTORS = 2
+"""Of a memory file: its own, and that of its mapping."""
 VALUES = st.recursive(
     st.one_of(
         st.text(max_size=5),
@@ -129,6 +131,42 @@ def test_what_is_mapped_stays_as_it_was_and_its_memory_is_used_again_when_the_la
     del also_mapped
     with pool.holding([]) as place, pool.holding([]) as another_place:
         assert first in (inode(place), inode(another_place))
+
+
+def test_files_of_a_fuller_moment_are_closed_when_no_value_has_needed_them_for_long():
+    pool, before = MemoryPool(), memory_files()
+    with ExitStack() as together:
+        for _ in range(5):
+            together.enter_context(pool.holding(np.zeros(9)))
+    for number in range(MAX_IDLE_VALUES + 1):
+        assert memory_files() == before + 5 * DESCRIPTORS
+        with pool.holding(np.full(9, number)) as place:
+            first = inode(place)
+    with pool.holding(np.ones(9)) as place:
+        assert memory_files() == before + DESCRIPTORS
+        assert inode(place) == first
+
+
+def test_files_that_several_values_need_at_a_time_are_kept():
+    pool, kept = MemoryPool(), set()
+    for _ in range(MAX_IDLE_VALUES):
+        with pool.holding(np.zeros(9)) as one, pool.holding(np.ones(9)) as other:
+            kept |= {inode(one), inode(other)}
+    assert len(kept) == 2
+
+
+def test_a_file_that_a_reader_maps_for_long_is_closed_when_it_is_free_and_the_reader_keeps_its_value():
+    pool = MemoryPool(Reuse.UNMAPPED)
+    with pool.holding(np.arange(9)) as place:
+        mapped, first = read(place), inode(place)
+    for number in range(2 * MAX_IDLE_VALUES):
+        with pool.holding(np.full(9, number)) as place:
+            assert inode(place) != first
+    assert mapped.tolist() == list(range(9))
+    del mapped
+    held = memory_files()
+    with pool.holding(None):
+        assert memory_files() == held - DESCRIPTORS
 
 
 def test_the_memory_that_a_process_mapped_is_used_again_when_it_has_been_killed():

@@ -24,7 +24,7 @@ from tests.loops.virtual import now, settle
 async def test_it_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(ShownMemory, "_show", lambda *message: None)
     shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
-    unsent = pytest.raises(PeerError, match="has not sent it for 60 s")
+    unsent = pytest.raises(PeerError, match="has not sent a value within 60 s")
     with shown.holding(np.arange(9)) as ([_, *numbers], address), unsent:
         await reader.read(["another machine", *numbers], address)
     assert now() == shown_memory.READ_TIMEOUT_S
@@ -273,7 +273,7 @@ async def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
         raise KeyError  # the asker gives up
     read = await read_sealed(payload, Reader())
     assert isinstance(read, PeerError)
-    assert "what was asked with cannot be read" in str(read)
+    assert "the data of a request cannot be read" in str(read)
 
 
 ROWS = (
