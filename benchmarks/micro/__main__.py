@@ -90,6 +90,14 @@ def ratios(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def differences(rounds: Rounds = 5, file: File = None) -> None:
+    """Measure the difference of two versions of weights: bytes and CPU time, for learning rates and steps."""
+    from benchmarks.micro.differences import measure
+
+    _report("differences", measure(rounds), file, packages=("torch", "numpy"))
+
+
+@app.command()
 def start(
     rounds: Rounds = 3,
     beside: Annotated[

@@ -19,6 +19,7 @@ import numpy as np
 import ray
 import torch
 
+from benchmarks.micro.differences import bytes_of, trained
 from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.host_memory import copy_all, host_tensors
 from rlinf_async.core.sharding import ShardPlan
@@ -40,8 +41,8 @@ from rlinf_async.wire import memory
 from rlinf_async.wire.payloads import pack
 
 RANK_COUNT = 2
-CHANGED_SHARE = 0.02
-"""The share of the numbers that change from one version to the next."""
+RATE, OPTIMIZER_STEPS = 2e-6, 16
+"""The learning rate of AdamW, and its steps from one version to the next."""
 ALONE_S = 0.5
 CHUNK_BYTES = 2**28
 WARM_UP_VERSIONS = 3
@@ -98,16 +99,18 @@ class Learner:
     def __init__(self, megabytes: int) -> None:
         torch.set_num_threads(1)
         self._steps = SmallSteps()
-        self._model, self._draw = model_of(megabytes), np.random.default_rng(0)
+        self._model, self._moves = model_of(megabytes), moves_of_training()
         self._sender = WeightSender(Weights(self._model))
         self._thread, self._version = ThreadPoolExecutor(1), -1
         self._memory: list[torch.Tensor] = []
 
     async def train(self) -> None:
-        """Change some of the weights."""
+        """Move the weights as `OPTIMIZER_STEPS` have moved those of a transformer, and the next time back."""
         for tensor in self._model.state_dict().values():
             words = tensor.view(torch.int16).flatten().numpy()
-            words[self._draw.integers(0, len(words), int(CHANGED_SHARE * len(words)))] ^= 1
+            words += np.resize(self._moves, len(words))
+        # By turns: moves of one way only would, after some versions, make numbers that are not finite.
+        self._moves = -self._moves
 
     async def offer(
         self, coordinator: Any, copied: Callable[[], object] = lambda: None
@@ -174,7 +177,7 @@ class Rank:
             vars(weight_mirror)["unpack_part"] = self._unpack_part
 
     def _unpack_part(self, part: Part, *arguments: Any) -> bool:
-        self._sent += len(part.content) if isinstance(part.content, bytes) else part.content.nbytes
+        self._sent += len(part.content)
         return unpack_part(part, *arguments)
 
     async def load(self) -> tuple[float, int]:
@@ -203,6 +206,13 @@ class Rank:
                 tensors = {n: torch.from_numpy(raw.data).view(raw.dtype) for n, raw in chunk.items()}
                 apply(self._model, tensors)
         return time.perf_counter() - began, 0
+
+
+def moves_of_training() -> np.ndarray:
+    """Return by how many neighbours in bfloat16 training moves each weight of a transformer."""
+    (before, _), (after, _) = trained(RATE, (OPTIMIZER_STEPS,))
+    old, new = (bytes_of(weights, torch.bfloat16).view(np.int16) for weights in (before, after))
+    return new - old
 
 
 def model_of(megabytes: int) -> torch.nn.Module:
@@ -298,7 +308,8 @@ def measure(rounds: int, megabytes: int) -> dict[str, Any]:
     names = ("learner_blocked_s", "everywhere_s", "cpu_s")
     return {
         "mib": megabytes,
-        "changed": CHANGED_SHARE,
+        "learning_rate": RATE,
+        "optimizer_steps": OPTIMIZER_STEPS,
         "ranks": RANK_COUNT,
         "rounds": rounds,
         "ways": {way: {**numbers, "mb_shared": round(grown[way])} for way, numbers in found.items()},

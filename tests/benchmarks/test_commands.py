@@ -64,6 +64,7 @@ COMMANDS = (
     Smallest(r"micro brokers.*", "micro brokers --rounds 1"),
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro rewards.*", "micro rewards --rounds 1"),
+    Smallest(r"micro differences.*", "micro differences --rounds 1"),
     Smallest(r"micro ratios.*", "micro ratios --rounds 1", nightly=True),
     Smallest(r"micro requests.*", "micro requests --rounds 1", nightly=True),
     Smallest(r"micro rollouts.*", "micro rollouts --rounds 1", nightly=True),

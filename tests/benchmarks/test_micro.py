@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks.micro import brokers, core, ratios, spans, weights
+from benchmarks.micro import brokers, core, differences, ratios, spans, weights
 from benchmarks.micro.__main__ import app
 from rlinf_async.observe.spans import read_spans
 
@@ -55,10 +55,27 @@ def test_ratios_measure_copies_of_the_versions_that_are_kept(monkeypatch):
     assert held == 3 * 40_000
 
 
-def test_weights_change_by_the_share_that_is_said():
+def test_weights_move_as_those_of_a_trained_transformer_and_back_again(monkeypatch):
+    monkeypatch.setattr(weights, "OPTIMIZER_STEPS", 1)
     learner = weights.Learner(32)
-    (before,) = (tensor.clone() for tensor in learner._model.state_dict().values())
+    (first,), (before, _), (after, _) = states(learner), *differences.trained(weights.RATE, (1,))
+    moved = (before.bfloat16() != after.bfloat16()).double().mean().item()
     asyncio.run(learner.train())
-    (after,) = learner._model.state_dict().values()
-    changed = (before.view(torch.int16) != after.view(torch.int16)).double().mean().item()
-    assert changed == pytest.approx(weights.CHANGED_SHARE, rel=0.05)
+    (second,) = states(learner)
+    assert (second != first).double().mean().item() == pytest.approx(moved, rel=0.05)
+    asyncio.run(learner.train())
+    assert torch.equal(states(learner)[0], first)
+
+
+def states(learner):
+    return [tensor.view(torch.int16).clone() for tensor in learner._model.state_dict().values()]
+
+
+def test_every_way_to_write_a_difference_is_exact_and_its_length_is_told(monkeypatch):
+    monkeypatch.setattr(differences, "RATES", (2e-6,))
+    monkeypatch.setattr(differences, "STEP_COUNTS", (1,))
+    measured = differences.measure(1)["cases"]["lr 2e-06, 1 optimizer step, bfloat16"]
+    (before, _), (after, _) = differences.trained(2e-6, (1,))
+    changed = (before.bfloat16() != after.bfloat16()).double().mean().item()
+    assert measured["changed words"]["share"] == pytest.approx(2 * changed, abs=0.001)
+    assert 0 < measured["published"]["share"] < measured["changed words"]["share"]

@@ -1,8 +1,7 @@
 """New weights on other machines than the learner's: one rank of a node fetches them, the others map its copy.
 
-They travel in parts. A part is the difference from the version that the node has, where that is shorter than
-the bytes themselves. Differences are taken of bytes, whatever they mean; each part bears a checksum of all of
-its bytes.
+They travel in parts. A part is the difference from the version that the node has (`weight_difference`), where
+that is shorter than the bytes themselves; it bears a checksum of these.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinf_async.core.failures import PeerError
+from rlinf_async.ray_runtime.publication import weight_difference
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address, Answers, Callers, this_node
@@ -48,7 +48,7 @@ class WeightServer:
         if self._pair != (place, before):
             self._pair, self._parts = (place, before), {}
         part = self._parts.get(index) or packed_part(place, before, index)
-        if isinstance(part.content, Difference):
+        if part.is_difference:
             self._parts[index] = part
         return part
 
@@ -138,25 +138,6 @@ class WeightMirror:
 
 
 PART_BYTES = 2**24
-WORD_TYPE = np.dtype(np.uint16)
-"""Versions are compared in words of 16 bits. Where 2 % of these change, 8 % of words of 64 bits do."""
-NEAR_WORDS = 2**16
-"""The number of words in a block: the position of a word in its block has 16 bits, too."""
-
-
-class Difference(NamedTuple):
-    """The words of a part that have changed."""
-
-    counts: np.ndarray
-    """The number of changed words in each block of `NEAR_WORDS` words."""
-    numbers: np.ndarray
-    """The positions of the changed words in their blocks."""
-    words: np.ndarray
-    """Their new values."""
-
-    @property
-    def nbytes(self) -> int:
-        return self.counts.nbytes + self.numbers.nbytes + self.words.nbytes
 
 
 class Part(NamedTuple):
@@ -164,8 +145,9 @@ class Part(NamedTuple):
 
     checksum: int
     """CRC-32 of the bytes of the part."""
-    content: bytes | Difference
+    content: bytes
     """The bytes themselves, or their difference from the version that the receiver has."""
+    is_difference: bool
 
 
 def number_of_parts(place: WeightPlace) -> int:
@@ -191,8 +173,9 @@ def packed_part(place: WeightPlace, before: WeightPlace | None, index: int) -> P
         raise WeightsGone(str(error)) from error
     with closing(source):
         new = part_of(source.body.numpy(), index)
-        delta = None if before is None else _since(before, new, index)
-        return Part(zlib.crc32(new.data), new.tobytes() if delta is None else delta)
+        difference = None if before is None else _since(before, new, index)
+        content = new.tobytes() if difference is None else difference
+        return Part(zlib.crc32(new.data), content, difference is not None)
 
 
 def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bool:
@@ -200,7 +183,7 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
 
     `before` holds the bytes of the same part in the version that the receiver has.
     """
-    if isinstance(part.content, bytes):
+    if not part.is_difference:
         if len(part.content) != len(target):
             return False
         target[:] = np.frombuffer(part.content, np.uint8)
@@ -208,27 +191,14 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
         return False
     else:
         target[:] = before
-        write_changes(target, part.content)
+        try:
+            weight_difference.apply(target, part.content)
+        except weight_difference.DamagedDifference:
+            return False
     return zlib.crc32(target.data) == part.checksum
 
 
-def difference(old: np.ndarray, new: np.ndarray) -> Difference | None:
-    """Return the words of `new` that differ from `old`, of the same size; None if they are no shorter."""
-    # The number of bytes is even: a version is made of blocks of `ALIGNMENT_BYTES`.
-    words = new.view(WORD_TYPE)
-    positions = np.flatnonzero(old.view(WORD_TYPE) != words)
-    near, numbers = np.divmod(positions, NEAR_WORDS)
-    result = Difference(np.bincount(near), numbers.astype(np.uint16), words[positions])
-    return result if result.nbytes < new.nbytes else None
-
-
-def write_changes(target: np.ndarray, by: Difference) -> None:
-    """Write the words that have changed into the bytes `target`."""
-    near = np.repeat(np.arange(len(by.counts)) * NEAR_WORDS, by.counts)
-    target.view(WORD_TYPE)[near + by.numbers] = by.words
-
-
-def _since(before: WeightPlace, new: np.ndarray, index: int) -> Difference | None:
+def _since(before: WeightPlace, new: np.ndarray, index: int) -> bytes | None:
     """Return the difference of a part from that of `before`.
 
     None if `before` has been overwritten, has another size, or the difference is no shorter than the part.
@@ -239,4 +209,7 @@ def _since(before: WeightPlace, new: np.ndarray, index: int) -> Difference | Non
         return None  # its memory has been used again
     with closing(earlier):
         old = part_of(earlier.body.numpy(), index)
-        return difference(old, new) if len(old) == len(new) else None
+        if len(old) != len(new):
+            return None
+        difference = weight_difference.encode(old, new)
+        return difference if len(difference) < len(new) else None

@@ -226,9 +226,10 @@ class Schedule:
         part, name = packed_part(place, before, index), (place, index)
         if self.rng.random() < self._damages and name not in self._damaged:
             self._damaged.add(name)
-            if isinstance(part.content, bytes):
-                return part._replace(content=part.content[:-1] + bytes([part.content[-1] ^ 1]))
-            return part._replace(content=part.content._replace(words=part.content.words ^ 1))
+            at = self.rng.randrange(len(part.content))
+            torn = bytearray(part.content)
+            torn[at] ^= 1 << self.rng.randrange(8)
+            return part._replace(content=bytes(torn))
         return part
 
     # -- the driver --
