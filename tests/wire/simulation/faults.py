@@ -32,6 +32,8 @@ class Faults:
         """True once something has happened that may end the run."""
         self.unheard = False
         """True once something may be lost of which nobody is told: who waits for it has a deadline only."""
+        self.half_opened = False
+        """True once a connection is open on one side alone: what is sent through it is lost."""
         self._lost = False
 
     def begin(self):
@@ -193,7 +195,7 @@ class Faults:
     async def _half_open(self):
         if (end := self._stream()) is None:
             return False
-        self.unheard = True
+        self.unheard = self.half_opened = True
         end.vanish()
 
     async def _channel(self):

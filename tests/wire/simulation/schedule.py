@@ -297,9 +297,9 @@ class Schedule:
         await self._calls(coordinator.close_weights.remote())
         await self._calls(*serving)
         await asyncio.sleep(LAST_WORDS_S)
-        assert self._died_at_the_end or not (left := channel._broker._open_requests), (
-            f"{left} are in the book"
-        )
+        # Through a connection that is open on one side alone, last words may never arrive.
+        if not (self._died_at_the_end or self.faults.half_opened):
+            assert not (left := channel._broker._open_requests), f"{left} are in the book"
 
     def _keep(self, group, method, *arguments):
         """Begin the loops of a group, which are brought back when their processes die."""
