@@ -1,10 +1,12 @@
 """Compare `async.rollout.shards: auto` with fixed numbers of shards, by turns, in scenarios of the bench.
 
     python -m benchmarks.schedules.shards --scenario fast --repetitions 3
+    python -m benchmarks.schedules.shards --scenario fast --shards 1x16,2x8,2x16,4x4
     python -m benchmarks.schedules.shards --table
 
 `kept` is the number that `auto` begins with, and keeps (`async.advanced.fit_shards=false`), as it was before
-runs measured their first rollouts. A run that is in `shards.json` is not repeated.
+runs measured their first rollouts. `2x8` are two env workers of 8 shards each. A run that is in `shards.json`
+is not repeated.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ WARM_UP, STEPS = 3, 4
 """Unmeasured steps, in which a run changes its number of shards, and measured ones."""
 AUTO, KEPT = "auto", "kept"
 KEPT_OVERRIDE = "++async.advanced.fit_shards=false"
+WORKERS_KEY = "cluster.component_placement.env.placement='0:0-{}'"
 MEASURES = ("fresh_steps_per_s", "cpu_ms", "own_efficiency", "others")
 
 
@@ -47,7 +50,11 @@ class ShardsCell(BenchCell):
     def overrides(self) -> list[str]:
         if self.shards == AUTO:
             return []
-        return [KEPT_OVERRIDE] if self.shards == KEPT else [f"async.rollout.shards={self.shards}"]
+        if self.shards == KEPT:
+            return [KEPT_OVERRIDE]
+        workers, _, shards = self.shards.rpartition("x")
+        placement = [WORKERS_KEY.format(int(workers) - 1)] if workers and int(workers) > 1 else []
+        return [f"async.rollout.shards={shards}", *placement]
 
     def _command(self, directory: Path) -> list[str]:
         return [*super()._command(directory), *self.overrides]
@@ -73,7 +80,9 @@ class ShardsCell(BenchCell):
 
 def main(
     scenario: Annotated[str, typer.Option(help="names of scenarios, with commas between them")] = "fast",
-    shards: Annotated[str, typer.Option(help="auto, kept, or numbers")] = "kept,auto,32,16,8,4",
+    shards: Annotated[
+        str, typer.Option(help="auto, kept, numbers, or WORKERSxNUMBER")
+    ] = "kept,auto,32,16,8,4",
     repetitions: int = 3,
     table: Annotated[bool, typer.Option(help="only print what is there")] = False,
 ) -> None:
