@@ -36,7 +36,7 @@ def versions_of(*bodies):
 
 
 def test_parts_are_differences_from_a_version_that_is_there_and_whole_for_all_others(monkeypatch):
-    monkeypatch.setattr(weight_mirror, "PART_BYTES", 3000)
+    monkeypatch.setattr(weight_mirror, "PART_BYTES", 3008)
     draw = np.random.default_rng(0)
     bodies = [draw.integers(0, 256, 8000, dtype=np.uint8)]
     for _ in range(2):
