@@ -30,9 +30,9 @@ from rlinf_async.core.failures import PeerError
 
 ALIGNMENT_BYTES = 64
 """Arrays begin at multiples of this number of bytes, as in torch's own memory."""
-MAX_IDLE_VALUES = 256
-"""A file that none of so many values has needed is closed: a pool would keep the memory of its fullest moment
-for ever."""
+IDLE_ROUNDS = 8
+"""A file is closed after so many idle rounds, each of as many values as the pool has files: a pool would keep
+the memory of its fullest moment for ever."""
 
 
 @cache
@@ -113,8 +113,8 @@ class MemoryPool:
         self._files: dict[MemoryFile, int] = {}
         """Files outside any block, in the order of their return, with the number of values at that time.
         Readers may still map them."""
-        self._values = 0
-        """The number of values so far."""
+        self._open = self._values = 0
+        """The numbers of files that are open, and of values so far."""
 
     @contextmanager
     def holding(self, value: object) -> Iterator[list[Any]]:
@@ -124,7 +124,7 @@ class MemoryPool:
         file = self._take(memory.size)
         with ExitStack() as given_up:
             # If the block raises, a late reader must not find another value in this file.
-            given_up.callback(file.close)
+            given_up.callback(self._close, file)
             place = file.write(memory)
             file.unlock()
             yield place
@@ -146,16 +146,23 @@ class MemoryPool:
         if found is not None:
             del self._files[found]
         self._close_idle()
-        return found or MemoryFile()
+        if found is None:
+            found = MemoryFile()
+            self._open += 1
+        return found
 
     def _close_idle(self) -> None:
-        """Close the files that have been idle for too many values."""
+        """Close the files that have been idle for `IDLE_ROUNDS`."""
         for file, came_back in list(self._files.items()):
-            if self._values - came_back <= MAX_IDLE_VALUES:
-                return  # so have all that follow
+            if self._values - came_back <= IDLE_ROUNDS * self._open:
+                return  # those that follow came back later
             if file.lock():
                 del self._files[file]
-                file.close()
+                self._close(file)
+
+    def _close(self, file: MemoryFile) -> None:
+        file.close()
+        self._open -= 1
 
 
 def read(place: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire.memory import MAX_IDLE_VALUES, MemoryFile, MemoryPool, Pickled, Reuse, read
+from rlinf_async.wire.memory import IDLE_ROUNDS, MemoryFile, MemoryPool, Pickled, Reuse, read
 from tests.open_files import memory_files
 
 DESCRIPTORS = 2
@@ -138,7 +138,7 @@ def test_files_of_a_fuller_moment_are_closed_when_no_value_has_needed_them_for_l
     with ExitStack() as together:
         for _ in range(5):
             together.enter_context(pool.holding(np.zeros(9)))
-    for number in range(MAX_IDLE_VALUES + 1):
+    for number in range(5 * IDLE_ROUNDS + 1):
         assert memory_files() == before + 5 * DESCRIPTORS
         with pool.holding(np.full(9, number)) as place:
             first = inode(place)
@@ -149,7 +149,7 @@ def test_files_of_a_fuller_moment_are_closed_when_no_value_has_needed_them_for_l
 
 def test_files_that_several_values_need_at_a_time_are_kept():
     pool, kept = MemoryPool(), set()
-    for _ in range(MAX_IDLE_VALUES):
+    for _ in range(10 * IDLE_ROUNDS):
         with pool.holding(np.zeros(9)) as one, pool.holding(np.ones(9)) as other:
             kept |= {inode(one), inode(other)}
     assert len(kept) == 2
@@ -159,7 +159,7 @@ def test_a_file_that_a_reader_maps_for_long_is_closed_when_it_is_free_and_the_re
     pool = MemoryPool(Reuse.UNMAPPED)
     with pool.holding(np.arange(9)) as place:
         mapped, first = read(place), inode(place)
-    for number in range(2 * MAX_IDLE_VALUES):
+    for number in range(10 * IDLE_ROUNDS):
         with pool.holding(np.full(9, number)) as place:
             assert inode(place) != first
     assert mapped.tolist() == list(range(9))
