@@ -8,6 +8,7 @@ import pytest
 from rlinf_async.ray_runtime.publication import weight_mirror
 from rlinf_async.ray_runtime.publication.weight_file import WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.publication.weight_mirror import (
+    WeightServer,
     number_of_parts,
     packed_part,
     part_of,
@@ -58,6 +59,16 @@ def test_parts_are_differences_from_a_version_that_is_there_and_whole_for_all_ot
             packed_part(missing, None, 0)
     for versions in (held, few):
         versions.clear()
+
+
+def test_a_receiver_of_another_version_gets_no_part_that_was_made_for_one_before():
+    draw = np.random.default_rng(0)
+    old = draw.integers(0, 256, 4000, dtype=np.uint8)
+    held, (before, newest) = versions_of(old, changed(old, 0.02, draw))
+    server = WeightServer()
+    assert server._find(newest, before, 0).is_difference
+    assert not server._find(newest, None, 0).is_difference
+    held.clear()
 
 
 def test_a_part_that_is_damaged_or_made_for_another_version_is_noticed():
