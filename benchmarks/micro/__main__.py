@@ -66,6 +66,14 @@ def brokers(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def channels(rounds: Rounds = 3, file: File = None) -> None:
+    """Measure the request channels of one to three nodes, one for all and one a node, with 1,024 shards."""
+    from benchmarks.micro.channels import measure
+
+    _report("channels", measure(rounds), file, packages=("torch",))
+
+
+@app.command()
 def spans(rounds: Rounds = 5, file: File = None) -> None:
     """Measure the CPU time of a span with the trace on, and with it off."""
     from benchmarks.micro.spans import measure

@@ -97,7 +97,7 @@ class AskingWorker(InstallsPlugin, Worker):
 
     async def ask(self, channel: Any, case: Case) -> list[float]:
         """Send requests as env shards do; return the seconds of each."""
-        client = RequestClient(channel)
+        client = RequestClient({"": channel})
         shards = (self._shard(client, shard, case) for shard in range(case.shards))
         return [seconds for times in await asyncio.gather(*shards) for seconds in times]
 
@@ -134,7 +134,7 @@ class AnsweringWorker(InstallsPlugin, Worker):
     """A rollout worker whose model takes no time."""
 
     async def serve(self, channel: Any) -> None:
-        await serve_policy(requests=RequestServer(channel, rank=0), policy=InstantPolicy())
+        await serve_policy(requests=RequestServer({"": channel}, rank=0), policy=InstantPolicy())
 
     async def serve_stock(self, to_rollout: Channel, to_env: Channel, case: Case) -> None:
         """Answer over RLinf's channels, in the order of its rollout worker."""

@@ -44,6 +44,11 @@ class DynamicBatcher(Generic[R]):
         self._size = 0
 
     @property
+    def oldest(self) -> float | None:
+        """The time at which the oldest request arrived, or None while no request waits."""
+        return self._waiting[0][0] if self._waiting else None
+
+    @property
     def deadline(self) -> float | None:
         """The time at which the oldest request must leave, or None while no request waits."""
         return self._waiting[0][0] + self.max_wait if self._waiting else None

@@ -1,4 +1,4 @@
-"""Starts the request channel and the coordinator, on every host that runs on Ray."""
+"""Starts the request channels and the coordinator, on every host that runs on Ray."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ MAX_CHANNEL_CALLS = 2**31 - 1
 
 
 def start_channels(settings: RunSettings, *, version: int) -> tuple[Any, Any]:
-    """Start the request channel and the coordinator on this node, and return Ray's handles.
+    """Start the request channel and the coordinator on this node, and return Ray's handles."""
+    this_node = ray.get_runtime_context().get_node_id()
+    return start_request_channel(settings, this_node), _start("coordinator", this_node, settings, version)
 
-    They are actors of Ray and no workers of a framework, whose base classes load torch and more.
-    """
-    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # 0 CPUs: they mostly wait, and the places of a run are counted without them.
-    options = {"num_cpus": 0, "max_concurrency": MAX_CHANNEL_CALLS, "scheduling_strategy": this_node}
-    requests, coordinator = (
-        ray.remote(load_class(CHANNELS_GROUP, name)).options(**options)
-        for name in ("requests", "coordinator")
+
+def start_request_channel(settings: RunSettings, node: str) -> Any:
+    """Start a request channel on `node`, and return Ray's handle."""
+    return _start("requests", node, settings)
+
+
+def _start(name: str, node: str, settings: RunSettings, *arguments: object) -> Any:
+    """Start a channel as an actor of Ray: the base classes of a framework's workers load torch and more."""
+    actor = ray.remote(load_class(CHANNELS_GROUP, name)).options(
+        # They mostly wait, and the places of a run are counted without them.
+        num_cpus=0,
+        max_concurrency=MAX_CHANNEL_CALLS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     )
-    # A host's own settings would bring the host's modules into both processes.
-    common = settings.common()
-    return requests.remote(common), coordinator.remote(common, version)
+    # A host's own settings would bring the host's modules into the process.
+    return actor.remote(settings.common(), *arguments)

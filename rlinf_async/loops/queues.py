@@ -51,8 +51,11 @@ class Queues(Protocol):
     def bell(self, rank: int, node: str) -> Bell:
         """The bell of inference rank `rank`, which runs on `node`."""
 
-    def open_to(self, rank: int, node: str) -> Iterable[Queue[Any]]:
-        """The queues that inference rank `rank`, on `node`, may take from now, in this order."""
+    def open_to(self, rank: int, node: str, *, arrived_by: float = math.inf) -> Iterable[Queue[Any]]:
+        """The queues that inference rank `rank`, on `node`, may take from now, in this order.
+
+        `arrived_by`: leave out the queues that any rank may take from, and whose oldest request is younger.
+        """
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:
         """Note that inference rank `rank` has taken a batch out of `queue`."""
@@ -104,7 +107,12 @@ class SharedQueues:
     def bell(self, rank: int, node: str) -> Bell:
         return self._at(node).bell
 
-    def open_to(self, rank: int, node: str) -> Iterator[Queue[DynamicBatcher[Any]]]:
+    def open_to(
+        self, rank: int, node: str, *, arrived_by: float = math.inf
+    ) -> Iterator[Queue[DynamicBatcher[Any]]]:
+        return (queue for queue in self._in_order(rank, node) if not _is_younger(queue, arrived_by))
+
+    def _in_order(self, rank: int, node: str) -> Iterator[Queue[DynamicBatcher[Any]]]:
         own, scores = self._at(node), self._scores if rank in self._scores_next else []
         yield from scores
         yield own
@@ -145,6 +153,10 @@ class SharedQueues:
         return Queue(batcher=batcher, bell=Bell(deadline_s=self.deadline_s))
 
 
+def _is_younger(queue: Queue[DynamicBatcher[Any]], time: float) -> bool:
+    return queue.batcher.oldest is not None and queue.batcher.oldest > time
+
+
 class BarrierQueues:
     """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
 
@@ -176,7 +188,9 @@ class BarrierQueues:
     def bell(self, rank: int, node: str) -> Bell:
         return self._bells[rank]
 
-    def open_to(self, rank: int, node: str) -> Iterator[Queue[BarrierBatcher[Any]]]:
+    def open_to(
+        self, rank: int, node: str, *, arrived_by: float = math.inf
+    ) -> Iterator[Queue[BarrierBatcher[Any]]]:
         return (queue for key, queue in self._queues.items() if key[0] == rank)
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:

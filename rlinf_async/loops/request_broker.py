@@ -195,18 +195,40 @@ class RequestBroker:
         for key in keys:
             self._forget(key)
 
-    async def take(self, rank: int, node: str = "", generation: int = 0) -> list[Pending] | None:
-        """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained."""
+    async def take(
+        self,
+        rank: int,
+        node: str = "",
+        generation: int = 0,
+        *,
+        wait_s: float = math.inf,
+        waited_s: float = 0.0,
+    ) -> list[Pending] | None:
+        """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained.
+
+        Args:
+            wait_s: [] if there is no batch within as many seconds.
+            waited_s: the batch is one whose oldest request has waited for at least as many seconds.
+        """
         await asyncio.sleep(0)  # requests that have already arrived join this batch
+        until = _now() + wait_s
+
+        def attempt() -> list[Pending] | None:
+            batch = self._next_batch(rank, node, generation, waited_s)
+            return [] if batch is None and _now() >= until else batch
+
         batch = await self._queues.bell(rank, node).first(
-            lambda: self._next_batch(rank, node, generation),
+            attempt,
             waiting_for=lambda: f"a request to inference rank {rank}",
-            wake=lambda: _until_deadline(self._queues.open_to(rank, node)),
+            wake=lambda: _seconds_until([until, *_deadlines(self._queues.open_to(rank, node))]),
         )
         for queue in self._queues:
             if len(queue.batcher):
                 self._queues.wake(queue)  # the next idle rank takes the remaining requests
-        return batch or None
+        return None if not batch and self._is_over_for(rank, generation) else batch
+
+    def _is_over_for(self, rank: int, generation: int) -> bool:
+        return self._is_closed or not self._ranks.lives(rank, generation)
 
     def serves(self, rank: int, generation: int) -> bool:
         """Return True if calls of that generation of `rank` still count."""
@@ -235,11 +257,16 @@ class RequestBroker:
         observation.
         """
         self._ranks.begin([rank], generation)
-        # A list, as `_tell` removes entries.
-        for key in [key for key, by in self._taking_ranks.items() if by == rank]:
-            self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
+        self._ask_again(rank)
         # The dead rank may have been woken for a request that it no longer takes: wake the others for it.
         self._queues.ring()
+
+    def way_lost(self, rank: int, generation: int) -> None:
+        """The way to `rank` has ended, which will take by another: a batch that was handed to it may not have
+        arrived. The requests that it had taken are asked again, as in `rank_lost`.
+        """
+        if self._ranks.lives(rank, generation):
+            self._ask_again(rank)
 
     def shards_lost(self, shards: Collection[int], generation: int) -> None:
         """The env worker of `shards` died: forget their requests. Its replacement has `generation`."""
@@ -255,12 +282,12 @@ class RequestBroker:
         self._is_closed = True
         self._queues.ring()
 
-    def _next_batch(self, rank: int, node: str, generation: int) -> list[Pending] | None:
+    def _next_batch(self, rank: int, node: str, generation: int, waited_s: float) -> list[Pending] | None:
         """Return a batch that is due, None while there is none, or [] if there will be no more."""
         if not self._ranks.lives(rank, generation):
             return []
         now = _now()
-        for queue in self._queues.open_to(rank, node):
+        for queue in self._queues.open_to(rank, node, arrived_by=now - waited_s):
             if batch := queue.batcher.drain() if self._is_closed else queue.batcher.take(now):
                 self._queues.taken(rank, queue)
                 # Before the rank has the batch: if it dies before that, `rank_lost` finds the requests.
@@ -272,6 +299,12 @@ class RequestBroker:
                     self.waited.add(sum(waits) / len(waits), weight=len(waits))
                 return batch
         return [] if self._is_closed else None
+
+    def _ask_again(self, rank: int) -> None:
+        """Have the requests that `rank` has taken asked again; see `rank_lost`."""
+        # A list, as `_tell` removes entries.
+        for key in [key for key, by in self._taking_ranks.items() if by == rank]:
+            self._tell(key, None, RankLost(f"inference rank {rank} was lost"))
 
     def _tell(self, key: RequestKey, answer: Any, error: Exception | None) -> None:
         # Forgotten first, as the asker may send its next request from within the call, or raise.
@@ -307,9 +340,14 @@ class RequestBroker:
             self._tell(key, None, DeadlineError(message))
 
 
-def _until_deadline(queues: Iterable[Queue[Any]]) -> float | None:
-    deadlines = [queue.batcher.deadline for queue in queues if queue.batcher.deadline is not None]
-    return min(deadlines) - _now() if deadlines else None
+def _deadlines(queues: Iterable[Queue[Any]]) -> list[float]:
+    return [queue.batcher.deadline for queue in queues if queue.batcher.deadline is not None]
+
+
+def _seconds_until(times: Iterable[float]) -> float | None:
+    """Return the seconds until the first of `times`; None if none of them ever comes."""
+    first = min(times)
+    return None if math.isinf(first) else first - _now()
 
 
 class RankRequests:

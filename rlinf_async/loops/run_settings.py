@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.left_out import LeftOut
+from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
 from rlinf_async.loops.queues import BarrierQueues, SharedQueues
@@ -185,6 +186,12 @@ class RunSettings:
         return RequestBroker(
             SharedQueues(max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s)
         )
+
+    def channel_nodes(self, first: str, *, env: Sequence[str], inference: Sequence[str]) -> list[str]:
+        """Return the nodes that have a request channel; see `core.request_channels.channel_nodes`."""
+        if not self.asynchrony.rollout.enabled:
+            return [first]  # a barrier waits for shards of all nodes
+        return channel_nodes(first, env=env, inference=inference)
 
     def weight_broker(self, on_published: Callable[[int], None]) -> WeightBroker:
         """Return the broker of new weights."""

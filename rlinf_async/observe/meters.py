@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +91,15 @@ class Spread:
     def as_metrics(self, name: str) -> dict[str, float]:
         """Return `{name/min, name/mean, name/max}`; empty without numbers."""
         return {f"{name}/{key}": value for key, value in self.as_dict().items()}
+
+
+def merged(spreads: Iterable[Spread | None]) -> Spread:
+    """Return the spread of all numbers of `spreads`; None has no numbers."""
+    whole = Spread()
+    for spread in spreads:
+        if spread is not None:
+            whole.merge(spread)
+    return whole
 
 
 PUBLICATION_METRIC = "async/publication_seconds"

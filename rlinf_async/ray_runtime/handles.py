@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 
@@ -20,6 +20,17 @@ class Handle(Protocol):
     """Another process of the run, whose methods are called by their names; Ray's `ActorHandle` fills it."""
 
     def __getattr__(self, name: str) -> RemoteMethod: ...
+
+
+RequestChannels = Mapping[str, Handle]
+"""The request channels of a run, by node; the first is that of the driver's node. A process of another node
+without a channel uses the first."""
+
+
+def own_channel(channels: RequestChannels, node: str) -> int:
+    """Return the number of the channel that a process of `node` uses."""
+    nodes = list(channels)
+    return nodes.index(node) if node in channels else 0
 
 
 def remote_method(actor: Handle, method: Callable[..., Any] | str) -> RemoteMethod:

@@ -483,6 +483,11 @@ def on_lost_node(address: Address) -> bool:
     return bool(lives) and not any(lives)
 
 
+def is_lost(node: str) -> bool:
+    """Return True if `node` has left Ray's cluster."""
+    return any(one["NodeID"] == node and not one["Alive"] for one in ray.nodes())
+
+
 def lost_nodes() -> str:
     """The addresses of the nodes that have left Ray's cluster, as text."""
     return (

@@ -81,11 +81,11 @@ class Channel:
 
     def client(self, *, node="", **fields):
         del node  # all of them are where the test is
-        return RequestClient(self, **fields)
+        return RequestClient({"": self}, **fields)
 
     def server(self, rank=0, *, node="", **fields):
         del node
-        return RequestServer(self, rank=rank, **fields)
+        return RequestServer({"": self}, rank=rank, **fields)
 
     async def asked_again(self):
         return (await self.worker.pop_batches())["again"]

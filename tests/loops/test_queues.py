@@ -33,6 +33,17 @@ def test_what_a_learner_asks_waits_in_a_queue_of_its_own_that_has_every_second_t
     assert list(queues.open_to(0, "here")) == [here, there, scores]
 
 
+def test_a_queue_whose_requests_are_younger_than_a_rank_wants_is_left_out():
+    queues = SharedQueues(max_size=8, deadline_s=60.0)
+    queue = queues.of(asked("here"))
+    for arrived in (3.0, 4.0):
+        queue.batcher.add(asked("here"), arrived)
+    assert queue not in queues.open_to(0, "there", arrived_by=2.9)
+    assert queue in queues.open_to(0, "there", arrived_by=3.0)
+    queue.batcher.take(9.0)
+    assert queue in queues.open_to(0, "there", arrived_by=0.0)
+
+
 async def test_a_request_wakes_one_rank_although_others_wait_there_and_elsewhere():
     queues, tried = SharedQueues(max_size=8, deadline_s=60.0), []
     here, there = (queues.of(asked(node)) for node in ("here", "there"))

@@ -38,6 +38,9 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_le
     answered = Counter(
         (span["process"], shard) for span in spans if span["kind"] == "forward" for shard in span["shards"]
     )
+    # Each node has a channel of its own.
+    channels = {span["process"] for span in spans if span["kind"] == "queued"}
+    assert channels == {"request channel 0", "request channel 1"}
     # Three rollouts of four decisions; no value is asked for behind the end of every episode.
     assert sum(answered.values()) == 4 * 3 * 4
     lines = [line.split() for line in notes.read_text().splitlines()]
@@ -136,6 +139,27 @@ def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_it_was_col
     assert ("env worker 1", "node lost", moved[1].replace("started", "started again")) in faults
     assert sum(line["async/restarts/env_worker"] for line in run.metrics) == 1
     assert max(line["async/staleness/max"] for line in run.metrics) <= 1
+
+
+def test_a_node_that_is_lost_with_simulators_inference_and_request_channel_costs_its_rollouts(
+    runs: Runner,
+) -> None:
+    process = started_on_two_nodes(runs, env="0-1", rollout="0-1", actor="0")
+    seen = read_until(process, "2/10000")
+    process.send_signal(signal.SIGUSR1)
+    seen += read_until(process, "env worker 1 is back")
+    steps = len(Run(0, seen, runs.directory / "run").metrics)
+    seen += read_until(process, f"{steps + 3}/10000")
+    process.terminate()
+    output, _ = process.communicate(timeout=200)
+    run = Run(process.returncode, seen + output, runs.directory / "run")
+    trajectories = run.summary["trajectories"]
+    assert trajectories["trained"] >= 8 * (steps + 3), run.output
+    assert set(trajectories["refused"]) == {"env worker died"}, run.output
+    lost = trajectories["produced"] - trajectories["trained"] - trajectories["in_flight"]
+    assert lost == sum(trajectories["refused"].values()) > 0
+    given_up = {fault["process"] for fault in read_failures(run.directory) if fault["action"] == "given up"}
+    assert given_up == {"inference rank 1", "request channel 1"}
 
 
 def test_the_loss_of_a_learners_node_ends_the_run_with_a_sentence_that_names_it(runs: Runner) -> None:

@@ -13,7 +13,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.answers import Answering
 from rlinf_async.hosts.kit.examination import Buffers, FirstLook
 from rlinf_async.hosts.simulators import reseeded
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.processes.seeds import seed_everything
 from rlinf_async.ray_runtime.publication.weight_file import Tensors
@@ -27,7 +27,7 @@ class PolicyWorker(Answering, InferenceWorker):
     def watched_module(self) -> nn.Module | None:
         return self.policy_module()
 
-    async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
+    async def serve(self, settings: Any, requests: RequestChannels, coordinator: Handle) -> None:
         if self._inference_rank == 0:
             self.first_look = FirstLook(partial(self.remark, what="odd policy"))
         await super().serve(settings, requests, coordinator)

@@ -30,7 +30,7 @@ from rlinf_async.hosts.rlinf.worker_process import PluginWorker
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.seeds import learner_seed
 from rlinf_async.ray_runtime.publication.weights import WeightSender
@@ -139,7 +139,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         return settings.has_critic
 
     async def learn(
-        self, batch: int, settings: RLinfSettings, requests: Handle, coordinator: Handle
+        self, batch: int, settings: RLinfSettings, requests: RequestChannels, coordinator: Handle
     ) -> dict[str, float]:
         if self._takes_turns:
             await self.compute(self._come_back)

@@ -28,7 +28,7 @@ from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
 from rlinf_async.loops.foreign import let_go
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each
 
 
@@ -61,7 +61,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self.start_shards(asynchrony, rank=self._rank, stages=self.stage_num)
         self.eval_rollouts = int(OmegaConf.select(cfg, "env.eval.rollout_epoch") or 1)
 
-    async def run_shards(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
+    async def run_shards(
+        self, settings: RLinfSettings, requests: RequestChannels, coordinator: Handle
+    ) -> None:
         """Run the shards as on every host; reward workers score their observations, if the run has a reward
         model.
         """
@@ -257,7 +259,9 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         if self._leaves("train"):
             await self._offload("train")
 
-    async def evaluate_shards(self, settings: RLinfSettings, requests: Handle) -> dict[str, torch.Tensor]:
+    async def evaluate_shards(
+        self, settings: RLinfSettings, requests: RequestChannels
+    ) -> dict[str, torch.Tensor]:
         """Evaluate as on every host; then offload the evaluation simulators, if RLinf's config says so."""
         results = await super().evaluate_shards(settings, requests)
         if self._leaves("eval"):

@@ -22,7 +22,7 @@ from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP, POLICY
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 
 
 class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
@@ -68,7 +68,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         # After the weights, as all ranks must initialise them with the same seed.
         self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
 
-    async def serve(self, settings: RLinfSettings, requests: Handle, coordinator: Handle) -> None:
+    async def serve(self, settings: RLinfSettings, requests: RequestChannels, coordinator: Handle) -> None:
         """Answer batches of requests with the newest weights, until the channels close."""
         self._buckets = settings.buckets
         await super().serve(settings, requests, coordinator)

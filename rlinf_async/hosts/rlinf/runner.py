@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.channels import start_channels
+from rlinf_async.hosts.channels import start_channels, start_request_channel
 from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.borrowed import (
     EmbodiedRunner,
@@ -71,6 +71,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             settings=self.settings,
             workers={"env": _actors(env), "inference": _actors(rollout), "learner": _actors(actor)},
             requests=requests,
+            request_channel_on=partial(start_request_channel, self.settings),
             coordinator=coordinator,
             hooks=self,
             run_dir=Path(cfg.runner.logger.log_path).absolute(),

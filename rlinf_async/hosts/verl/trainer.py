@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils.tracking import Tracking
 
 from rlinf_async.hosts.async_block import plain, write_rollout
-from rlinf_async.hosts.channels import start_channels
+from rlinf_async.hosts.channels import start_channels, start_request_channel
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
@@ -123,6 +123,7 @@ class VLAAsyncTrainer(PPOTrainer):
             settings=self.settings,
             workers={**workers, "learner": learners.workers},
             requests=requests,
+            request_channel_on=partial(start_request_channel, self.settings),
             coordinator=coordinator,
             hooks=self,
             run_dir=Path(config.vla.run_dir).absolute(),

@@ -85,6 +85,10 @@ class Fleet:
         """Ray's handles of a group, in the order of the ranks."""
         return self._groups[name]
 
+    def add(self, name: str, actor: Any) -> None:
+        """Make `actor` one more process of group `name`, behind the others."""
+        self._groups[name].append(actor)
+
     def replace(self, name: str, rank: int, actor: Any) -> None:
         """Make `actor` the process of `rank` in group `name`, in place of one that has died."""
         self._groups[name][rank] = actor

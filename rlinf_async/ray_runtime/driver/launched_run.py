@@ -34,7 +34,9 @@ class LaunchedRun:
     workers: Mapping[str, Sequence[Any]]
     """Ray's handles of "env", "inference" and "learner", in the order of the ranks."""
     requests: Handle
-    """The handle of the request channel."""
+    """The handle of the request channel of the driver's node."""
+    request_channel_on: Callable[[str], Handle]
+    """Starts the request channel of another node, and returns its handle."""
     coordinator: Handle
     """The handle of the coordinator."""
     hooks: RunHooks

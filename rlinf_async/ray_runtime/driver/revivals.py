@@ -9,6 +9,9 @@ Ray restarts no process whose node is lost. A host may then start an env worker 
 other worker fills the places of its shards in a batch: the new process has another handle, and joins in the
 same way. An inference rank is given up if another one is left: `_forget` has already given its work to the
 others.
+
+The request channel of a lost node (`core.request_channels`) is given up as well: those who asked there are
+lost with it, and inference ranks of other nodes leave it by themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,12 +31,13 @@ from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.failures import FaultKind, in_words, record_failure
 from rlinf_async.observe.spans import Process, SpanLog, kind_and_rank
-from rlinf_async.ray_runtime.driver.fleet import Fleet, Revival, Wait
-from rlinf_async.ray_runtime.handles import Handle, remote_method
+from rlinf_async.ray_runtime.driver.fleet import DEATHS, Fleet, Revival, Wait
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels, remote_method
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
+from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
-from rlinf_async.wire.connection import lost_nodes
+from rlinf_async.wire.connection import is_lost, lost_nodes
 from rlinf_async.wire.memory import machine
 
 RESTARTABLE_OPTIONS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
@@ -50,8 +54,8 @@ PROCESS_OF_GROUP = {
 """The groups of a run, with the names of their processes in records."""
 RESTART_METRICS = {"env": "async/restarts/env_worker", "inference": "async/restarts/inference"}
 DEATH_WORDS: dict[str, FaultKind] = {"env": "env worker died", "inference": "inference rank died"}
-RunLoop = Callable[[Any, Any, Handle, Handle], object]
-"""A method that lasts as long as the run; it takes the settings, the request channel and the coordinator."""
+RunLoop = Callable[[Any, Any, RequestChannels, Handle], object]
+"""A method that lasts as long as the run; it takes the settings, request channels and the coordinator."""
 LOOP_METHODS: dict[str, RunLoop] = {"env": ShardWorker.run_shards, "inference": InferenceWorker.serve}
 
 Member = tuple[str, int]
@@ -69,14 +73,14 @@ class Revivals:
         fleet: Fleet,
         settings: RunSettings,
         *,
-        requests: Handle,
+        requests: RequestChannels,
         coordinator: Handle,
         rebuild: Mapping[str, Callable[..., Any] | str],
         elsewhere: Mapping[str, Elsewhere],
         run_dir: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`rebuild` and `elsewhere` are those of `launched_run.LaunchedRun`."""
+        """`requests` may get further channels; `rebuild` and `elsewhere` are those of `LaunchedRun`."""
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
@@ -217,10 +221,12 @@ class Revivals:
     def death(self, process: str, question: Any) -> None:
         """Have every wait raise the death of a process that is not brought back; `question` is a call of it.
 
-        A learner rank may die when its last call has ended, and inference ranks still load its weights.
+        A learner rank may die when its last call has ended, and inference ranks still load its weights. Of
+        several request channels each has a call that lasts; see `without_channel`.
         """
         member = self._member_of(process)
-        if member is not None and not self.of(member[0]):
+        has_call = member is not None and member[0] == "requests" and len(self._requests) > 1
+        if member is not None and not self.of(member[0]) and not has_call:
             self._fleet.watch([question], f"an answer of {process}")
 
     def _member_of(self, process: str) -> Member | None:
@@ -255,7 +261,7 @@ class Revivals:
         if group == "inference":
             # First the channel gives it no more requests. Should the rank live on behind a cut link, its late
             # answers are by a version that was published when they were asked for, or a newer one.
-            yield self._soon(self._requests.rank_lost.remote(rank, generation))
+            yield from self._until_told(self._tell_channels(RequestChannel.rank_lost, rank, generation))
             yield self._soon(self._coordinator.rank_lost.remote(rank, generation))
             return "nothing: its requests are asked again"
         plan = self._settings.plan
@@ -264,8 +270,54 @@ class Revivals:
         rollouts = self._coordinator.shards_lost.remote(shards, generation)
         # Evaluation shards are numbered after all training shards.
         everything = shards + [plan.shards + shard for shard in shards]
-        yield self._soon(rollouts, self._requests.shards_lost.remote(everything, generation))
+        telling = self._tell_channels(RequestChannel.shards_lost, everything, generation)
+        yield self._soon(rollouts)
+        yield from self._until_told(telling)
         return f"{ray.get(rollouts)} rollouts"
+
+    def _tell_channels(self, method: Callable[..., Any], *arguments: object) -> list[Any]:
+        return [remote_method(channel, method).remote(*arguments) for channel in self._requests.values()]
+
+    def _until_told(self, calls: Sequence[Any]) -> Generator[Wait, None, None]:
+        """Wait for calls of all request channels."""
+        for number, call in enumerate(calls):
+            try:
+                yield self._soon(call)
+            except DEATHS:
+                # `without_channel` decides about another one: whoever it would tell is lost with it.
+                if not number:
+                    raise
+
+    def without_channel(self, rank: int, died: BaseException) -> Revival:
+        """Go on without request channel `rank`, which `died`, if its node is lost.
+
+        Raises:
+            RayActorError: the node lives, and its env workers have no channel any more; or it is that of the
+                driver's node.
+        """
+        (node, channel), name = (
+            list(self._requests.items())[rank],
+            PROCESS_OF_GROUP["requests"].numbered(rank),
+        )
+        self._away.add(("requests", rank))
+        give_up = time.monotonic() + self._advanced.start_s
+        # Ray notices the loss of a node later than that of its processes. If the node lives, its env workers
+        # end the run meanwhile, as nobody hears them.
+        while not is_lost(node):
+            call = channel.place.remote()
+            try:
+                yield self._soon(call)
+            except DEATHS as error:
+                lives = isinstance(error, ray.exceptions.ActorUnavailableError)
+                if time.monotonic() > give_up or (rank == 0 and not lives):
+                    raise died from None
+                yield Wait(seconds=START_POLL_S)
+            else:
+                self._away.discard(("requests", rank))  # only the connection was lost
+                return channel.stay.remote()
+        self._say(f"{name} is given up, as its node is lost ({lost_nodes()})")
+        record_failure(self._run_dir, process=name, what="node lost", error=in_words(died), action="given up")
+        return None
 
     def _bring_back(self, member: Member, name: str) -> Generator[Wait, None, Any]:
         """Wait until Ray has started the process, and have it join the run; returns its loop."""

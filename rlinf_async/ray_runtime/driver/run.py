@@ -40,6 +40,7 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
+from rlinf_async.wire.connection import has_other_nodes, this_node
 
 SAVE_FAILURES = "async/save_failures"
 
@@ -59,7 +60,7 @@ class AsyncRun:
         say, hooks, run_dir = self.display.note, parts.hooks, parts.run_dir
         requests, coordinator = parts.requests, parts.coordinator
         self._parts, self._hooks, self._run_dir = parts, hooks, run_dir
-        self._requests, self._coordinator = requests, coordinator
+        self._requests, self._coordinator = {this_node(): requests}, coordinator
         groups = {**parts.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
         self.saver = Saver(self.fleet, settings, hooks, run_dir, rate_settings=parts.rate_settings, say=say)
@@ -77,7 +78,7 @@ class AsyncRun:
         self._revivals = Revivals(
             self.fleet,
             settings,
-            requests=requests,
+            requests=self._requests,
             coordinator=coordinator,
             rebuild=parts.rebuild,
             elsewhere=parts.elsewhere,
@@ -88,6 +89,7 @@ class AsyncRun:
         self._endings = EndingInOrder(self.fleet, parts, display=self.display)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
+        self._channel_calls: list[Any] = []
         self._learning: list[Any] = []
         self._steps_to_report: deque[TrainedStep] = deque()
         self._closed_step = self.step
@@ -110,6 +112,7 @@ class AsyncRun:
             # First, as every process answers once it is up. A framework may end the driver, without showing
             # the error, if another process fails while one is still starting.
             check_versions(self.fleet)
+            self._open_channels()
             initialise(self.fleet)
             self._observe()
             self.fleet.run(
@@ -135,6 +138,7 @@ class AsyncRun:
         too.
         """
         with self.ending_in_order(), TERMINATION.patient():
+            self._channel_calls = self._keep_channels()
             # Before the first weights: the inference loops fetch them, and `first` waits until they have.
             self._inference_loops = self._begin_loops("inference", InferenceWorker.serve, "inference")
             # Before env shards begin: no action may be sampled from weights that are not the learner's.
@@ -169,6 +173,24 @@ class AsyncRun:
     def ending_in_order(self) -> AbstractContextManager[None]:
         """A block that records an error that ends it, and then leaves no process behind."""
         return self._endings(lambda: self._env_loops)
+
+    def _open_channels(self) -> None:
+        """Start the request channels of other nodes, whose env workers and inference ranks have started."""
+        if not has_other_nodes():
+            return
+        nodes = {group: self.fleet.run(group, RunProcess.node) for group in ("env", "inference")}
+        for node in self.settings.channel_nodes(this_node(), **nodes)[1:]:
+            self._requests[node] = self._parts.request_channel_on(node)
+            self.fleet.add("requests", self._requests[node])
+
+    def _keep_channels(self) -> list[Any]:
+        """Watch the request channels, if there are several: the run goes on without that of a lost node."""
+        calls = self.fleet.call("requests", RequestChannel.stay) if len(self._requests) > 1 else []
+        if self.settings.restartable:
+            self.fleet.keep("requests", calls, "request channels", self._revivals.without_channel)
+        else:
+            self.fleet.watch(calls, "request channels")
+        return calls
 
     def _step(self) -> None:
         """Wait until a batch is trained, evaluate and save if due, and begin the next batch."""
@@ -313,9 +335,10 @@ class AsyncRun:
         self.fleet.let_go()
         self.fleet.wait(self._env_loops, "the env shards to hang up")
         # After the shards have hung up. A request that still waits is answered before the channel closes.
-        self.fleet.run("requests", RequestChannel.close_requests)
+        self.fleet.run_on_living("requests", RequestChannel.close_requests)
         self.fleet.run("coordinator", Coordinator.close_weights)
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")
+        self.fleet.wait(self._channel_calls, "the request channels to end")
         # Last: a simulator that cannot be closed costs nothing any more.
         self.fleet.run_on_living("env", ShardWorker.close_envs)
         self.display.stop()

@@ -15,6 +15,7 @@ from typing import Any
 
 from rlinf_async.core.shard_fit import ShardFit, fit_shards
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.meters import merged
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
@@ -76,6 +77,6 @@ class ShardFitting:
         passes = self._fleet.run_on_living("inference", InferenceWorker.pass_s)
         if None in times or None in passes:
             return None
-        (wait_s,) = self._fleet.run("requests", RequestChannel.wait_s)
-        answer_s = wait_s + sum(passes) / len(passes)
+        waited = merged(self._fleet.run_on_living("requests", RequestChannel.waited))
+        answer_s = waited.mean + sum(passes) / len(passes)
         return fit_shards(times, answer_s=answer_s, choices=self._settings.shard_choices)

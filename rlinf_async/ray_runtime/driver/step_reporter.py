@@ -11,7 +11,7 @@ from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
 from rlinf_async.observe.load import LoadMeter
-from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, prefixed
+from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, merged, prefixed
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
@@ -84,7 +84,7 @@ class StepReporter:
         """
         env = _of_living(self._fleet.run_on_living("env", ShardWorker.pop_metrics, step.batch))
         inference = _of_living(self._fleet.run_on_living("inference", InferenceWorker.pop_busy))
-        requests = self._fleet.run("requests", RequestChannel.pop_batches)[0]
+        requests = _of_living(self._fleet.run_on_living("requests", RequestChannel.pop_batches))
         trajectories = self._fleet.run("coordinator", Coordinator.pop_trained, step.batch)[0]
         episodes = mean_of_episodes([result for result, _, _ in env])
         frames = sum((count for _, _, count in env), FrameCount())
@@ -105,13 +105,13 @@ class StepReporter:
             skipped={**trajectories.skipped_shares(decisions=self._decisions), **frames.shares},
             load=self._load.pop(),
             frames_drawn_s=frames.drawn_s,
-            batch_size=requests["size"],
-            batch_wait=requests["wait"],
+            batch_size=merged(channel["size"] for channel in requests),
+            batch_wait=merged(channel["wait"] for channel in requests),
             restarts={"env": FaultCounts.of(self._failed_envs()).restarts["env"]},
         )
         if skips := step.learners[0].get("async/steps_skipped"):
             self._say(f"step {step.step}: {skips:.0f} optimizer steps left out: gradients not finite")
-        request_metrics = {"async/requests_again": float(requests["again"])}
+        request_metrics = {"async/requests_again": float(sum(channel["again"] for channel in requests))}
         return report, {**prefixed("env", episodes), **request_metrics}
 
     def _failed_envs(self) -> list[dict[str, Any]]:

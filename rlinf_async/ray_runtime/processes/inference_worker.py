@@ -19,7 +19,7 @@ from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter, Spread
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.request_clients import RequestServer
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
 from rlinf_async.ray_runtime.processes.seeds import seed_version
@@ -106,7 +106,7 @@ class InferenceWorker(RunProcess):
         it.
         """
 
-    async def serve(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
+    async def serve(self, settings: Any, requests: RequestChannels, coordinator: Handle) -> None:
         """Answer batches of requests, with the newest weights, until the channels close.
 
         `settings` is a `RunSettings`.
@@ -115,7 +115,12 @@ class InferenceWorker(RunProcess):
         weights = WeightClient(coordinator, rank=self._inference_rank, generation=generation)
         # A rank acts by the learner's weights alone: a new rank, or a restarted one, has none of them yet.
         await load_next(weights=weights, policy=self, spans=self.spans)
-        server = RequestServer(requests, rank=self._inference_rank, generation=generation)
+        server = RequestServer(
+            requests,
+            rank=self._inference_rank,
+            generation=generation,
+            deadline_s=settings.asynchrony.advanced.deadline_s,
+        )
         await together(
             [
                 serve_policy(requests=server, policy=self, spans=self.spans),

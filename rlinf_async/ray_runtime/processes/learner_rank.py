@@ -21,7 +21,7 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
@@ -95,11 +95,11 @@ class LearnerRank(RunProcess):
         raise NotImplementedError
 
     async def learn(
-        self, batch: int, settings: Any, requests: Handle, coordinator: Handle
+        self, batch: int, settings: Any, requests: RequestChannels, coordinator: Handle
     ) -> dict[str, float]:
         """Train global batch `batch`, offer the new weights, and return the metrics of the batch.
 
-        `settings` is a `RunSettings`; `requests` is the channel to inference.
+        `settings` is a `RunSettings`; `requests` are the channels to inference.
         """
         if self._learner is None or self._pieces is None:
             self._learner = self.make_learner(settings, self._busy)
@@ -135,7 +135,7 @@ class LearnerRank(RunProcess):
         pieces: PiecePort,
         learner: AnchoredLearner,
         settings: RunSettings,
-        requests: Handle,
+        requests: RequestChannels,
         coordinator: Handle,
     ) -> PiecePort:
         return ScoredPieces(

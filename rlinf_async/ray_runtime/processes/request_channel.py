@@ -8,22 +8,27 @@ reads it (`wire`; on the channel's own node a small payload may come along). The
 straight to the asker. So the channel loads no torch, as the coordinator does not.
 
     asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
-    rank  -> channel   take: wait for a batch; failed: the requests of a forward pass that failed
+    rank  -> channel   take: wait for a batch, or look for one; failed: the requests of a failed forward pass
     rank  -> asker     the answer
     channel -> asker   an error: the request was late or failed; or its rank is lost, and it is asked again
 
 The asker takes the first answer to a request, or error, and drops later ones. So if an answer is lost with
 its rank, another rank makes it again, and if two answers come, the second is dropped.
+
+A run on several nodes may have several channels (`core.request_channels`). A request is in one of them alone,
+so that each is as if it were the only one; whatever changes for all is told to each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.observe.meters import Spread
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
@@ -39,6 +44,7 @@ class RequestChannel(RunProcess):
         self._broker = settings.request_broker()
         self._listener = Listener(Listening.REQUESTS, self._receive)
         self._takes: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
 
     async def address(self, node: str) -> Address:
         """The address to connect to, for a process of `node`."""
@@ -50,12 +56,20 @@ class RequestChannel(RunProcess):
     async def shards_lost(self, shards: Sequence[int], generation: int) -> None:
         self._broker.shards_lost(frozenset(shards), generation)
 
+    async def way_lost(self, rank: int, generation: int) -> None:
+        self._broker.way_lost(rank, generation)
+
+    async def stay(self) -> None:
+        """Return when the channel is closed; a call that lasts as long tells the driver of its death."""
+        await self._closed.wait()
+
     async def close_requests(self) -> None:
         self._broker.close()
+        self._closed.set()
 
-    async def wait_s(self) -> float:
-        """The mean seconds that a request has waited to be taken, since the run began."""
-        return self._broker.waited.mean
+    async def waited(self) -> Spread:
+        """The seconds that requests have waited to be taken, since the run began."""
+        return self._broker.waited
 
     async def pop_batches(self) -> dict[str, Any]:
         """Return spreads of batch sizes (samples) and waits (seconds), and the number of requests that were
@@ -79,8 +93,9 @@ class RequestChannel(RunProcess):
                     asker(None, error)
             case "settled", (keys,):
                 broker.settled(keys)
-            case "take", (rank, node, generation):
-                task = asyncio.create_task(self._give_batch(connection, rank, node, generation))
+            case "take", (rank, node, generation, wait_s, waited_s):
+                taking = broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
+                task = asyncio.create_task(self._give_batch(connection, taking))
                 self._takes.add(task)
                 task.add_done_callback(self._takes.discard)
             case "failed", (rank, generation, keys, why):
@@ -95,10 +110,12 @@ class RequestChannel(RunProcess):
             case _:
                 raise KeyError(kind)
 
-    async def _give_batch(self, connection: Connection, rank: int, node: str, generation: int) -> None:
-        """Send the next batch to a rank; None if the channel is drained, or the rank has been replaced."""
+    async def _give_batch(
+        self, connection: Connection, taking: Coroutine[Any, Any, list[Pending] | None]
+    ) -> None:
+        """Send to a rank what it takes; see `RequestBroker.take`."""
         try:
-            batch = await self._broker.take(rank, node, generation)
+            batch = await taking
         except Exception as error:  # noqa: BLE001 it is raised in the rank that waits
             return connection.send(NEXT_BATCH, None, error)
         if batch and any(pending.request.mode != "score" for pending in batch):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+import ray
+
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.request_channels import Take, TakeOrder
 from rlinf_async.core.types import ActionRequest, RequestKey
 from rlinf_async.loops.request_broker import Pending, answering, asked_until_answered
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels, own_channel
 from rlinf_async.ray_runtime.processes.request_channel import NEXT_BATCH
 from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
 from rlinf_async.wire.listening import Listening
@@ -21,11 +26,12 @@ from rlinf_async.wire.shown_memory import ShownMemory
 
 
 class RequestClient:
-    """The asker's side of a request channel, for all requests of one process."""
+    """The asker's side of the request channel of its node, for all requests of one process."""
 
-    def __init__(self, channel: Handle, *, generation: int = 0) -> None:
+    def __init__(self, channels: RequestChannels, *, generation: int = 0) -> None:
         """`generation` is the number of deaths of this worker before this process."""
-        self._caller = _caller(channel)
+        own = own_channel(channels, this_node())
+        self._caller = _caller(list(channels.values())[own], "the request channel")
         self._answers = Listener(Listening.ANSWERS, self._caller.receive)
         self._generation, self._node = generation, this_node()
         self._memory = ShownMemory(Listening.ASKED_WITH)
@@ -84,23 +90,72 @@ class RequestClient:
 
 
 class RequestServer:
-    """The inference side of a request channel, for one rank."""
+    """The inference side of the request channels, for one rank; `core.request_channels` has the rules.
 
-    def __init__(self, channel: Handle, *, rank: int, generation: int = 0) -> None:
-        """`generation` is the number of deaths of this rank before this process."""
-        self._caller = _caller(channel)
+    Each take has one answer, and the rank waits for all of them: one that comes late may be a batch.
+    """
+
+    def __init__(
+        self, channels: RequestChannels, *, rank: int, generation: int = 0, deadline_s: float = math.inf
+    ) -> None:
+        """`generation` is the number of deaths of this rank before this process; `deadline_s` the longest
+        time without a request, in seconds."""
+        home = own_channel(channels, this_node())
+        self._ways = [
+            _Way(channel, rank=rank, generation=generation, is_home=number == home)
+            for number, channel in enumerate(channels.values())
+        ]
+        self._order = TakeOrder(channels=len(channels), home=home, first=rank)
         self._askers = Senders("the process that asked")
-        self._rank, self._generation = rank, generation
+        self._rank, self._generation, self._deadline_s = rank, generation, deadline_s
+        self._unanswered: dict[int, asyncio.Task[list[Pending] | None]] = {}
+        """Takes that have not been answered, by their channels."""
+        self._taken_from = self._ways[home]
+        """The way by which the last batch came."""
 
     async def take(self) -> list[Pending] | None:
-        batch: list[Pending] | None = await self._caller.call(
-            NEXT_BATCH, "take", self._rank, this_node(), self._generation
-        )
-        return batch
+        give_up = _now() + self._deadline_s
+        while _now() < give_up:
+            take = self._order.next(self._unanswered)
+            channel, batch = await self._first_answer(take)
+            is_home = channel == self._order.home
+            if batch is None and not is_home:
+                self._order.leave(channel)
+            elif channel == take.channel:
+                self._order.brought(take, batch=bool(batch))
+            if batch or (batch is None and is_home):
+                self._taken_from = self._ways[channel]
+                return batch
+        raise DeadlineError(f"waited {self._deadline_s:g} s for a request to inference rank {self._rank}")
+
+    async def _first_answer(self, take: Take) -> tuple[int, list[Pending] | None]:
+        """Make a take; return the channel that has answered first, and the batch that it has given.
+
+        Another channel than that of `take` answers if an earlier take was late.
+        """
+        home, unanswered = self._order.home, self._unanswered
+        if take.channel == home and not unanswered:
+            return home, await self._ways[home].take(take)
+        if take.channel not in unanswered:
+            unanswered[take.channel] = asyncio.create_task(self._ways[take.channel].take(take))
+        # Its own channel ends the wait; another one may be slow, or behind a link that is cut.
+        timeout = None if take.channel == home else self._order.pass_s
+        try:
+            await asyncio.wait(unanswered.values(), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            for task in unanswered.values():
+                task.cancel()
+            raise
+        for channel, task in unanswered.items():
+            if task.done():
+                del unanswered[channel]
+                return channel, task.result()
+        return take.channel, []
 
     @asynccontextmanager
     async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
-        connection, requests = await self._caller.connection(), {one.key: one.request for one in batch}
+        connection, requests = await self._taken_from.connection(), {one.key: one.request for one in batch}
+        began = _now()
 
         def reply(keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
             for key, answer in zip(keys, answers, strict=True):
@@ -112,7 +167,60 @@ class RequestServer:
 
         async with answering(batch, reply=reply, fail=fail) as answers:
             yield answers
+        self._order.passed(_now() - began)
 
 
-def _caller(channel: Handle) -> Caller:
-    return Caller("the request channel", partial(channel.address.remote, this_node()))
+class _Way:
+    """The way of an inference rank to one request channel."""
+
+    def __init__(self, channel: Handle, *, rank: int, generation: int, is_home: bool) -> None:
+        self._channel, self._rank, self._generation, self._is_home = channel, rank, generation, is_home
+        self._node = this_node()
+        self._caller = self._made()
+        self._is_lost = False
+
+    async def take(self, take: Take) -> list[Pending] | None:
+        """Return the batch that the channel gives; [] if it has none, or cannot be reached now, and None if
+        it is closed or has died.
+
+        Raises:
+            PeerError: the rank's own channel has gone.
+        """
+        if self._is_home:
+            return await self._ask(take)
+        try:
+            if not self._is_lost:
+                try:
+                    return await self._ask(take)
+                except PeerError:
+                    self._is_lost = True
+            # A batch may have been given that has not come: its requests are asked again.
+            await self._channel.way_lost.remote(self._rank, self._generation)
+            self._caller, self._is_lost = self._made(), False
+        except ray.exceptions.ActorUnavailableError:
+            pass  # Ray will know soon whether it lives
+        except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):
+            return None
+        return []
+
+    async def connection(self) -> Connection:
+        return await self._caller.connection()
+
+    async def _ask(self, take: Take) -> list[Pending] | None:
+        own = self._rank, self._node, self._generation
+        batch: list[Pending] | None = await self._caller.call(
+            NEXT_BATCH, "take", *own, take.wait_s, take.waited_s
+        )
+        return batch
+
+    def _made(self) -> Caller:
+        peer = "the request channel" if self._is_home else "the request channel of another node"
+        return _caller(self._channel, peer)
+
+
+def _caller(channel: Handle, peer: str) -> Caller:
+    return Caller(peer, partial(channel.address.remote, this_node()))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

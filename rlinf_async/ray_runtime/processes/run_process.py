@@ -21,6 +21,7 @@ from rlinf_async.observe.resources import held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
+from rlinf_async.wire.connection import this_node
 from rlinf_async.wire.memory import machine
 from rlinf_async.wire.strangers import STRANGERS
 
@@ -82,6 +83,10 @@ class RunProcess:
     async def place(self) -> tuple[str, int]:
         """The machine and the process number of this process."""
         return machine(), os.getpid()
+
+    async def node(self) -> str:
+        """The node of this process, as Ray names it."""
+        return this_node()
 
     async def read_clock(self) -> tuple[str, float]:
         """The machine, and its monotonic time in seconds."""

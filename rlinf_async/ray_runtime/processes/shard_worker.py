@@ -29,7 +29,7 @@ from rlinf_async.loops.simulator_thread import Call, SimulatorThread
 from rlinf_async.observe.failures import in_words, record_failure, trace_of
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import place_of
-from rlinf_async.ray_runtime.handles import Handle
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.forking import fork_apart
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
@@ -167,7 +167,7 @@ class ShardWorker(RunProcess):
         """Return the environments built for `mode` ("train" or "eval"), by stage. A host gives them."""
         raise NotImplementedError
 
-    async def run_shards(self, settings: Any, requests: Handle, coordinator: Handle) -> None:
+    async def run_shards(self, settings: Any, requests: RequestChannels, coordinator: Handle) -> None:
         """Collect rollouts in all shards until the gate closes for good; `settings` is a `RunSettings`."""
         self.asynchrony, self.skips_ended = settings.asynchrony, settings.skips_ended
         async with self._dividing:
@@ -220,7 +220,7 @@ class ShardWorker(RunProcess):
         """Build the environments of other shards than before, those of `settings`. A host gives it."""
         raise NotImplementedError
 
-    async def evaluate_shards(self, settings: Any, requests: Handle) -> dict[str, torch.Tensor]:
+    async def evaluate_shards(self, settings: Any, requests: RequestChannels) -> dict[str, torch.Tensor]:
         """Run the evaluation episodes on the same inference ranks as training, and return their
         statistics.
         """
@@ -324,8 +324,8 @@ class ShardWorker(RunProcess):
                 trace=trace_of(failure.error),
             )
 
-    def _policy(self, requests: Handle) -> RequestClient:
-        """Return the client of the request channel, which training and evaluation share."""
+    def _policy(self, requests: RequestChannels) -> RequestClient:
+        """Return the client of the request channels, which training and evaluation share."""
         self._requests = self._requests or RequestClient(requests, generation=self.generation)
         return self._requests
 

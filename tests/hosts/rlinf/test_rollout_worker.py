@@ -311,11 +311,12 @@ def test_a_rank_serves_its_own_requests_in_the_sizes_of_the_run(monkeypatch):
         inference_worker, "WeightClient", lambda *given, **named: joined.append((given, named))
     )
     monkeypatch.setattr(inference_worker, "RequestServer", lambda *given, **named: (given, named))
-    settings = SimpleNamespace(buckets=(4, 8))
+    limits = SimpleNamespace(advanced=SimpleNamespace(deadline_s=60.0))
+    settings = SimpleNamespace(buckets=(4, 8), asynchrony=limits)
     with in_one_process(), without_ray(2, 4):
         worker = rollout_worker(config())
         asyncio.run(worker.serve(settings, "requests", "coordinator"))
         asyncio.run(worker.act([asked(0, 3)]))
     own = {"rank": 2, "generation": 0}
-    assert joined == [(("coordinator",), own), (("requests",), own)]
+    assert joined == [(("coordinator",), own), (("requests",), own | {"deadline_s": 60.0})]
     assert worker.hf_model.asked == [4]

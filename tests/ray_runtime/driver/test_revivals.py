@@ -49,6 +49,7 @@ class World:
             ]
             for group in ("env", "inference")
         }
+        self.channels = {"first": Side("requests", self.said)}
         self.elsewhere = []
         """What the host answers, turn by turn, when an env worker is to be started on another node."""
         fleet = SimpleNamespace(
@@ -61,7 +62,7 @@ class World:
         self.revivals = Revivals(
             fleet,
             self.settings,
-            requests=Side("requests", self.said),
+            requests=self.channels,
             coordinator=Side("coordinator", self.said, shards_lost=2),
             rebuild={"env": "init_again", "inference": "init_worker"},
             elsewhere={"env": lambda rank: self.elsewhere.pop(0)},
@@ -85,7 +86,11 @@ class World:
 
     def run(self, group, rank):
         """Go through a revival; its loop. Calls whose answer is an error fail with it."""
-        steps = self.revivals.begin(group, rank, DIED)
+        if group == "requests":
+            return self.play(self.revivals.without_channel(rank, DIED))
+        return self.play(self.revivals.begin(group, rank, DIED))
+
+    def play(self, steps):
         try:
             wait = next(steps)
             while True:
@@ -322,3 +327,83 @@ def test_the_silence_of_an_env_worker_ends_a_run_that_brings_nobody_back(monkeyp
 def test_what_can_be_started_again_follows_from_the_config(block, groups):
     asynchrony = AsyncConfig.from_mapping({"mode": "full", **block})
     assert run_settings(asynchrony=asynchrony).restartable == groups
+
+
+@pytest.fixture
+def on_two_nodes(world, monkeypatch):
+    """A run of which a second node has a request channel of its own."""
+    monkeypatch.setattr(revivals, "lost_nodes", lambda: "10.0.0.2")
+    monkeypatch.setattr(revivals, "is_lost", lambda node: node in world.lost)
+    world.lost = set()
+    world.channels["second"] = Side("other requests", world.said)
+    for side in (*world.groups["env"], *world.groups["inference"]):
+        side.answers["place"] = (HERE, 12)
+    return world
+
+
+def test_every_request_channel_is_told_of_a_death(on_two_nodes):
+    on_two_nodes.run("inference", 1)
+    on_two_nodes.run("env", 1)
+    shards = [2, 3, 6, 7]
+    assert [said for said in on_two_nodes.said if said[1] in ("rank_lost", "shards_lost")] == [
+        ("requests", "rank_lost", 1, 1),
+        ("other requests", "rank_lost", 1, 1),
+        ("coordinator", "rank_lost", 1, 1),
+        ("coordinator", "shards_lost", [2, 3], 1),
+        ("requests", "shards_lost", shards, 1),
+        ("other requests", "shards_lost", shards, 1),
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_death_of_one_of_several_request_channels_is_left_to_the_wait_for_its_call(on_two_nodes, rank):
+    on_two_nodes.revivals.death(f"request channel {rank}", "question")
+    assert on_two_nodes.watched == []
+
+
+@pytest.mark.parametrize("died", [DIED, NOWHERE, SOON], ids=["died", "its node is lost", "out of reach"])
+def test_a_channel_that_was_lost_with_its_node_need_not_be_told(on_two_nodes, died):
+    on_two_nodes.channels["second"].answers |= {"rank_lost": died, "shards_lost": died}
+    assert on_two_nodes.run("inference", 1) == "serving"
+    assert on_two_nodes.run("env", 1) == "shards"
+
+
+def test_but_the_channel_of_the_drivers_node_must_be(on_two_nodes):
+    on_two_nodes.channels["first"].answers["rank_lost"] = DIED
+    with pytest.raises(ray.exceptions.RayActorError, match="it was killed"):
+        on_two_nodes.run("inference", 1)
+
+
+def test_the_run_goes_on_without_the_channel_of_a_node_when_ray_knows_that_the_node_is_lost(on_two_nodes):
+    on_two_nodes.channels["second"].answers["place"] = DIED
+    steps = on_two_nodes.revivals.without_channel(1, DIED)
+    for _ in range(3):
+        assert next(steps).calls == (DIED,)
+        assert steps.throw(DIED).seconds == 0.5
+        assert not on_two_nodes.revivals.watches("request channel 1")
+    on_two_nodes.lost.add("second")
+    assert on_two_nodes.play(steps) is None
+    assert on_two_nodes.notes == ["request channel 1 is given up, as its node is lost (10.0.0.2)"]
+    (fault,) = read_failures(on_two_nodes.path)
+    assert (fault["process"], fault["what"], fault["action"]) == (
+        *("request channel 1", "node lost", "given up"),
+    )
+
+
+@pytest.mark.parametrize(("rank", "seconds"), [(0, 0.0), (1, 600.0)])
+def test_the_death_of_a_channel_whose_node_lives_ends_the_run(on_two_nodes, rank, seconds):
+    for channel in on_two_nodes.channels.values():
+        channel.answers["place"] = DIED
+    began = on_two_nodes.now
+    with pytest.raises(ray.exceptions.RayActorError, match="it was killed"):
+        on_two_nodes.run("requests", rank)
+    start_s = on_two_nodes.settings.asynchrony.advanced.start_s
+    assert on_two_nodes.now - began == pytest.approx(seconds and start_s, abs=1.0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_channel_to_which_only_the_connection_was_lost_goes_on(on_two_nodes, rank):
+    channel = list(on_two_nodes.channels.values())[rank]
+    channel.answers |= {"place": [SOON, SOON, (HERE, 3)], "stay": "it stays"}
+    assert on_two_nodes.run("requests", rank) == "it stays"
+    assert on_two_nodes.revivals.watches(f"request channel {rank}")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.core.shard_fit import ShardTimes, throughput
+from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.shard_fitting import ShardFitting
 from tests.making import plan, run_settings
@@ -25,11 +26,9 @@ class Fleet:
         self.step_s, self.calls = step_s, []
 
     def run_on_living(self, group, method):
-        return {"env": [times(self.step_s)], "inference": [0.001]}[group]
+        return {"env": [times(self.step_s)], "inference": [0.001], "requests": [Spread()]}[group]
 
     def run(self, group, method, *arguments):
-        if group == "requests":
-            return [0.0]
         self.calls.append((method.__name__, *(one.plan.shards_per_worker for one in arguments)))
         return [3]
 

@@ -158,7 +158,7 @@ async def test_inference_is_asked_for_scores_once_it_has_been_seen_to_compute_wh
     channel = SimpleNamespace(address=SimpleNamespace(remote=print))
     settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}), batches=2)
     for batch in range(2):
-        await rank.learn(batch, settings, channel, coordinator)
+        await rank.learn(batch, settings, {"": channel}, coordinator)
         rank.premise = premise
     for waiting in asyncio.all_tasks() - {asyncio.current_task()}:
         waiting.cancel()

@@ -28,7 +28,8 @@ from tests.making import plan, request, run_settings
 def end_connections(*sides):
     """As if their processes had died, or that of the channel."""
     for side in sides:
-        side._caller._connecting.result()._transport.abort()
+        way = side if isinstance(side, RequestClient) else side._ways[0]
+        way._caller._connecting.result()._transport.abort()
 
 
 # TCP takes real time.
@@ -145,11 +146,11 @@ async def test_a_channel_that_is_dead_before_somebody_connects_is_an_error_of_hi
         raise ConnectionError("the channel has died")
 
     channel.address = SimpleNamespace(remote=dead)
-    (asker,) = ask(RequestClient(channel), 0)
+    (asker,) = ask(RequestClient({"": channel}), 0)
     with pytest.raises(ConnectionError, match="the channel has died"):
         await asker
     with pytest.raises(ConnectionError, match="the channel has died"):
-        await RequestServer(channel, rank=0).take()
+        await RequestServer({"": channel}, rank=0).take()
 
 
 async def test_nothing_is_kept_of_what_was_answered():

@@ -26,6 +26,8 @@ class Cluster:
     def __init__(self, rng, network, nodes, *, hides):
         self._rng, self.network, self._hides = rng, network, hides
         self.alive = dict.fromkeys(nodes, True)
+        self.off = set()
+        """Nodes without power, where nothing starts; Ray takes them for lost later."""
         self._addresses = {node: f"10.0.0.{number}" for number, node in enumerate(nodes)}
         self.util = SimpleNamespace(get_node_ip_address=lambda: self._addresses[PROCESS.get().node])
         self.processes = []
@@ -53,7 +55,7 @@ class Cluster:
 
     def nodes(self):
         return [
-            {"Alive": alive, "NodeManagerAddress": self._addresses[node]}
+            {"NodeID": node, "Alive": alive, "NodeManagerAddress": self._addresses[node]}
             for node, alive in self.alive.items()
         ]
 
@@ -121,7 +123,7 @@ class Actor:
 
     async def _start_again(self, wait):
         await asyncio.sleep(wait)
-        if self._cluster.alive[self._node]:
+        if self._cluster.alive[self._node] and self._node not in self._cluster.off:
             self._begin()
 
     def _call(self, method, arguments, named):

@@ -136,7 +136,10 @@ class Faults:
 
     def _dispensable_node(self):
         """A node that the run can do without, of which one at most is lost."""
-        used = {a._node for group in ("requests", "coordinator", "learner") for a in self._run.groups[group]}
+        groups = self._run.groups
+        # The channel of another node is lost with it.
+        needed = groups["requests"][:1] + groups["coordinator"] + groups["learner"]
+        used = {actor._node for actor in needed}
         nodes = [node for node in self._run.nodes if node not in used]
         if not nodes or self._lost:
             return None
@@ -164,6 +167,7 @@ class Faults:
         """A node is off: nobody is told that its connections have ended."""
         if (node := self._dispensable_node()) is None:
             return False
+        self._cluster.off.add(node)
         for process in self._cluster.processes:
             if process.node == node:
                 self._run.network.vanish(process)

@@ -36,7 +36,15 @@ class Alive:
 
 
 class Channel(Alive, RequestChannel):
-    pass
+    def __init__(self, run, settings):
+        super().__init__(settings)
+        self._run, self._take = run, self._broker.take
+        self._broker.take = self._noted_take
+
+    async def _noted_take(self, *who, waited_s, **how):
+        batch = await self._take(*who, waited_s=waited_s, **how)
+        self._run.out.helped += bool(batch and waited_s)
+        return batch
 
 
 class Pace(Alive, Coordinator):

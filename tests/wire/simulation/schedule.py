@@ -62,11 +62,17 @@ class Outcome:
     seconds: float = 0.0
     turns: int = 0
     """Of the event loop."""
+    helped: int = 0
+    """Batches that ranks have taken from the channel of another node."""
     abandoned: int = 0
     """Rollouts that were lost with their env worker."""
 
     def counts(self):
-        return {**self.faults, "ended by an error": self.ended_by is not None}
+        return {
+            **self.faults,
+            "batches of another channel": self.helped,
+            "ended by an error": self.ended_by is not None,
+        }
 
 
 class Schedule:
@@ -94,6 +100,12 @@ class Schedule:
         self.inline_bytes, self.picture_bytes = draw((64, 10_000)), draw((8, 200))
         self._damages, self._damaged = draw((0, 0, 0.2)), set()
         self.weights, self.part_bytes = draw((4, 40)), draw((64, 2**24))
+        # Apart from all else that is drawn: a seed without it is the schedule that it was before.
+        apart = random.Random(f"loops of {seed}")
+        most = min(self.plan.env_workers, self.plan.inference_ranks, len(self.nodes))
+        self.loops = apart.sample(self.nodes, most) if self.dynamic and apart.random() < 0.75 else []
+        """The nodes of all env workers and inference ranks, which have request channels of their own; [] if
+        both are anywhere."""
         self.questions, self._stepping = count(), []
         self.lost = set()
         """Tickets of rollouts that were lost with their env workers."""
@@ -237,11 +249,14 @@ class Schedule:
     async def _drive(self):
         settings, plan, draw = self.settings(), self.plan, self.rng.choice
 
+        def on(rank):
+            return self.loops[rank % len(self.loops)] if self.loops else None
+
         def actor(name, build, node=None):
             again = name.startswith(("env", "inference"))
             return Actor(self.cluster, name, node or draw(self.nodes), build, starts_again=again)
 
-        requests = actor("requests", lambda: parts.Channel(settings), self.nodes[0])
+        requests = actor("requests", partial(parts.Channel, self, settings), self.nodes[0])
         coordinator = actor("coordinator", lambda: parts.Pace(self, settings), self.nodes[0])
         self.coordinator = coordinator._object
         self.groups = {
@@ -252,20 +267,27 @@ class Schedule:
                 for rank in range(plan.learner_ranks)
             ],
             "inference": [
-                actor(f"inference-{rank}", lambda rank=rank: parts.InferenceRank(self, rank))
+                actor(f"inference-{rank}", lambda rank=rank: parts.InferenceRank(self, rank), on(rank))
                 for rank in range(plan.inference_ranks)
             ],
             "env": [
-                actor(f"env-{rank}", lambda rank=rank: parts.EnvWorker(self, rank))
+                actor(f"env-{rank}", lambda rank=rank: parts.EnvWorker(self, rank), on(rank))
                 for rank in range(plan.env_workers)
             ],
         }
-        channel, self._died_at_the_end = requests._object, False
+        groups = {group: [a._node for a in self.groups[group]] for group in ("env", "inference")}
+        nodes = settings.channel_nodes(self.nodes[0], **groups) if self.loops else self.nodes[:1]
+        self.groups["requests"] += [
+            actor(f"requests-{number}", partial(parts.Channel, self, settings), node)
+            for number, node in enumerate(nodes[1:], start=1)
+        ]
+        channels = dict(zip(nodes, self.groups["requests"], strict=True))
+        self._died_at_the_end = False
         self._watched, self._ending = [], False
         self.revivals = Revivals(
             self,
             settings,
-            requests=requests,
+            requests=channels,
             coordinator=coordinator,
             rebuild={"env": "rebuild", "inference": "rebuild"},
             elsewhere={
@@ -276,8 +298,10 @@ class Schedule:
             say=lambda _: None,
         )
         self.faults = Faults(self)
-        common = settings, requests, coordinator
+        common = settings, channels, coordinator
         await self._calls(coordinator.introduce.remote(await self._all("learner", "piece_address")))
+        if len(channels) > 1:
+            self._keep("requests", "stay")
         serving = self._keep("inference", "serve", *common)
         await self._all("learner", "offer_weights", self.first, coordinator)
         await self._calls(coordinator.weights_published.remote(self.first))
@@ -293,13 +317,20 @@ class Schedule:
         await self._calls(coordinator.weights_published.remote(self.first + self.batches))
         self._ending = True
         await self._calls(*collecting)
-        await self._calls(requests.close_requests.remote())
+        for number, channel in enumerate(self.groups["requests"]):
+            try:
+                await self._calls(channel.close_requests.remote())
+            except DEATHS:
+                if not number:
+                    raise
         await self._calls(coordinator.close_weights.remote())
         await self._calls(*serving)
         await asyncio.sleep(LAST_WORDS_S)
         # Through a connection that is open on one side alone, last words may never arrive.
-        if not (self._died_at_the_end or self.faults.half_opened):
-            assert not (left := channel._broker._open_requests), f"{left} are in the book"
+        may_be_left = self._died_at_the_end or self.faults.half_opened
+        for channel in self.groups["requests"]:
+            left = channel._object._broker._open_requests if channel._object else {}
+            assert may_be_left or not left, f"{left} are in the book"
 
     def _keep(self, group, method, *arguments):
         """Begin the loops of a group, which are brought back when their processes die."""
@@ -316,7 +347,12 @@ class Schedule:
                 if self._ending:
                     self._died_at_the_end = True
                     return None
-                call = await self._drive_revival(self.revivals.begin(group, rank, died))
+                begin = (
+                    self.revivals.without_channel
+                    if group == "requests"
+                    else partial(self.revivals.begin, group)
+                )
+                call = await self._drive_revival(begin(rank, died))
                 if call is None:
                     return None
 
