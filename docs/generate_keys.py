@@ -13,7 +13,7 @@ from pathlib import Path
 from generated import fill
 
 from rlinf_async.hosts.judge.keys import Table
-from rlinf_async.hosts.judge.kinds import ANYTHING
+from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
 from rlinf_async.hosts.judge.rows import Key
 from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
@@ -28,7 +28,7 @@ def lines(table: Table) -> Iterator[str]:
     yield "| key | may be | here |"
     yield "|---|---|---|"
     for row in sorted(table.rows, key=lambda row: (row.name, row.fate)):
-        may_be = "" if row.kind is ANYTHING else row.kind.words + _null(row)
+        may_be = "" if row.kind is UNSTATED_KIND else row.kind.words + _null(row)
         yield f"| `{row.name}` | {may_be} | {_here(row)} |".replace("|  |", "| |")
 
 

@@ -105,7 +105,7 @@ def _show_version(is_set: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version it is."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""

@@ -34,7 +34,9 @@ ConfigName = Annotated[
         "--config-name", "-n", help="The config, as for Hydra's scripts.", autocompletion=_complete_name
     ),
 ]
-ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="Where it is; default: this package.")]
+ConfigDir = Annotated[
+    Path | None, typer.Option("--config-dir", help="The folder of the config; default: this package.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

@@ -54,7 +54,7 @@ def explain(
     multirun: Multirun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a config will do, without starting anything: `rlinf-async explain metaworld_ppo_mlp`."""
+    """Explain a run without starting it: `rlinf-async explain metaworld_ppo_mlp`."""
     selections = [Chosen.of(config_name, config_dir, overrides)]
     if diff is not None:
         selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
@@ -161,7 +161,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the present state of a run, and which of its parts waits for which."""
+    """Show the present state of a run, and the waits between its parts."""
     from rlinf_async.observe.stacks import stacks_of
     from rlinf_async.observe.status import show_watched, status_facts, status_of, watch
 

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 Restarts = Annotated[
     int,
-    typer.Option(
-        min=0, help="Start the run again when it fails, at most so often, from its last checkpoint."
-    ),
+    typer.Option(min=0, help="Start a failed run again from its last checkpoint, at most this many times."),
 ]
 Join = Annotated[
     bool,
@@ -64,10 +62,9 @@ REMEMBERED_CALLS = {
     False: ("RAY_task_events_report_interval_ms", "0"),
     True: ("RAY_task_events_max_num_task_in_gcs", "5000"),
 }
-"""By whether there is a dashboard, which shows calls: the variable that bounds Ray's memory of calls, to none
-or to the last 5,000. By default Ray remembers the last 100,000, which take half a gigabyte; 5,000 grow for
-hours."""
-RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before it is started again.")]
+"""The variable that bounds Ray's memory of calls, and its value without and with a dashboard, which shows
+them. By default Ray remembers the last 100,000 calls, in half a gigabyte; it takes hours to reach 5,000."""
+RestartWait = Annotated[float, typer.Option(min=0, help="Seconds before a failed run is started again.")]
 
 
 def train(

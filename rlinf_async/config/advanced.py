@@ -17,7 +17,7 @@ SLOWDOWN_LIMIT = 20.0
 MAX_WEIGHT = 2.0
 """Bound of the importance weights of `tis`, as is common practice."""
 MAX_COMPARED_BYTES = 2 * 10**9
-"""Most bytes of trained weights per learner rank of which `measure_ratios: auto` keeps past copies."""
+"""Bytes of trained weights per learner rank up to which `measure_ratios: auto` keeps past copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +36,23 @@ class AdvancedConfig:
     Streaming can hide the first update epoch only: auto is running with one epoch, deferred with more.
     """
     balance: Literal["auto", "exact", "tasks"] = "auto"
-    """The way in which environments contribute equally to every batch: each with its own task (exact), or the
-    next free one with the next task (tasks); auto: tasks where environments can be told theirs, or draw them
-    anew for every rollout."""
+    """How environments contribute equally to every batch: each environment with its own task (exact), or the
+    next free environment with the next task (tasks). auto: tasks, if environments can be told their tasks or
+    draw them anew for every rollout; else exact."""
     fit_shards: bool | Literal["auto"] = "auto"
-    """True lets a run take fewer shards after its first step, once, if decisions are so fast that the env
-    worker's Python is what they wait for; simulators are then built anew. auto: where `rollout.shards` is
-    auto. A run that is resumed keeps its number."""
+    """True lets a run continue with fewer shards after its first step, if decisions are so fast that they
+    wait for the env worker's Python; simulators are then built anew. auto: True if `rollout.shards` is auto.
+    A resumed run keeps its number of shards."""
     shared_group_scene: bool = False
-    """True starts all members of a group of RLinf's LIBERO in one scene; by RLinf alone they have a task and
-    an initial state in common, and stand before fixtures in other places."""
+    """True starts all members of a group of RLinf's LIBERO in one scene. RLinf alone gives them the same task
+    and initial state, but other places of cabinets, stoves and racks."""
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
     """True logs, per staleness and on a few samples, how far sampler, learner and policies differ.
 
-    Costs a copy of the trained parameters to the CPU a step, and `max_staleness + 1` of them kept there;
-    auto: where a learner rank trains at most 2 GB of them, and above that only what needs no copy.
+    Each step then copies the trained parameters to the CPU, which keeps `max_staleness + 1` copies. auto:
+    True if a learner rank trains at most 2 GB of parameters, else only measurements that need no copy.
     """
     non_finite: Literal["refuse", "stop", "off"] = "refuse"
     """The fate of a rollout or a gradient with a NaN or an infinity: it is refused and counted (refuse), it
@@ -71,11 +71,11 @@ class AdvancedConfig:
     then started again, without a learner rank or a channel the run ends."""
     # The docstrings of `SurviveConfig` speak of ten minutes.
     window_s: float = 600.0
-    """The seconds in which the restarts of `survive` are counted."""
+    """The length in seconds of the window that counts restarts for `survive`."""
     stall_s: float = 120.0
     """Seconds without any progress after which the run says which part waits for what."""
     deadline_s: float = 7200.0
-    """No wait between workers lasts longer. It is a last resort: a crash is noticed at once."""
+    """The longest wait between workers, in seconds. It is a last resort: a crash is noticed at once."""
 
     def __post_init__(self) -> None:
         check_flag("async.advanced.accept_bias", self.accept_bias)

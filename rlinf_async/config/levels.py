@@ -90,7 +90,7 @@ class SkipConfig:
     ended: bool = False
     """After the end of an episode that a batch masks, no simulator is stepped and no action inferred."""
     masked: bool = False
-    """Samples whose gradient is zero are in no pass of the learner."""
+    """Samples with a zero gradient are in no pass of the learner."""
 
     def __post_init__(self) -> None:
         for name, value in self.kinds.items():

@@ -55,8 +55,8 @@ REMOVED_KEYS = {
         "weights are bounded too"
     ),
     "async.train.scorer": (
-        "idle inference ranks score what the learner has not come to, where that gives the same; leave the "
-        "key out, `rlinf-async explain` says who scores"
+        "idle inference ranks score samples that the learner has not reached, if both compute the same; "
+        "leave the key out, `rlinf-async explain` says which processes score"
     ),
     "async.advanced.proximal=first_visit": (
         "with several optimizer steps a pass it learned 28 % less; use recomputed, whose pass idle "
@@ -67,10 +67,10 @@ REMOVED_KEYS = {
         "order of arrival learned less where tasks differ in speed; leave the key out"
     ),
     "async.offload": (
-        "offloading of parts that work at the same time is switched off, and said; to find out before, ask "
-        "`rlinf-async explain`; leave the key out"
+        "offloading of parts that work at the same time is switched off, and `rlinf-async explain` says so; "
+        "leave the key out"
     ),
-    "async.trace": "every process writes what it does when, in files of bounded size; leave the key out",
+    "async.trace": "every process always records its spans, in files of bounded size; leave the key out",
     "async.publication": (
         "new weights travel beside training, which took less time and memory than a transport of the "
         "framework's; leave the key out"

@@ -25,7 +25,7 @@ CHECKS_GROUP = "rlinf_async.checks"
 
 
 def run_checks() -> list[Check]:
-    """Run every check, in the order in which their faults should be mended."""
+    """Run every check; faults should be fixed in the order of the results."""
     with shared_interpreter():
         return [*_check_installation(), *_machine()]
 

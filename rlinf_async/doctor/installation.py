@@ -76,7 +76,7 @@ def check_entry_points(points: Sequence[EntryPoint]) -> Check:
     )
     if failure:
         return Check(
-            "entry points", "fail", failure, "install what it names, or remove the package that declares it"
+            "entry points", "fail", failure, "install the missing module, or remove the package that needs it"
         )
     needing = int(output.splitlines()[-1])
     if needing:

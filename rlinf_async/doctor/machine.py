@@ -29,7 +29,7 @@ FULL_DISK = 0.95
 """Used share of a file system above which Ray writes no more objects to it."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FEW_CORES = 16
-"""Cores up to which one thread pool per worker process is sure to oversubscribe the machine."""
+"""Up to this number of cores, a thread pool in every worker process is sure to oversubscribe the machine."""
 
 RENDER_PROBE = """
 import mujoco
@@ -208,6 +208,6 @@ def check_open_files(limit: int) -> Check:
 def check_threads(*, cores: int, threads: str | None) -> Check:
     """Check that worker processes do not each start a thread per core."""
     if threads is None and cores <= FEW_CORES:
-        detail = f"{cores} CPU cores and OMP_NUM_THREADS is not set: worker processes will fight for them"
+        detail = f"{cores} CPU cores and OMP_NUM_THREADS is not set: worker processes will compete for cores"
         return Check("threads", "warn", detail, "export OMP_NUM_THREADS=1")
     return Check("threads", "ok", f"{cores} CPU cores, OMP_NUM_THREADS={threads or 'not set'}")

@@ -53,7 +53,7 @@ def check_nodes(
 ) -> Check:
     """Check the needs of several nodes, if the variable of the node's rank is set."""
     if RANK_VARIABLE not in environ:
-        return skipped("nodes", f"this is no node of several, on which {RANK_VARIABLE} would be set")
+        return skipped("nodes", f"this is the only node: {RANK_VARIABLE} is not set")
     first = environ[RANK_VARIABLE] == "0"
     findings = [
         *_interface(environ, address, interfaces, routes),
@@ -78,10 +78,10 @@ def _interface(
         return
     own_address_text = address()
     if not own_address_text:
-        yield Finding("this machine's name has no address, which Gloo looks for", mend)
+        yield Finding("this machine's host name has no address, and Gloo looks it up", mend)
     elif ipaddress.ip_address(own_address_text).is_loopback:
         yield Finding(
-            f"this machine's name means {own_address_text}, which Gloo would tell the other nodes", mend
+            f"this machine's host name is {own_address_text}, which Gloo would tell the other nodes", mend
         )
 
 
@@ -109,6 +109,4 @@ def _token(environ: Mapping[str, str], default_path: Path) -> Iterator[Finding]:
 def _silence(environ: Mapping[str, str]) -> Iterator[Finding]:
     missing = [f"{name}={value}" for name, value in SILENCE_VARIABLES.items() if name not in environ]
     if missing:
-        yield Finding(
-            "a node that falls silent is missed after about a minute", f"export {' '.join(missing)}"
-        )
+        yield Finding("Ray notices a silent node only after about a minute", f"export {' '.join(missing)}")

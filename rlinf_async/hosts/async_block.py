@@ -30,10 +30,10 @@ def _present(tree: Any) -> Any:
 
 
 def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
-    """Return the block as plain data, each flag replaced by the block that it stands for; empty if absent.
+    """Return the block as plain data, empty if absent; `train: true` and the like become blocks.
 
     Raises:
-        ValueError: `async` is not a block or is misspelt, or its keys stand outside of it.
+        ValueError: `async` is not a block or is misspelt, or its keys are outside of it.
     """
     if wrong := misplaced(cfg):
         raise ValueError(wrong)
@@ -76,7 +76,7 @@ def write_rollout(cfg: DictConfig, settings: RunSettings) -> None:
 
 
 def resolved_rollout(settings: RunSettings) -> dict[str, Any]:
-    """Return the keys of the block that have an effect while level 2 is on, with every `auto` resolved."""
+    """Return the keys of the block that level 2 reads, with every `auto` resolved."""
     rollout = {
         "shards": settings.plan.shards_per_worker,
         "max_batch_size": settings.max_batch_size,

@@ -20,8 +20,8 @@ from rlinf_async.hosts.observations import copied
 
 Tensors = dict[str, torch.Tensor]
 ObservationKind = Literal["reset", "step", "final"]
-"""The source of an observation: a reset, a step, or (final) the last step of an episode that was reset
-since."""
+"""The source of an observation: a reset, a step, or (final) the last step of an episode before its automatic
+reset."""
 
 SCORE_FIELDS = ("prev_logprobs", "prev_values")
 """Fields of a policy's result, beside its actions, with an item for each environment."""
@@ -150,12 +150,12 @@ class Contract:
         return int((~self._ended).sum())
 
     def prove(self) -> None:
-        """Keep the fields seen so far, as a rollout is complete: rebuilt environments must have the same."""
+        """A rollout is complete: from now on, rebuilt environments must have the fields seen so far."""
         self._proven = True
         self._ended = torch.zeros(self._size, dtype=torch.bool)
 
     def forget(self) -> None:
-        """Expect rebuilt environments, which may have other fields if no rollout was ever completed."""
+        """The environments were rebuilt: they may have other fields if no rollout was ever completed."""
         self._ended = torch.zeros(self._size, dtype=torch.bool)
         if not self._proven:
             self._first_fields = {}
@@ -288,8 +288,8 @@ class Contract:
         return statistic
 
     def _compare(self, name: str, fields: Mapping[str, Field], kind: ObservationKind) -> None:
-        """Check that fields have their first type and shape, and that the same fields are there."""
-        # Fields of resets and of steps are compared with each other: a policy sees both in one batch.
+        """Check that the observation has the same fields as the first one, with the same types and shapes."""
+        # Fields of resets and steps are compared with each other: a policy gets both in one batch.
         first_fields = {path: each for fields in self._first_fields.values() for path, each in fields.items()}
         for path in fields.keys() & first_fields.keys():
             if fields[path] != first_fields[path]:
@@ -327,8 +327,8 @@ def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
 
 
 def last(values: object) -> Any:
-    """Return the value of the last step: environments may return a list with every step of a decision, or
-    only the last one.
+    """Return the value of the last step from a list with the value of every step of a decision, or `values`
+    itself, as environments may return either.
     """
     if isinstance(values, list | tuple):
         return values[-1] if values else None
@@ -367,7 +367,7 @@ def _numeric(tensor: torch.Tensor) -> str:
 
 
 def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
-    """A list of numbers or of arrays as one array; an array of objects if their shapes differ."""
+    """Return a list of numbers or arrays as one array; an array of objects if their shapes differ."""
     plain = [value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for value in values]
     try:
         # numpy raises for rows of different lengths; the array of None is then refused by its type.
@@ -393,7 +393,9 @@ def checked_decision(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any
         ValueError: the policy returned something else.
     """
     if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], Mapping):
-        raise ValueError("predict_action_batch has to return actions and a mapping of what it says of them")
+        raise ValueError(
+            "predict_action_batch has to return actions and a mapping with the policy's result for them"
+        )
     actions, result = _tensor("actions", value[0], size), dict(value[1])
     if actions.dim() != 3:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Says of each level whether a run with it computes the same as the synchronous loop, and if not, why.
+"""Tells for each level whether a run with it computes the same as the synchronous loop, and if not, why.
 
 Also gives the reason why inference may not score samples for the learner: its numbers would differ.
 """
@@ -19,15 +19,15 @@ OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:
-    """Return the verdict on level 1: `exact`, `approximate (why; what is exact)` or `off`."""
+    """Return the verdict on level 1: `exact`, `approximate (WHY; EXACT ALTERNATIVE)` or `off`."""
     train = asynchrony.train
     if not train.enabled:
         return "off"
     if not asynchrony.off_policy:
         return f"{EXACT_VERDICT} (max_staleness is 0: every sample is on-policy)"
-    how = "with nothing correcting it" if train.correction == "none" else f"corrected by {train.correction}"
+    how = "without a correction" if train.correction == "none" else f"corrected by {train.correction}"
     if train.correction != "none" and asynchrony.advanced.proximal == "loglinear":
-        how += " around an interpolated proximal policy; async.advanced.proximal=recomputed is exact in that"
+        how += " around an interpolated proximal policy; async.advanced.proximal=recomputed computes it"
     age = "1 policy version" if train.max_staleness == 1 else f"{train.max_staleness} policy versions"
     bound = "exactly" if asynchrony.deterministic else "up to"
     return f"approximate (samples are {bound} {age} old, {how})"
@@ -36,8 +36,8 @@ def train_exactness(asynchrony: AsyncConfig) -> str:
 def rollout_exactness(asynchrony: AsyncConfig, *, model: str, shares: str | None) -> str:
     """Return the verdict on level 2, with a policy called `model`.
 
-    `shares` names random numbers that the policy draws once for all samples of a forward pass; empty if there
-    are none, None if the policy was not examined.
+    `shares` names the random numbers that the policy draws once for all samples of a forward pass: empty if
+    there are none, None if the policy was not examined.
     """
     if not asynchrony.rollout.enabled:
         return "off"
@@ -99,10 +99,10 @@ def why_learner_scores(
         share: True if both use the same accelerators, so that inference is not idle while the learner scores.
     """
     if share:
-        return "inference is on its accelerators"
+        return "inference shares its accelerators"
     computes = [precision_of(name) for name in (learner, inference)]
     if computes[0] != computes[1]:
         return f"it computes in {computes[0]}, and inference in {computes[1]}"
     if not asynchrony.advanced.measures:
-        return "async.advanced.measure_ratios=false leaves open whether inference computes what it does"
+        return "async.advanced.measure_ratios=false does not measure whether inference computes the same"
     return ""

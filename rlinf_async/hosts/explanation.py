@@ -24,8 +24,8 @@ PROXIMAL_SENTENCES = {
     "loglinear": "loglinear: interpolated, without that pass; train/proximal_error says how far it is off",
 }
 SHARED_SCORING = (
-    "idle inference ranks score what the learner has not come to, from the second batch on, if the first "
-    "shows that both compute alike"
+    "idle inference ranks score samples that the learner has not reached, from the second batch on, if the "
+    "first shows that both compute the same"
 )
 
 SYNCHRONOUS_NOTE = "off: the synchronous schedule, in workers of this package"
@@ -69,12 +69,12 @@ def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
 
 
 def scorer(settings: RunSettings) -> str | None:
-    """Return a sentence on the processes that recompute a batch's log-probabilities; None if none does."""
+    """Return a sentence on the processes that recompute a batch's log-probabilities; None if none do."""
     if not settings.asynchrony.recomputes:
         return None
     if settings.scored_by_inference:
         return SHARED_SCORING
-    without = "only with levels 2 and 3 on inference can take pieces of it"
+    without = "inference can score parts of it only with levels 2 and 3 on"
     return f"the learner scores every batch by itself: {settings.learner_scores or without}"
 
 
@@ -160,31 +160,31 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
     asynchrony = settings.asynchrony
     if asynchrony.deterministic:
         yield (
-            "async.deterministic: weights are published once all rollouts that need the ones before have "
-            "ended, which is slower; on a GPU the kernels must be deterministic, too"
+            "async.deterministic: weights are published only after all rollouts that need the weights before "
+            "have ended, which is slower; on a GPU the kernels must be deterministic, too"
         )
     if asynchrony.takes_tasks:
         yield (
-            "a free simulator collects for the next place in the batch, those that took longest first, and a "
+            "a free simulator collects for the next place in the batch, tasks that took longest first, and a "
             "batch has as much of every task as in the synchronous loop (async.advanced.balance=tasks)"
         )
     if asynchrony.off_policy and not asynchrony.recomputes:
-        yield "values, and the advantages made of them, are the sampling policies', not recomputed"
+        yield "values and advantages are computed by the policies that sampled, and are not recomputed"
     elif asynchrony.off_policy and auto_reset:
-        yield "values that bootstrap truncated episodes are the sampling policy's, not recomputed"
+        yield "values that bootstrap truncated episodes are the sampling policy's, and are not recomputed"
     if settings.shard_choices:
         shards = settings.plan.shards_per_worker
         yield (
-            f"the env worker's Python works some {USUAL_WORK_S * 1000:.0f} ms for a decision of a shard, so "
+            f"an env worker's Python takes some {USUAL_WORK_S * 1000:.0f} ms for a decision of a shard, so "
             f"that {shards} shards keep up with decisions that take {shards * USUAL_WORK_S:.2g} s or longer; "
-            "after the first step, which measures both, shorter ones make it take "
-            f"{in_words(sorted(settings.shard_choices, reverse=True))} shards, with simulators built anew "
+            "the first step measures both, and with shorter decisions the run goes on with "
+            f"{in_words(sorted(settings.shard_choices, reverse=True))} shards and simulators built anew "
             "(async.advanced.fit_shards)"
         )
     elif asynchrony.advanced.fit_shards is True:
         yield (
-            "async.advanced.fit_shards=true has no effect: it takes level 2, simulators with a process each, "
-            "and smaller numbers of shards that divide them"
+            "async.advanced.fit_shards=true has no effect: it needs level 2, a process for each simulator, "
+            "and a smaller number of shards that divides the present one"
         )
     if settings.plan.inference_ranks > settings.plan.shards:
         yield (

@@ -40,7 +40,7 @@ NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts an
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """The number of parameters of a model, and where that number comes from."""
+    """The number of parameters of a model, and the source of that number."""
 
     parameters: int
     source: str
@@ -126,12 +126,12 @@ def facts(
 
 
 def rollout_facts(settings: RunSettings) -> dict[str, int]:
-    """Return the most batches that are in memory at a time, and the policy's inputs of one on a learner rank.
+    """Return the most batches in memory at a time, and the policy's inputs of one batch on a learner rank.
 
-    Those are the batch that trains, and the batches that the staleness bound lets env workers complete
-    meanwhile.
+    In memory are the batch that trains, and the batches that env workers may complete meanwhile within the
+    staleness bound.
     """
-    # Where values are recomputed, with those of the last observation.
+    # If values are recomputed, the inputs of the last observation are kept, too.
     each = settings.horizon + settings.asynchrony.recomputes
     trajectories = settings.plan.trajectories_per_batch // settings.plan.learner_ranks
     return {"batches": 1 + settings.asynchrony.max_staleness, "inputs": trajectories * each}
@@ -213,16 +213,16 @@ def checkpoint_size(folder: Path, *, frozen: str | None = None) -> ModelSize | N
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The names, shapes and offsets of the tensors in a safetensors file.
+    """Return the names, shapes and offsets of the tensors in a safetensors file.
 
     The file begins with a length in eight bytes, and JSON of that length.
 
     Raises:
-        ValueError: the file does not begin so.
+        ValueError: the file begins with something else.
     """
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > MAX_HEADER_BYTES:
-            raise ValueError(f"{file} begins with a length of {length:,}, which no safetensors file has")
+            raise ValueError(f"{file} is not a safetensors file: its header would have {length:,} bytes")
         header: dict[str, Any] = json.loads(stream.read(length))
     return header

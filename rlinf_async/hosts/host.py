@@ -84,17 +84,15 @@ class Host(Protocol):
 
     @property
     def setting_keys(self) -> Mapping[str, str]:
-        """The dotted keys of this host for each setting that other hosts have as well, separated by spaces.
+        """This host's dotted keys, separated by spaces, for each setting that other hosts have as well.
 
-        Hosts have the same name for one setting; its numbers may be counted in units of the framework.
+        All hosts have the same name for a setting; its numbers may be in units of the framework.
         """
         return {}
 
     @property
     def available(self) -> bool:
-        """True if the framework can be imported in this environment; the framework is not imported to find
-        out.
-        """
+        """True if the framework can be imported in this environment, found without importing it."""
 
     @property
     def installed(self) -> bool:
@@ -110,8 +108,8 @@ class Host(Protocol):
         """Return True if `cfg` is a config of this framework."""
 
     def recognised(self, cfg: DictConfig) -> str:
-        """Return a sentence on a config that resembles this framework's and is not served: its kind, and the
-        program to use instead; empty if the config is not recognised.
+        """Return a sentence for a config that resembles this framework's and is not served: the kind of the
+        config, and the program that runs it; empty if the config is not recognised.
         """
         return ""
 
@@ -140,9 +138,7 @@ class Host(Protocol):
         """
 
     def absent(self, cfg: DictConfig) -> list[str]:
-        """Return the reasons for which a run of `cfg` could not begin on this machine, though it could
-        elsewhere.
-        """
+        """Return the reasons why a run of `cfg` could not begin on this machine, but could on another."""
         return []
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
@@ -176,7 +172,7 @@ class Host(Protocol):
 class PackagedHost(Host):
     """A host that delegates `explain` and `workload` to the modules `explain.py` and `workload.py` beside it.
 
-    Each module is imported by the call that needs it. The file `keys.toml` beside it names its keys.
+    Each module is imported by the call that needs it. The file `keys.toml` beside them lists the host's keys.
     """
 
     @property
@@ -247,7 +243,7 @@ def host_of(cfg: DictConfig) -> Host:
         if advice := host.recognised(cfg):
             raise ValueError(advice)
     names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
-    raise ValueError(f"this is the config of none of the hosts {names}: see docs/install.md")
+    raise ValueError(f"none of the hosts {names} runs this config: see docs/install.md")
 
 
 def make_ready(cfg: DictConfig) -> None:

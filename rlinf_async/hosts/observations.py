@@ -83,16 +83,14 @@ def merge(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     None.
 
     Raises:
-        ValueError: only some shards have a field, or its kind differs, or a value for the whole batch
-            differs.
+        ValueError: only some shards have a field, its kind differs, or shards differ in a value that must be
+            the same for the whole batch.
     """
     return _merge_fields(observations, "")
 
 
 def alike(observations: Sequence[Any]) -> list[list[int]]:
-    """Return groups of indices: the observations of a group can be one batch, as their fields are of the same
-    kinds.
-    """
+    """Return groups of indices of observations that can be one batch: their fields are of the same kinds."""
     groups: dict[Hashable, list[int]] = {}
     for number, observation in enumerate(observations):
         groups.setdefault(_kind(observation), []).append(number)

@@ -88,7 +88,7 @@ def shards_of_one(train: Mapping[str, Any], *, environments: int, shards: int | 
         shards: `async.rollout.shards`, or None for auto.
 
     Raises:
-        ValueError: a setting puts several environments into a simulator; the message has one that does not.
+        ValueError: a setting puts several environments into a simulator; the message has a valid setting.
     """
     why = f"{train['env_type']} simulates one environment at a time on the CPU"
     group = int(train.get("group_size") or 1)
@@ -110,12 +110,12 @@ def divide(
     stages: int,
     evaluates: Callable[[int], bool],
 ) -> ShardPlan:
-    """Return the plan of a run: that of `one_each` (one shard per env worker), with its env workers divided.
+    """Return the plan of a run: `one_each`, which has one shard per env worker, with the env workers divided.
 
     Args:
-        train: The `env` section of the training environments.
-        stages: Shards of an env worker by the framework's config, which apply unless level 2 sets a number.
-        evaluates: Returns True if the evaluation environments, if any, divide into this number of shards.
+        train: the `env` section of the training environments.
+        stages: shards of an env worker in the framework's config, used unless level 2 sets a number.
+        evaluates: returns True if the evaluation environments, if any, divide into this number of shards.
 
     Raises:
         ValueError: `async.rollout.shards` asks for a split that the simulators do not allow.
@@ -124,8 +124,8 @@ def divide(
     if hold_one_environment(train):
         shards = shards_of_one(train, environments=one_each.envs_per_shard, shards=shards_asked)
     elif not rollout.enabled:
-        # A shard belongs to one inference rank, so there is a shard for every rank, unless the split slows
-        # the simulators down, which costs more than an idle rank.
+        # One inference rank answers a shard, so every rank gets a shard, unless the split slows the
+        # simulators down: that costs more than an idle rank.
         least = 1 if one_batch(train) else math.ceil(one_each.inference_ranks / one_each.env_workers)
         shards = max(stages, least)
     else:
@@ -176,11 +176,11 @@ def shard_choices(
 
 
 def going_on(settings: AnySettings, saved: Mapping[str, Any] | None) -> AnySettings:
-    """Return the settings of a run that goes on from a checkpoint: its shards are those of the run before,
+    """Return the settings of a run that goes on from a checkpoint: it has the shards of the run before,
     unless the config asks for another number.
 
     Args:
-        saved: the plan of the run that has written the checkpoint, as plain data; None if it is not known.
+        saved: the plan of the run that wrote the checkpoint, as plain data; None if it is unknown.
     """
     going, own = replace(settings, shard_choices=()), settings.plan
     try:
@@ -260,9 +260,9 @@ def request_reasons(settings: RunSettings) -> Iterator[Reason]:
 class Rebuilds:
     """Counts the rebuilds of the environments of each stage of an env worker.
 
-    Training environments get another seed each time, as they would repeat their first initial states
-    otherwise; evaluation environments keep theirs, as every evaluation is of the same episodes. Each stage is
-    counted in its own thread.
+    Training environments get another seed with each rebuild, or they would repeat their first initial states.
+    Evaluation environments keep their seed, as every evaluation has the same episodes. Each stage is counted
+    in its own thread.
     """
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class Rebuilds:
         self._counts[mode, stage] += 1
 
     def count_all(self, mode: str, stages: int) -> None:
-        """Count one rebuild of all environments, which are divided into `stages` stages from now on."""
+        """Count one rebuild of all environments, which then have `stages` stages."""
         most = max((count for (of, _), count in self._counts.items() if of == mode), default=0)
         self._counts.update({(mode, stage): most + 1 - self._counts[mode, stage] for stage in range(stages)})
 
@@ -291,8 +291,8 @@ class Rebuilds:
     def renewing(self, stage: int, step: int, *, in_processes: bool) -> Iterator[None]:
         """Set the seed for rebuilding the training environments of `stage` at the checkpoint after `step`.
 
-        The seed follows from `step` alone, not from earlier rebuilds. Unless simulators are
-        `in_processes` of their own, stages rebuild one after the other.
+        The seed depends on `step` alone, not on earlier rebuilds. Stages rebuild one after the other, unless
+        each simulator is in a process of its own (`in_processes`).
         """
         with nullcontext() if in_processes else self._renewing:
             # The rebuild inside the block adds one.

@@ -11,15 +11,14 @@ from rlinf_async.entry_points import names_of
 from rlinf_async.hosts.judge.reasons import Reason
 
 TAKE_ON_GROUP = "rlinf_async.take_on"
-"""The group of entry points, by environment name, for the method `take_on(seed_offset, rollout)` of the
-environment's class; see docs/extending.md. Before Ray starts only the names are read, so that no simulator is
-imported."""
+"""Entry points, by environment name, of classes with a method `take_on(seed_offset, rollout)`; see
+docs/extending.md. Before Ray starts only the names are read, so that no simulator is imported."""
 
 TAKE_ON_METHOD = "take_on"
 
-DRAWN_ANEW = frozenset({"calvin", "libero", "metaworld"})
+DRAWING_SIMULATORS = frozenset({"calvin", "libero", "metaworld"})
 """RLinf's environments that draw the tasks and initial states of every rollout at random from one common set:
-a rollout of any of them fits any position in the batch, without `take_on`."""
+a rollout of any environment fits any position in the batch, without `take_on`."""
 
 EXACT_OVERRIDE = "async.advanced.balance=exact"
 
@@ -42,15 +41,15 @@ def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
 def task_reasons(
     env: Mapping[str, Any], asynchrony: AsyncConfig, *, key: str = "env.train"
 ) -> Iterator[Reason]:
-    """Yield the reasons why the environments of the section `env`, at `key`, cannot take on tasks, if the
-    config has them do so.
+    """Yield the reasons why the environments of the section `env` at `key` cannot take on tasks, if
+    `balance: tasks` asks for that.
     """
     if not asynchrony.takes_tasks:
         return
     if env.get("auto_reset"):
         yield Reason(
             f"async.advanced.balance=tasks does not support {key}.auto_reset=True: tasks are taken on at a "
-            f"reset before every rollout, and there episodes go on; use {key}.auto_reset=false, or "
+            f"reset before every rollout, and auto_reset has none; use {key}.auto_reset=false, or "
             f"{EXACT_OVERRIDE}",
             EXACT_OVERRIDE,
         )
@@ -64,8 +63,8 @@ def _why_not(env: Mapping[str, Any]) -> str:
         is_told = name in names_of(TAKE_ON_GROUP)
         return "" if is_told else f"no package declares a {TAKE_ON_METHOD} for {name} ({TAKE_ON_GROUP})"
     simulator = str(env.get("env_type"))
-    if simulator not in DRAWN_ANEW:
+    if simulator not in DRAWING_SIMULATORS:
         return f"RLinf's {simulator} environments cannot be told which tasks to start"
     if env.get("use_ordered_reset_state_ids"):
-        return f"RLinf's {simulator} environments go through their tasks in order, each through its share"
+        return f"each of RLinf's {simulator} environments goes through its share of the tasks in order"
     return ""

@@ -16,7 +16,7 @@ from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read
 
 LOCK_FILE = ".lock"
 
-_HELD: dict[Path, FileLock] = {}
+_HELD_LOCKS: dict[Path, FileLock] = {}
 """The claims of this process. The system releases them when the process ends, however it ends."""
 
 
@@ -34,13 +34,13 @@ def claim_directory(directory: Path, *, key: str) -> None:
         ValueError: the directory cannot be written.
     """
     path = directory.absolute().resolve()
-    if path in _HELD:
+    if path in _HELD_LOCKS:
         return
     file = path / LOCK_FILE
     # The process holds the claim, not a thread: another thread may claim again.
     lock = FileLock(file, mode=PRIVATE_MODE, thread_local=False)
     if file.is_symlink():  # some versions of filelock empty the link's target
-        raise ValueError(f"{directory}, by {key}, cannot be written: {file} is a symbolic link")
+        raise ValueError(f"{directory} ({key}) cannot be written: {file} is a symbolic link")
     try:
         make_directory(path)
         lock.acquire(blocking=False)
@@ -52,9 +52,9 @@ def claim_directory(directory: Path, *, key: str) -> None:
     except NotImplementedError:
         return  # a file system without locks: claims cannot be checked
     except OSError as error:
-        raise ValueError(f"{directory}, by {key}, cannot be written: {error.strerror or error}") from error
+        raise ValueError(f"{directory} ({key}) cannot be written: {error.strerror or error}") from error
     # Kept, because filelock releases the lock when the object is collected.
-    _HELD[path] = lock
+    _HELD_LOCKS[path] = lock
     # The number only makes a refusal clearer: the claim holds without it.
     with suppress(OSError), opened(file, os.O_WRONLY | os.O_TRUNC) as descriptor:
         os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -83,7 +83,7 @@ PLACE_VARIABLE = "RLINF_ASYNC_ATTEMPT"
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A run whose directories are chosen, and that has started or is about to start."""
+    """A run that has started, or is about to start, in the directories given here."""
 
     run_dir: str
     checkpoints: str

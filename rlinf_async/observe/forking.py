@@ -154,25 +154,25 @@ def _start_server() -> subprocess.Popen[str]:
     )
 
 
-_SHARED: ContextVar[ForkingInterpreter | None] = ContextVar("forking interpreter", default=None)
+_SHARED_INTERPRETER: ContextVar[ForkingInterpreter | None] = ContextVar("forking interpreter", default=None)
 
 
 @contextmanager
 def shared_interpreter() -> Iterator[None]:
     """A block where probes with a `ground` are forked from one interpreter."""
     with ForkingInterpreter() as interpreter:
-        token = _SHARED.set(interpreter)
+        token = _SHARED_INTERPRETER.set(interpreter)
         try:
             yield
         finally:
-            _SHARED.reset(token)
+            _SHARED_INTERPRETER.reset(token)
 
 
 def forked(
     code: str, *, env: Mapping[str, str], ground: Sequence[str], timeout: float
 ) -> subprocess.CompletedProcess[Any] | None:
     """`ForkingInterpreter.run` of the shared interpreter; None without one, or without a ground."""
-    interpreter = _SHARED.get()
+    interpreter = _SHARED_INTERPRETER.get()
     if interpreter is None or not ground:
         return None
     return interpreter.run(code, env=env, ground=ground, timeout=timeout)

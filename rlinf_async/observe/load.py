@@ -15,7 +15,7 @@ import psutil
 OWN_CORES, OTHER_CORES, ALL_CORES = (f"async/load/{name}" for name in ("own_cores", "other_cores", "cores"))
 FULL_SHARE = 0.9
 """A machine is full if at least this share of the cores that a run may use is busy."""
-RAYLET = "raylet"
+RAYLET_NAME = "raylet"
 IDLE_FIELDS = ("idle", "iowait")
 COUNTED_TWICE = ("guest", "guest_nice")
 """Linux counts the time of guests in `user` and `nice`, too."""
@@ -83,7 +83,7 @@ def cpu_seconds() -> Usage:
                 took = process.cpu_times()
                 own += took.user + took.system + took.children_user + took.children_system
                 names.add(process.name())
-    return busy, None if _is_on_ray() and RAYLET not in names else own
+    return busy, None if _is_on_ray() and RAYLET_NAME not in names else own
 
 
 def _is_on_ray() -> bool:

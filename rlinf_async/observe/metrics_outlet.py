@@ -1,4 +1,4 @@
-"""Writes the metrics of each step: to the run's own file, and to loggers, whose failures do not end the
+"""Writes the metrics of each step to the run's own file, and to loggers, which may fail without ending the
 run."""
 
 from __future__ import annotations

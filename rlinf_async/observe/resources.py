@@ -25,8 +25,9 @@ SHARED_MEMORY = Path("/dev/shm")
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
 CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")
 SAMPLE_INTERVAL_S = 1.0
-RUN = "the run"
-"""The holder of resources that belong to no single process: shared memory, and the run directory."""
+RUN_HOLDER = "the run"
+"""The name, among those of processes, for resources of no single process: shared memory and the run
+directory."""
 MAX_ENTRIES = 20_000
 """The most files of a run directory that are counted for its size."""
 BYTE_RESOURCES = frozenset({"memory", "address space", "shared memory", "disk"})
@@ -199,7 +200,7 @@ class ResourceLog:
         status.
 
         A call within `SAMPLE_INTERVAL_S` of the last one returns the same, and does not call `processes`;
-        so does one whose sample cannot be taken.
+        so does a call that cannot take a sample.
         """
         if now - self._last_look < SAMPLE_INTERVAL_S:
             return self._status
@@ -208,7 +209,7 @@ class ResourceLog:
             asked = processes() if callable(processes) else processes
         except (OSError, MemoryError, psutil.Error):  # a process without descriptors cannot read `/proc`
             return self._status
-        holdings = {**asked, RUN: held_by_machine(self._run_dir)}
+        holdings = {**asked, RUN_HOLDER: held_by_machine(self._run_dir)}
         foretold = dict(self._status.get("foretold", {}))
         for end in self._foreteller.look(now, {name: as_held(held) for name, held in holdings.items()}):
             sentence, key = sentence_of(end), f"{end.process}, {end.what}"

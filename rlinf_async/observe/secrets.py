@@ -22,10 +22,10 @@ MIN_SECRET_LENGTH = 6
 
 _TOKENIZER_TOKENS = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
 """Prefixes of a tokenizer's tokens, such as `pad_token`, which are no secrets."""
-_UNMISTAKABLE = r"password|passwd|passphrase|passcode|secret|credential|authorization|signature"
+_UNMISTAKABLE_WORDS = r"password|passwd|passphrase|passcode|secret|credential|authorization|signature"
 """Words that mark a name as a secret's wherever they occur in it, also within a word: `pgpassword`."""
 _KEY_EXPRESSION = (
-    rf"(?:[\w-]*(?:{_UNMISTAKABLE})s?\d*"
+    rf"(?:[\w-]*(?:{_UNMISTAKABLE_WORDS})s?\d*"
     r"|(?:[\w-]*[_-])?(?:cookies?|bearer|auth|sas|sig|jwt|otp|sess(?:ion)?(?:[_-]?id)?"
     r"|(?:api|access|account|private|signing|wandb|ssh)[_-]?key|conn(?:ection)?[_-]?str(?:ing)?"
     r"|dsn|pass|webhook(?:[_-]ur[il])?"
@@ -51,7 +51,7 @@ _ALLOWED_PATTERN = re.compile(
     r"|(?:CUDA|NVIDIA_VISIBLE|NCCL|OMP|MKL|OPENBLAS|RAY|HYDRA|MUJOCO|PYOPENGL|PYTHON|PYTEST|TORCH|XLA|LC|XDG|CONDA|SLURM"
     r"|RLINF|VERL|TRANSFORMERS|LD|HF_HOME|HF_HUB)(?:_\w*|PATH|\w*)"
 )
-"""Environment variables whose values may be shown, unless their names match a secret's."""
+"""Environment variables with values that may be shown, unless their names match a secret's."""
 _HARMLESS_PATTERN = re.compile(
     r"[\d.,:-]+|[A-Za-z][a-z]*(?:[_-][a-z]+)*|[A-Z_]+|(?:~|\.{0,2})/[^@:\s]*(?::/[^@:\s]*)*"
 )

@@ -181,7 +181,7 @@ class SpanLog:
         return [{**facts, "kind": kind, "seconds": now - began} for kind, began, facts in spans]
 
     def span(self, kind: str, **facts: object) -> AbstractContextManager[Span]:
-        """A block whose time is recorded; it gets the span, and may add facts to it."""
+        """Record the time of a block; the block gets the span, and may add facts to it."""
         return _Block(self, kind, facts)
 
     def _enter(self, kind: str, facts: Span) -> float:
@@ -224,7 +224,7 @@ class SpanLog:
 
 
 UNRECORDED = SpanLog(None)
-"""A log without a file, for loops whose spans are not recorded."""
+"""A log without a file, for loops without a record of their spans."""
 
 
 class _Block(AbstractContextManager[Span]):
@@ -286,7 +286,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def clock_offset(round_trips: list[tuple[float, float, float]]) -> float:
-    """Return the seconds by which another clock is ahead of this process's clock.
+    """Return the lead of another clock over this process's clock, in seconds.
 
     Args:
         round_trips: `(sent, remote, received)` per call that asked for the other clock's time, in seconds.

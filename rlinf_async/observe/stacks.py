@@ -3,11 +3,11 @@
 A thread of the process itself answers, and holds the interpreter's lock meanwhile. A signal handler could
 answer without the lock (`faulthandler` does), but it would walk frames that other threads are changing: on
 Python 3.11 this ended busy processes by SIGSEGV after some hundred requests, and looking at a run must not
-end it. The price: a process whose code never releases the lock does not answer here; only a debugger from
+end it. The price: a process with code that never releases the lock does not answer here; only a debugger from
 outside (`py-spy dump`) can show its stacks.
 
-Requests and answers go through two files in the run directory, whose modes decide who may ask:
-`NAME-PID.ask`, a named pipe, and `NAME-PID.txt`, to which answers are appended.
+Requests go through a named pipe in the run directory, `NAME-PID.ask`; answers are appended to the file
+`NAME-PID.txt` beside it. The modes of these files decide which accounts may ask.
 """
 
 from __future__ import annotations

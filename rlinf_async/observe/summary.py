@@ -32,7 +32,7 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What bounds a run or a step: its busiest part, and the share of the time that it is busy, 0 to 1; or
+    """The bound of a run or a step: its busiest part, with the share of the time that it is busy, 0 to 1; or
     the machine.
 
     Every environment contributes equally to a batch, so the busiest shard counts, not the mean of the shards.
@@ -79,7 +79,7 @@ class Diagnosis:
 class BoundTally:
     """Finds what bounds a run: the means of the busy shares and of the load over its steps, by time.
 
-    The first step, in which the pipeline fills, counts only while it is the only one.
+    The first step, which also fills the pipeline, counts only while it is the only one.
     """
 
     def __init__(self, *, on_cpu: bool) -> None:
@@ -145,7 +145,7 @@ class RunSummary:
     env_steps: int
     busy: dict[str, float]
     bound: Diagnosis | None
-    """The busiest part, over the steps after the first, in which the pipeline fills."""
+    """The busiest part, over the steps after the first, which also fills the pipeline."""
     staleness: Spread
     batch_size: Spread
     success: tuple[float, float] | None

@@ -210,7 +210,7 @@ def test_a_correction_is_explained_with_its_bound_and_its_anchor():
     facts = explain("metaworld_ppo_mlp", "async.advanced.proximal=loglinear")
     assert (facts["max_weight"], facts["proximal"]) == (None, "loglinear")
     assert "interpolated proximal policy" in facts["exactness"]["train"]
-    assert any("sampling policies', not recomputed" in remark for remark in facts["remarks"])
+    assert any("the policies that sampled, and are not recomputed" in remark for remark in facts["remarks"])
     facts = explain("metaworld_ppo_mlp", "async.mode=train", "async.deterministic=true")
     assert facts["deterministic"]
     assert "exactly 1 policy version old" in facts["exactness"]["train"]

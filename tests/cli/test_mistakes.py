@@ -114,7 +114,7 @@ COMMANDS = {
     "train local/point_reach settings.lrr=1": "did you mean settings.lr?",
     "train local/point_reach model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
     "train local/point_reach env.env_class=point_rech": "did you mean 'point_reach'?",
-    "train local/point_reach run_dir=/dev/null/x": "/dev/null/x, by run_dir, cannot be written",
+    "train local/point_reach run_dir=/dev/null/x": "/dev/null/x (run_dir) cannot be written",
     "train local/point_reach settings.batches=2.5": "settings.batches=2.5 must be a whole number of at least",
     "explain local/point_reach settings.batches=16.0": "nearest: 16",
     "explain local/point_reach settings.batches=ten": "settings.batches='ten' must be a whole number of",
@@ -124,7 +124,7 @@ COMMANDS = {
     "explain local/point_reach settings.global_batch_size=0": "of at least 1; nearest: 1",
     "explain local/point_reach settings=3": "container",
     "explain local/point_reach env.env_class=point_rech": "did you mean 'point_reach'?",
-    "explain local/point_reach run_dir=/dev/null/x": "/dev/null/x, by run_dir, cannot be written",
+    "explain local/point_reach run_dir=/dev/null/x": "/dev/null/x (run_dir) cannot be written",
     "train local/point_reach runner.max_epochs=3": "did you mean settings.batches?",
     "train local/point_reach +runner.max_epochs=3": "does not read runner.max_epochs=3; use settings.batches",
     "train local/point_reach settings.total_envs=33": "are not a multiple of global_batch_size=320",
@@ -273,6 +273,6 @@ def test_a_resumed_run_that_has_nothing_to_do_says_so(tmp_path: Path, began):
 
 def test_everything_that_is_wrong_is_said_at_once():
     text = answer("train", DEMO, "actor.model.model_type=mlp_polcy", "async.rollout.shards=5")
-    assert "2 things stand in the way" in text
+    assert "cannot run for 2 reasons" in text
     assert "mlp_policy" in text
     assert "nearest number of shards" in text

@@ -9,7 +9,7 @@ from rlinf_async.hosts.judge.reasons import Reason
 
 LEAN = AsyncConfig.from_mapping({"mode": "lean"})
 WATCHED = Reason("a video looks at every frame", "video=false")
-TOLD = "a video looks at every frame; video=false leaves that out"
+TOLD = "a video looks at every frame; video=false leaves this work out"
 
 
 @pytest.mark.parametrize(("steps", "share"), [(2, "50%"), (5, "80%"), (10, "90%")])
@@ -31,7 +31,7 @@ def test_every_frame_is_drawn_for_whoever_looks_at_it_and_the_reason_is_told():
 
 def test_an_override_that_a_reason_names_itself_is_named_once():
     named = Reason("a bonus counts them; set bonus=0", "bonus=0")
-    assert dead_work.told([named, Reason("unknown")]) == (named.text, "unknown")
+    assert dead_work.reason_texts([named, Reason("unknown")]) == (named.text, "unknown")
 
 
 @pytest.mark.parametrize(("stands", "unit"), [(True, "a simulator is not"), (False, "a shard is not")])

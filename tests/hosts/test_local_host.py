@@ -160,7 +160,7 @@ def test_it_is_explained_as_it_will_run():
         ),
         (
             ("+async.advanced.stall_s=9",),
-            "async.advanced.stall_s=9 is not served by the local host: nobody outside",
+            "async.advanced.stall_s=9 is not served by the local host: no other process",
         ),
     ],
 )
@@ -199,5 +199,5 @@ def test_a_block_of_ones_own_is_noted_and_a_name_that_is_nearly_known_is_asked_f
     )["remarks"]
     own = [remark for remark in remarks if "of this config's own" in remark]
     assert len(own) == 2
-    assert own[0] == "hparams is a block of this config's own, in which the local host reads nothing"
+    assert own[0] == "hparams is a block of this config's own, which the local host does not read"
     assert own[1].endswith("did you mean settings?")

@@ -44,7 +44,7 @@ MISTAKES = {
         (
             "vla.run_dir",
             "/dev/null/runs",
-        ): "/dev/null/runs, by vla.run_dir, cannot be written: Not a directory",
+        ): "/dev/null/runs (vla.run_dir) cannot be written: Not a directory",
         ("trainer.logger", ("tensorbord",)): "did you mean 'tensorboard'?",
         ("trainer.total_training_step", 3): "did you mean trainer.total_training_steps?",
         ("trainer.v1.trainer_mode", "vla_asyn"): "did you mean 'vla_async'?",
@@ -60,8 +60,8 @@ MISTAKES = {
         (f"{ACTOR}.fsdp_config.forward_prefetch", "maybe"): "must be true or false",
         (f"{ACTOR}.fsdp_config.strategy", "fsdp9"): "veRL refuses this config: strategy fsdp9 not supported",
         (f"{ACTOR}.fsdp_config.brand_new", 3): "unexpected keyword argument 'brand_new'",
-        (f"{ACTOR}.optim._target_", "os.system"): "is not served: veRL's own classes are; remove it",
-        (f"{ACTOR}.optim.betas", ("_target_: os.abort",)): "is not served: veRL's own classes are",
+        (f"{ACTOR}.optim._target_", "os.system"): "is not served, only veRL's own class; remove it",
+        (f"{ACTOR}.optim.betas", ("_target_: os.abort",)): "is not served, only veRL's own class",
     },
     "local": {
         ("settings.batches", 2.5): "must be a whole number of at least 1; nearest: 2",
@@ -72,7 +72,7 @@ MISTAKES = {
         ("settings.horizon_ends", "yes"): "must be true or false",
         ("runner.max_epochs", 3): "does not read runner.max_epochs=3; use settings.batches",
         ("model.obs_dim", "many"): "model does not make a gaussian_mlp",
-        ("run_dir", "/dev/null/runs"): "/dev/null/runs, by run_dir, cannot be written: Not a directory",
+        ("run_dir", "/dev/null/runs"): "/dev/null/runs (run_dir) cannot be written: Not a directory",
     },
 }
 """A value that is wrong, by host and key, and what is answered."""

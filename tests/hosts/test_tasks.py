@@ -55,7 +55,7 @@ def test_rlinfs_environments_that_draw_their_tasks_anew_collect_for_any_place(si
 def test_rlinfs_environments_that_go_through_their_tasks_in_order_do_not():
     section = {"env_type": "libero", "auto_reset": False, "use_ordered_reset_state_ids": True}
     (text,) = reasons(section)
-    assert "go through their tasks in order, each through its share; use async.advanced.balance=exact" in text
+    assert "goes through its share of the tasks in order; use async.advanced.balance=exact" in text
     assert balance(section) == "exact"
 
 

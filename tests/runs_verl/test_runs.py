@@ -135,6 +135,6 @@ def test_bad_input_is_one_clear_error_before_ray_starts(runs: VerlRunner) -> Non
     process = runs.begin("verl_metaworld_ppo_mlp", f"{ACTOR}.strategy=fsdp", "trainer.critic_warmup=2")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2
-    assert "2 things stand in the way" in output
+    assert "cannot run for 2 reasons" in output
     assert f"{ACTOR}.strategy=fsdp2 trainer.critic_warmup=0" in output
     assert "Traceback" not in output

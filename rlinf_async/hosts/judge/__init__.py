@@ -1,1 +1,1 @@
-"""Judging a config before its run: the tables of keys, and the reasons why it cannot run."""
+"""Checks a config before its run: the tables of keys, and the reasons why a config cannot run."""

@@ -1,4 +1,4 @@
-"""The kinds of values of a key, made of the words that a refusal says of them: `a number from 0 to 1`."""
+"""Kinds of values, each built from its words in a refusal, such as `a number from 0 to 1`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from rlinf_async.core.config_keys import misspelt
 
 @dataclass(frozen=True)
 class Kind:
-    """Values of one kind; of this one they are judged elsewhere, or not at all."""
+    """A kind of values. This base class accepts every value: other code judges it, or none does."""
 
     words: str
-    """The words for values of this kind, after `must be`."""
+    """The words that follow `must be` in a refusal."""
 
     def accepts(self, value: Any) -> bool:
         """Return True if `value`, which is not None, is of this kind."""
         return True
 
     def near(self, value: Any) -> Any:
-        """Return a value of this kind that the user may have meant by `value`; None where none is near."""
+        """Return the value of this kind that the user may have meant by `value`; None if there is none."""
         return None
 
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """Finite numbers, all or whole ones within limits. A bool is none, and 2.0 is no whole number."""
+    """Finite numbers within limits. A bool is not a number, and 2.0 is not a whole number."""
 
     is_whole: bool = False
+    """True if only whole numbers are accepted."""
     least: float | None = None
     most: float | None = None
     above: float | None = None
+    """An exclusive limit; `least` and `most` are inclusive."""
 
     def accepts(self, value: Any) -> bool:
         # Python's bool is an int.
@@ -45,17 +47,15 @@ class Number(Kind):
 
     def near(self, value: Any) -> Any:
         number = _number(value)
+        # There is no nearest number above an exclusive limit.
         if number is None or not self._fits(number):
             return None
         return self._clip(round(number) if self.is_whole else number)
 
     def _fits(self, value: float) -> bool:
-        """Return True if a number is above the bound, and one that a float can hold, if it is to become one.
-
-        No number is the nearest above a bound.
-        """
-        can_hold = self.is_whole or abs(value) <= sys.float_info.max  # false of nan, too
-        return can_hold and (self.above is None or value > self.above)
+        """Return True if a number is above the exclusive limit and, unless whole, fits into a float."""
+        fits_float = self.is_whole or abs(value) <= sys.float_info.max  # False for NaN, too
+        return fits_float and (self.above is None or value > self.above)
 
     def _clip(self, value: Any) -> Any:
         value = value if self.least is None else max(value, self.least)
@@ -64,7 +64,7 @@ class Number(Kind):
 
 @dataclass(frozen=True)
 class Typed(Kind):
-    """Values of one Python type: flags, texts, and blocks of keys."""
+    """Values of one Python type: bools, strings, or mappings."""
 
     type: type
 
@@ -102,34 +102,37 @@ class Listed(Kind):
         return self.kind.near(value)
 
 
-ANYTHING = Kind("anything")
-"""Of keys whose default, where they have one, tells of which kind they are."""
-FREE = Kind("anything at all")
-"""Of keys that are not judged at all."""
-FLAG, TEXT, BLOCK = Typed("true or false", bool), Typed("a text", str), Typed("a block of keys", Mapping)
-NUMBER = re.compile(
+UNSTATED_KIND = Kind("anything")
+"""The kind of a row that gives none: the key has the kind of its default, if it has one."""
+UNCHECKED_KIND = Kind("anything at all")
+"""The kind of keys that are never judged."""
+FLAG_KIND, TEXT_KIND = Typed("true or false", bool), Typed("a text", str)
+BLOCK_KIND = Typed("a block of keys", Mapping)
+NUMBER_WORDS = re.compile(
     r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
     r"( (of at most|and at most|to) (?P<most>\S+))?"
 )
-ONE_OF, OR_A_LIST = "one of ", ", or a list of them"
+CHOICE_PREFIX, LIST_SUFFIX = "one of ", ", or a list of them"
 
 
 def kind_of(words: str) -> Kind:
-    """Return the kind that `words` are said of; other words than those of the kinds here are of a text.
+    """Return the kind that `words` describe; words of no kind in this module describe a text.
 
     Raises:
-        ValueError: they speak of a number, and are not those of one.
+        ValueError: `words` mention a number, but do not match `NUMBER_WORDS`.
     """
-    if number := NUMBER.fullmatch(words):
+    if number := NUMBER_WORDS.fullmatch(words):
         limits = {name: int(number[name]) for name in ("least", "most", "above") if number[name]}
         return Number(words, is_whole=bool(number["whole"]), **limits)
-    if words.endswith(OR_A_LIST):
-        return Listed(words, kind_of(words.removesuffix(OR_A_LIST)))
-    if words.startswith(ONE_OF):
-        return Names(words, tuple(words.removeprefix(ONE_OF).split(", ")))
+    if words.endswith(LIST_SUFFIX):
+        return Listed(words, kind_of(words.removesuffix(LIST_SUFFIX)))
+    if words.startswith(CHOICE_PREFIX):
+        return Names(words, tuple(words.removeprefix(CHOICE_PREFIX).split(", ")))
     if " number" in words:
-        raise ValueError(f"the words {words!r} must be those of a number, as in {NUMBER.pattern}")
-    kinds = (ANYTHING, FREE, FLAG, BLOCK)
+        raise ValueError(
+            f"the words {words!r} must be the description of a number, as in {NUMBER_WORDS.pattern}"
+        )
+    kinds = (UNSTATED_KIND, UNCHECKED_KIND, FLAG_KIND, BLOCK_KIND)
     return next((kind for kind in kinds if kind.words == words), Typed(words, str))
 
 
@@ -137,19 +140,19 @@ NUMBER_KIND, WHOLE_KIND = kind_of("a finite number"), kind_of("a whole number")
 COUNT_KIND = kind_of("a whole number of at least 1")
 
 
-def like(default: Any) -> Kind:
-    """Return the kind of values that can stand in the place of a default."""
-    if isinstance(default, bool):  # before numbers: to Python it is one
-        return FLAG
+def kind_of_default(default: Any) -> Kind:
+    """Return the kind of values that may replace a default."""
+    if isinstance(default, bool):  # before numbers: Python's bool is an int
+        return FLAG_KIND
     if isinstance(default, int | float):
         return NUMBER_KIND
     if isinstance(default, Mapping):
-        return BLOCK
-    return TEXT if isinstance(default, str) else FREE
+        return BLOCK_KIND
+    return TEXT_KIND if isinstance(default, str) else UNCHECKED_KIND
 
 
 def written(value: Any) -> str:
-    """A value as it stands in an override: `true`, `null`, `0.5`, `name`, `[one,two]`."""
+    """Return a value as an override writes it: `true`, `null`, `0.5`, `name`, `[one,two]`."""
     if value is None:
         return "null"
     if isinstance(value, list | tuple):
@@ -158,7 +161,7 @@ def written(value: Any) -> str:
 
 
 def _number(value: Any) -> float | int | None:
-    """`value` as a finite number, if it is one or is written as one."""
+    """Return `value` as a finite number, if it is a number or the text of one; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -1,5 +1,6 @@
-"""Checks that the packages, classes, files and policies that a config names exist and can be built of it; and
-puts an error of the framework's own check into a sentence.
+"""Checks that the packages, classes and files that a config names exist, and that its policy can be built.
+
+Also turns an error of the framework's own check into one sentence.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names
 from rlinf_async.hosts.judge.reasons import LONG_WORD, Reason, RefusedError, clip_word, unknown
 
 CHECKS_GROUP = "rlinf_async.env_checks"
-"""Entry points by the names of environments: functions that yield what stands against building them of a
-section, before Ray starts."""
+"""Entry points by environment class: functions `(section, *, key)` that yield the reasons why environments
+cannot be built from a config section. They run before Ray starts."""
 SIZES_GROUP = "rlinf_async.model_sizes"
-"""Entry points by the names of models: functions that return the number of parameters of a section's policy,
-or raise what building it would raise. A model whose imports take long need not be built to find out."""
+"""Entry points by model: functions that return the number of parameters of the policy of a config section, or
+raise the error that building the policy would raise. They spare a check the imports of a large model."""
 
 
 def is_here(package: str) -> bool:
-    """Return True if `package` can be imported; nothing of it is imported."""
+    """Return True if `package` can be imported, without importing it."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # a module without a spec, put there by other code
+    except ValueError:  # other code has put a module without a spec into `sys.modules`
         return True
-    except ModuleNotFoundError:  # the package that it is in is not here, or a finder says so by itself
+    except ModuleNotFoundError:  # its parent package is missing, or a finder raises instead of returning None
         return False
 
 
 def environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the environment classes in `cfg` (plain data) that no package provides, and what is wrong with
-    the sections of others.
+    """Yield a reason for each environment class in `cfg` (plain data) that no package provides, and the
+    reasons that a class's own check (`CHECKS_GROUP`) finds in its section.
 
-    A class of which its package declares no check is not looked at, and not imported.
+    A class without such a check is not imported.
     """
     classes, train = names_of(ENVS_GROUP), lookup(cfg, "env.train")
     for mode in ("train", "eval"):
         section, key = lookup(cfg, f"env.{mode}"), f"env.{mode}"
-        # `env.eval` is often `${env.train}`: the same mistake is told once.
+        # `env.eval` is often `${env.train}`: a mistake in both is reported once.
         if not isinstance(section, Mapping) or (mode == "eval" and section == train):
             continue
         if (name := section.get("env_class")) and name not in classes:
@@ -55,20 +56,22 @@ def environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
 
 
-def logger_reasons(key: str, choice: object, loggers: Sequence[str], *, what: str) -> Iterator[Reason]:
-    """Yield the loggers that `key` asks for, one name or several, and that are none of `loggers`, each
-    `what`.
+def logger_reasons(key: str, choice: object, loggers: Sequence[str], *, description: str) -> Iterator[Reason]:
+    """Yield a reason for each name in `choice`, one name or a list, that is not among `loggers`.
+
+    Args:
+        description: the words for a valid name in the message, such as `a logger of RLinf`.
     """
     for name in _names(choice):
         if name not in loggers:
-            yield unknown(key, name, loggers, what)
+            yield unknown(key, name, loggers, description)
 
 
 def logger_package_reasons(
     key: str, choice: object, packages: Sequence[str], *, instead: str
 ) -> Iterator[Reason]:
-    """Yield the loggers that `key` asks for and that need one of `packages`, of the same name, that is
-    missing; `instead` is a logger that needs nothing.
+    """Yield a reason for each logger in `choice` that needs the package of the same name, one of `packages`,
+    if that package is missing; `instead` is a logger that needs no package.
     """
     for name in _names(choice):
         if name in packages and not is_here(name):
@@ -80,82 +83,77 @@ def _names(choice: object) -> Sequence[Any]:
 
 
 def file_reasons(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason]:
-    """Yield the files and folders that `cfg` (plain data) names and that do not exist.
+    """Yield a reason for each path at one of `keys` in `cfg` (plain data) that does not exist.
 
-    A path begins with `/`, `./`, `../` or `~`; anything else may be the name of a model on a hub.
+    A path begins with `/`, `./`, `../` or `~`; any other value may be the name of a model on a hub.
     """
     paths: dict[str, str] = {}
     for key in keys:
         path = lookup(cfg, key)
         if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
-            paths.setdefault(path, key)  # one key often repeats another
+            paths.setdefault(path, key)  # several keys often have the same path
     for path, key in paths.items():
         if not is_there(path):
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
 
 
 def is_there(path: str) -> bool:
-    """Return True if there is a file or folder at `path`, which may be no path at all."""
+    """Return True if a file or folder exists at `path`; False for a text that cannot be a path."""
     try:
         return Path(path).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # too long, of an unknown user, or with a null byte
+    except (OSError, RuntimeError, ValueError):  # a path too long, of an unknown user, or with a null byte
         return False
 
 
 def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
-    """Yield a reason if records cannot be written into a directory, which `key` names; nothing is made to
-    find out.
-    """
-    # The nearest folder that exists decides: those below it are made in it.
+    """Yield a reason if no records can be written into `directory`, which `key` sets. Nothing is created."""
+    # The nearest existing folder decides: the missing ones are created in it.
     place = Path(directory).absolute()
     for each in (place, *place.parents):
         try:
             is_folder = S_ISDIR(each.stat().st_mode)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:  # a file on the way, too long, or with a null byte
+        except (OSError, ValueError) as error:  # a file as a parent, a path too long, or a null byte
             why = getattr(error, "strerror", None) or str(error)
         else:
             if is_folder and os.access(each, os.W_OK):
                 return
             why = os.strerror(errno.EACCES if is_folder else errno.ENOTDIR)
-        yield Reason(f"{directory}, by {key}, cannot be written: {why}")
+        yield Reason(f"{directory} ({key}) cannot be written: {why}")
         return
 
 
 def is_declared(section: Mapping[str, Any]) -> bool:
-    """Return True if a package declares the policy of a section."""
+    """Return True if a package declares the policy of `section` as an entry point."""
     return str(section.get("model_type")) in names_of(MODELS_GROUP)
 
 
 def parameters(section: Mapping[str, Any], *, key: str) -> int:
-    """Return the number of parameters of the policy of `section`, which stands at `key` and which a
-    package declares.
+    """Return the number of parameters of the policy of `section`, the block at `key`; a package declares it.
 
     Raises:
-        ImportError: a package that it is built of is not installed.
-        ValueError: it cannot be built, with the message of its package.
+        ImportError: a package that the policy needs is not installed.
+        ValueError: the policy cannot be built; the message quotes the error.
     """
     name = str(section.get("model_type"))
     with naming(section, key=key):
         if name in names_of(SIZES_GROUP):
             return int(load_class(SIZES_GROUP, name)(section))
-        from rlinf_async.hosts.kit.building import parameters_of  # which loads torch
+        from rlinf_async.hosts.kit.building import parameters_of  # imports torch
 
         return parameters_of(load_class(MODELS_GROUP, name), section)
 
 
 @contextmanager
 def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
-    """Raise the error of a builder about `section`, which stands at `key`, as a ValueError that names
-    both.
-    """
+    """Raise the error of a policy's builder as a ValueError that names the policy and the block at `key`."""
     try:
         yield
-    # A package that is missing is told in other words by the callers.
+    # Callers report a missing package in their own words.
     except ImportError:
         raise
-    # Broad: the builder is another package's, and raises whatever its parts raise.
+    # Broad: the builder belongs to another package, and may raise any exception.
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         name = section.get("model_type")
@@ -163,11 +161,11 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
 
 
 def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason if a policy which a package declares cannot be built of its section; none for other
+    """Yield a reason if a policy that a package declares cannot be built from `section`; none for other
     models.
     """
     if not is_declared(section) or section.get("model_path"):
-        return  # with a checkpoint the builder may read gigabytes
+        return  # the builder may read gigabytes of a checkpoint
     try:
         parameters(section, key=key)
     except ImportError as error:
@@ -185,29 +183,31 @@ CHECKING_ERRORS: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
-"""Errors of frameworks that check by asserts, by attributes that they take for granted and by building."""
+"""Exceptions of a framework's check, which asserts, reads attributes that may be missing, and builds
+objects."""
 UNCLEAR_ERRORS = (ArithmeticError, AttributeError, TypeError)
-LONGEST_TEXT = 500
-"""Characters of an error of a framework's, which may hold a whole config."""
+"""Exceptions whose message rarely names the key at fault."""
+MAX_ERROR_CHARACTERS = 500
+"""Characters kept of a framework's error message, which may contain a whole config."""
 
 
 @contextmanager
 def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
-    """Raise what `framework`'s own check of a config raises as a refusal of one sentence.
+    """Turn an exception of `framework`'s own check of a config into a RefusedError of one sentence.
 
-    `more_errors` are those of a package that builds the framework's classes.
+    `more_errors` are exceptions of the package that builds the framework's classes.
     """
     try:
-        with redirect_stdout(io.StringIO()):  # it praises what passes, where `explain --json` writes
+        with redirect_stdout(io.StringIO()):  # the check prints its success, which is no JSON for `--json`
             yield
     except (*CHECKING_ERRORS, *more_errors) as error:
         cause = error.__cause__ or error  # Hydra wraps errors of a framework's own classes
-        # OmegaConf's errors have the key, and the object's type on further lines.
+        # OmegaConf's errors have the attribute `full_key`, and the object's type on their further lines.
         key = getattr(cause, "full_key", None)
         text = f"{str(cause).splitlines()[0]}: {key}" if key else " ".join(str(cause).split())
         line = str(traceback.extract_tb(cause.__traceback__)[-1].line)
-        # An attribute of null, or a number that is none, names no key: the line of the framework does.
+        # Errors about an attribute of null or a wrong number name no key; the framework's line of code does.
         if text and not key and cause is error and isinstance(error, UNCLEAR_ERRORS):
             text = f"{text}, in the line {line}"
         text = f"{framework} refuses this config: {LONG_WORD.sub(clip_word, text or line)}"
-        raise RefusedError([Reason(text[:LONGEST_TEXT])]) from error
+        raise RefusedError([Reason(text[:MAX_ERROR_CHARACTERS])]) from error

@@ -1,4 +1,4 @@
-"""Why a config cannot run, everything that stands in the way at once; and which of its settings give way."""
+"""The reasons why a config cannot run, reported all at once, and the settings that a run changes."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 
 from rlinf_async.core.config_keys import clipped, misspelt, shortened
 
-MOST_AT_ONCE = 3
-"""Reasons that are told, so that an answer has five lines; the overrides are those of all."""
+MAX_SHOWN_REASONS = 3
+"""Reasons in one message at most, so that it has five lines; the line of overrides covers all reasons."""
 
 LONG_WORD = re.compile(r"\S{256,}")
-"""A path or another value that no sentence has room for."""
+"""A path or another value that is too long for a sentence."""
 
 
 def clip_word(word: re.Match[str]) -> str:
-    """Return a `LONG_WORD` as a sentence has room for it."""
+    """Return a shortened `LONG_WORD`."""
     return clipped(word[0])
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One thing that stands in the way, and what to do about it."""
+    """A reason why a config cannot run, or why a run does more work than it might, with its remedy."""
 
     text: str
     override: str = ""
-    """The remedy as a Hydra override, where it is one."""
+    """The remedy as a Hydra override; empty if an override alone is no remedy."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting of the framework's that a run changes, so that its levels can work."""
+    """A setting of the framework that a run changes, so that its levels can work."""
 
     key: str
     value: Any
@@ -43,46 +43,45 @@ class Change:
 
 
 class RefusedError(ValueError):
-    """A config that cannot run, with all reasons."""
+    """The config cannot run; `reasons` has all reasons."""
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
-        # Several checks may find the same; it is told once, where it came first.
+        # Several checks may find the same reason: its first occurrence is kept.
         whole = (replace(reason, text=LONG_WORD.sub(clip_word, reason.text)) for reason in reasons)
         self.reasons = tuple(dict.fromkeys(whole))
-        super().__init__(_together(self.reasons))
+        super().__init__(_message(self.reasons))
 
 
 def refuse(reasons: Sequence[Reason]) -> None:
-    """Raise if there is any reason to.
-
-    Raises:
-        RefusedError: names all of them.
-    """
+    """Raise a RefusedError with all `reasons`, if there are any."""
     if reasons:
         raise RefusedError(reasons)
 
 
 def reasons_of(error: ValueError) -> tuple[Reason, ...]:
-    """Return the reasons that `error` holds, or its message as one."""
+    """Return the reasons of a RefusedError; the message of another error as a single reason."""
     return error.reasons if isinstance(error, RefusedError) else (Reason(str(error)),)
 
 
-def _together(reasons: Sequence[Reason]) -> str:
+def _message(reasons: Sequence[Reason]) -> str:
     if len(reasons) == 1:
         return reasons[0].text
-    first = "" if len(reasons) <= MOST_AT_ONCE else f", the first {MOST_AT_ONCE} of them"
-    lines = [f"{len(reasons)} things stand in the way{first}:"]
-    lines += [f"  - {reason.text}" for reason in reasons[:MOST_AT_ONCE]]
+    first = "" if len(reasons) <= MAX_SHOWN_REASONS else f"; the first {MAX_SHOWN_REASONS}"
+    lines = [f"this config cannot run for {len(reasons)} reasons{first}:"]
+    lines += [f"  - {reason.text}" for reason in reasons[:MAX_SHOWN_REASONS]]
     overrides = [reason.override for reason in reasons if reason.override]
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 
 
-def unknown(key: str, name: object, names: Sequence[str], what: str) -> Reason:
-    """Return the reason that `key` names none of `names`, which are each `what`; with that of which it is a
-    misspelling, or all.
+def unknown(key: str, name: object, names: Sequence[str], description: str) -> Reason:
+    """Return the reason that `name`, the value of `key`, is not among `names`.
 
-    What is near is no override: a reader has to tell whether it was meant.
+    The message suggests the nearest name, or lists all. A suggestion is not given as an override, as only the
+    user knows whether it was meant.
+
+    Args:
+        description: the words for a valid name, such as `a logger of RLinf`.
     """
     near = misspelt(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"
-    return Reason(f"{key}={shortened(name)} is not {what}{hint}")
+    return Reason(f"{key}={shortened(name)} is not {description}{hint}")

@@ -101,9 +101,9 @@ def split(fields: Tree, sizes: Sequence[int]) -> list[Tree]:
 
 
 def add_inputs(answers: Sequence[Answer], inputs: Tree, observations: Sequence[Mapping[str, Any]]) -> None:
-    """Give every answer its share of the policy's inputs for scoring actions, as `forward_inputs`.
+    """Give every answer its part of the policy's inputs for scoring actions, as `forward_inputs`.
 
-    Images that the shard sent in its request are not sent back: `echoes` names them.
+    Images that the shard sent in its request are not sent back; `echoes` names them.
 
     Args:
         inputs: [B, ...], for all requests.
@@ -119,7 +119,7 @@ def add_bootstrap_values(
     payloads: Sequence[Mapping[str, Any]],
     values_of: Callable[[list[Any], int], torch.Tensor | None],
 ) -> None:
-    """Add the values of final observations, for the shards that sent some as their episodes have just ended.
+    """Add the values of final observations to the answers of shards with episodes that have just ended.
 
     Args:
         values_of: called with the final observations of some requests and the number of their environments;
@@ -145,7 +145,7 @@ def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, 
     """Leave out the `inputs` of a policy that equal images of an observation.
 
     Returns:
-        The other inputs; and the name of the equal image for each input that was left out.
+        The other inputs, and a mapping from the name of each input left out to the name of the equal image.
     """
     pictures = {name: pixels for name, pixels in observation.items() if _is_picture(pixels)}
     echoes = {
@@ -165,7 +165,7 @@ def with_echoes(inputs: Tree, echoes: Mapping[str, str], observation: Mapping[st
 
 
 def _is_picture(value: object) -> bool:
-    """Return True for bytes on the CPU. Other tensors are small, or differ from the observation in device or
-    type.
+    """Return True for uint8 tensors on the CPU. Others are small, or differ from the observation's tensor in
+    device or type.
     """
     return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.device.type == "cpu"

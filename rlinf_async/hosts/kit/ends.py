@@ -13,24 +13,24 @@ LIMIT_KEY = "max_episode_steps"
 
 @dataclass(kw_only=True)
 class Ends:
-    """Looks for a rollout that lasts as long as an episode and has environments without an end."""
+    """Reports a rollout that is as long as an episode and has environments without an end."""
 
     longest: int
     """The most steps of an episode."""
     rollout: int
     """The steps of a rollout."""
     say: Callable[[str], object]
-    """Called once, with a sentence."""
+    """Called once, with the report."""
     _said: bool = False
 
     @classmethod
     def of(cls, section: Mapping[str, Any], *, rollout: int, say: Callable[[str], object]) -> Ends | None:
-        """Return the look at environments of `env.train`; None if the section does not limit episodes."""
+        """Return the check for the section `env.train`; None if the section does not limit episodes."""
         longest = section.get(LIMIT_KEY)
         return None if longest is None else cls(longest=int(longest), rollout=rollout, say=say)
 
     def look(self, contract: Contract) -> None:
-        """Look at a rollout that is complete, before the contract forgets its ends."""
+        """Check a complete rollout; call this before the contract forgets the rollout's ends."""
         if self._said or self.rollout < self.longest or not contract.endless:
             return
         self._said = True

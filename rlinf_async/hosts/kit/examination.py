@@ -1,6 +1,6 @@
-"""Examines whether a policy is a function of one observation and its weights, and acting changes no buffers.
+"""Examines whether a policy depends on one observation and its weights alone, and keeps its buffers.
 
-Every host relies on that: requests are answered in any order, in any batch and on any rank, and each
+Every host relies on both: requests are answered in any order, in any batch and on any rank, and each
 publication overwrites the buffers.
 """
 
@@ -22,9 +22,9 @@ Decide = Callable[[list[Mapping[str, Any]], int, str, int], Mapping[str, Any]]
 """Called with observations, their number of environments, a mode and a seed; returns a decision: `actions`,
 and for training `prev_values` if the policy has values, [B, ...] each."""
 
-COMPARED = ("actions", "prev_values")
-ROUNDING, ROUNDING_OF_HALF = 1e-3, 5e-2
-"""Tolerances, absolute and relative, for the rounding of kernels at other batch sizes."""
+COMPARED_FIELDS = ("actions", "prev_values")
+ROUNDING_TOLERANCE, HALF_ROUNDING_TOLERANCE = 1e-3, 5e-2
+"""Absolute and relative tolerances for the rounding of kernels at other batch sizes, in 32 and in 16 bits."""
 NO_MEMORY = "policies have no memory here (docs/extending.md, a model)"
 
 
@@ -36,14 +36,14 @@ class Buffers:
         self._written = self._present(copy=True)
 
     def note(self) -> None:
-        """Remember the buffers, as the weights of a version have been loaded."""
+        """Remember the buffers; call this after loading the weights of a version."""
         self._written = self._present(copy=True)
 
     def check(self) -> None:
         """Check that acting has not changed the buffers.
 
         Raises:
-            RuntimeError: it has; the next version would overwrite the changes.
+            RuntimeError: acting has changed a buffer; the next version would overwrite the change.
         """
         present = self._present()
         changed = [name for name, each in self._written.items() if not _same(each, present.get(name))]
@@ -71,7 +71,7 @@ class FirstLook:
     def __call__(
         self, decide: Decide, observations: list[Mapping[str, Any]], size: int, *, module: nn.Module | None
     ) -> None:
-        """Pass the findings of `examine` to `say`, at the first call only."""
+        """Pass the sentences of `examine` to `say`, in the first call only."""
         say, self._say = self._say, None
         if say is not None:
             for remark in examine(decide, observations, size, module=module):
@@ -85,22 +85,22 @@ def examine(
     """Return a sentence for each way that a policy breaks the rule of this module on `observations`.
 
     Args:
-        observations: those of some requests, of `size` environments in all.
+        observations: the observations of some requests, with `size` environments in all.
         module: the policy, if it is a module, to check its buffers.
 
     Raises:
         RuntimeError: acting has changed published buffers.
     """
     buffers = None if module is None else Buffers(module)
-    tolerance = ROUNDING_OF_HALF if module is not None and _is_half(module) else ROUNDING
+    tolerance = HALF_ROUNDING_TOLERANCE if module is not None and _is_half(module) else ROUNDING_TOLERANCE
     first, again = [decide(_fresh(observations), size, "train", 1) for _ in range(2)]
     fields = _different_names(first, again, tolerance)
     if buffers is not None:
         buffers.check()
     if fields:
         return [
-            f"the policy gives other {' and '.join(fields)} when it is asked again, from one state of the "
-            f"random generators: it keeps a memory, or draws from a generator of its own; {NO_MEMORY}"
+            f"the policy gives other {' and '.join(fields)} in a second pass, with the random generators in "
+            f"the same state: it keeps a memory, or draws from a generator of its own; {NO_MEMORY}"
         ]
     names = _other_in_company(decide, observations, size, tolerance) if size > 1 else []
     if buffers is not None:
@@ -117,18 +117,18 @@ def examine(
 def _other_in_company(
     decide: Decide, observations: list[Mapping[str, Any]], size: int, tolerance: float
 ) -> list[str]:
-    """Return the fields, among those without random draws, that differ for an observation alone and in a
-    batch.
-    """
+    """Return the deterministic fields that differ between a pass over one observation and over the batch."""
     for mode in ("train", "eval"):
         whole, other = [decide(_fresh(observations), size, mode, chance) for chance in (1, 2)]
-        certain = [name for name in COMPARED if _has(whole, other, name) and _close(whole, other, name, 0.0)]
+        certain = [
+            name for name in COMPARED_FIELDS if _has(whole, other, name) and _close(whole, other, name, 0.0)
+        ]
         single = []
         for row in (0, size - 1):
             alone = decide(_fresh([_row(observations, row)]), 1, mode, 1)
             expected = {name: whole[name][row : row + 1] for name in certain}
             single.append(set(_different_names(expected, alone, tolerance)))
-        # Fields that differ in both rows: in one row, rounding may have changed the choice between two
+        # Fields must differ in both rows: in a single row, rounding may have changed the choice between two
         # tokens.
         if names := sorted(set.intersection(*single)):
             return names
@@ -136,7 +136,7 @@ def _other_in_company(
 
 
 def _different_names(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float) -> list[str]:
-    names = [name for name in COMPARED if _has(one, other, name)]
+    names = [name for name in COMPARED_FIELDS if _has(one, other, name)]
     return [name for name in names if not _close(one, other, name, tolerance)]
 
 
@@ -201,8 +201,8 @@ def _sliced(tree: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 @contextmanager
 def drawing_by(chance: int) -> Iterator[None]:
-    """Seed torch's, numpy's and Python's generators by `chance` inside the block, and restore their states
-    after it.
+    """Seed the random generators of torch, numpy and Python by `chance` inside the block, then restore their
+    states.
 
     Other threads of this process must draw no random numbers meanwhile.
     """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 ADAPTER_GROUP = "rlinf_async.frames"
-"""The group of entry points by the names of a framework's environments (`env_type`): functions that take an
-environment class and return a subclass with `draw_last_only`, or None for a class that they do not know."""
+"""Entry points by the name of a framework's environment (`env_type`): functions that take an environment
+class and return a subclass with `draw_last_only`, or None for a class that they do not know."""
 
 DRAW_METHOD = "draw_last_only"
-"""A method of environments, without arguments: from now on a run reads only the last observation of each
-`chunk_step`. The environments decide which frames they can leave out; see docs/extending.md."""
+"""A method of environments, without arguments. After the call, a run reads only the last observation of each
+`chunk_step`, and the environments need not draw other frames; see docs/extending.md."""
 
 
 def draw_last_only(env: object) -> None:

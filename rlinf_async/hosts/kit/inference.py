@@ -42,8 +42,8 @@ class PolicyWorker(Answering, InferenceWorker):
     def sample_apart(self, seed: int, asynchrony: AsyncConfig) -> None:
         """Seed the random generators with which this rank samples actions.
 
-        Each rank has its own seed. A run with the same seed and the same batches samples the same; a
-        replacement of a process that died has another seed.
+        Each rank has its own seed. A run with the same seed and the same batches samples the same actions;
+        the replacement of a process that died has another seed.
         """
         # `seed` itself was used for the initial weights, which are the same on every rank.
         own = reseeded(seed + 1 + self._inference_rank, 0, generation=self.generation)

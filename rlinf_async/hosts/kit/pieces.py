@@ -1,6 +1,4 @@
-"""Cuts rollouts into pieces that end with the last decision of their episodes, and joins pieces to a
-rollout.
-"""
+"""Cuts rollouts into pieces that end with the last decision of their episodes, and joins pieces."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def cut_into_pieces(
         beyond: the inputs of the last observation, [1, B, ...], if values are recomputed.
         versions: the policy version of each decision.
         played: the environments of each decision; None for all B.
-        steps_per_decision: environment steps of one environment.
+        steps_per_decision: steps of one environment in a decision.
     """
     plan, horizon = settings.plan, settings.horizon
     mask = _mask(played, plan.envs_per_shard)
@@ -67,17 +65,17 @@ def cut_into_pieces(
 
 
 def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
-    """Join the fields of pieces to those of a rollout of `horizon` decisions, [T, B, ...] or [T + 1, B, ...].
+    """Join pieces along B into fields of a rollout of `horizon` decisions, [T, B, ...] or [T + 1, B, ...].
 
-    The last decision of a shorter piece is repeated, without a reward, up to the horizon: all of its episodes
-    have ended, and the loss masks these rows.
+    The last decision of a shorter piece is repeated up to the horizon, without a reward: all episodes of the
+    piece have ended, and the loss masks the repeated rows.
     """
     return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
 
 
 def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
-    """Return the fields of a piece with numbers, [T, B] or [1, B], in the place of the policy's inputs, which
-    `inputs` holds.
+    """Return the fields of a piece with the policy's inputs moved into `inputs`; their numbers there, [T, B]
+    or [1, B], take their place.
     """
     numbers: Tree = {
         name: inputs.hold(field)
@@ -88,7 +86,7 @@ def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
 
 
 def to_the_horizon(payload: Tree, horizon: int) -> Tree:
-    """Return the fields of a piece, lengthened to `horizon` decisions."""
+    """Return the fields of a piece, extended to `horizon` decisions."""
     missing = horizon - len(leaf(payload, "prev_logprobs"))
     if not missing:
         return payload

@@ -1,4 +1,4 @@
-"""The environments of a shard that play on while the episodes of others have ended."""
+"""The environments of a shard that play on after the episodes of others have ended."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from rlinf_async.hosts.observations import items
 
 @dataclass(frozen=True, kw_only=True)
 class Playing:
-    """The environments that play on after an output; the episodes of the others have ended, and they wait for
-    a reset.
-    """
+    """The environments that play on after an output. The other environments wait for a reset."""
 
     numbers: tuple[int, ...]
     """Indices in the shard, in ascending order."""

@@ -1,4 +1,4 @@
-"""Samples that learner ranks send each other within an optimizer step, by collective calls of torch."""
+"""Sends samples between learner ranks within an optimizer step, by collective calls of torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlinf_async.core.tensors import Tree, map_tensors
 
 
 class Exchange(Protocol):
-    """Numbers and trees of tensors between learner ranks, which make the same calls in the same order."""
+    """Sends numbers and trees of tensors between learner ranks, which make the same calls in one order."""
 
     @property
     def rank(self) -> int:
         """The rank of this process."""
 
     def counts(self, own: int) -> list[int]:
-        """Return this number of every rank."""
+        """Return the numbers `own` of all ranks, by rank."""
 
     def swap(self, sent: Mapping[int, Tree], senders: Collection[int]) -> dict[int, Tree]:
         """Send a tree to each rank of `sent`; return the tree of each of `senders`."""
@@ -29,11 +29,11 @@ class Exchange(Protocol):
 class RankExchange:
     """An `Exchange` of the default process group.
 
-    Trees travel as bytes, so that ranks need not know their shapes. They are read without pickle's code.
+    Trees travel as bytes, so that receivers need not know their shapes; reading them runs no pickled code.
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        """`device`: the device of tensors that the process group sends."""
+        """`device`: the device that a tensor must be on for the process group to send it."""
         self._device = device
 
     @property
@@ -74,12 +74,12 @@ class RankExchange:
 def bytes_of(tree: Tree) -> torch.Tensor:
     """Return a tree as one tensor, [bytes] uint8."""
     buffer = BytesIO()
-    # Copies: of a view the whole batch behind it would be written.
+    # Copies: for a view, `torch.save` would write the whole batch behind it.
     torch.save(map_tensors(torch.clone, tree), buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
 def tree_of(data: torch.Tensor) -> Tree:
-    """Return the tree of such a tensor, on the CPU."""
+    """Return the tree in a tensor of `bytes_of`, on the CPU."""
     tree: Tree = torch.load(BytesIO(data.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     return tree

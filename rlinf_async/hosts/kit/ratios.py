@@ -1,6 +1,4 @@
-"""Probability ratios: the level at which they are formed, the scored denoise steps, and importance
-weights.
-"""
+"""Probability ratios: their level, the denoise steps that they score, and importance weights."""
 
 from __future__ import annotations
 
@@ -14,27 +12,27 @@ from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.types import RatioLevel
 
 DENOISE_STEPS = "denoise_inds"
-"""Ending of the name of the forward input with the scored denoise steps, [B, K]: in RLinf's flow-matching
-models one step repeated K times, or all K in order if log-probabilities are joint."""
+"""The ending of the name of the forward input with the scored denoise steps, [B, K]. RLinf's flow-matching
+models have one step repeated K times, or all K steps in order if log-probabilities are joint."""
 
 
 def scored_in(forward_inputs: Any) -> Scored:
-    """Return the scored part of samples with these inputs, [B, ...] each; the whole action if no input says
-    it.
+    """Return the scored part of an action, from the forward inputs [B, ...]; the whole action if none has
+    `DENOISE_STEPS`.
 
     A chain of one denoise step counts as a single step, not as joint.
     """
     step_tensors = [value for name, value in forward_inputs.items() if str(name).endswith(DENOISE_STEPS)]
     if not step_tensors or not isinstance(step_tensors[0], torch.Tensor):
         return WHOLE
-    # [..., K], of samples or of a rollout. The first sample represents all: K, and whether one step or the
-    # chain is scored, are settings of the model.
+    # [..., K], of samples or of a rollout. The first sample stands for all: the model's settings fix K, and
+    # whether one step or the whole chain is scored.
     steps = step_tensors[0].flatten(0, -2)[0].tolist()
     return Scored(steps=len(steps), joint=len(set(steps)) > 1)
 
 
 def at_ratio_level(logprobs: torch.Tensor, level: RatioLevel, action_dim: int) -> torch.Tensor:
-    """Sum log-probabilities (or entropies) of N decisions to the level at which ratios are formed.
+    """Sum log-probabilities (or entropies) of N decisions to the level of the ratios.
 
     Args:
         logprobs: [N, ...], chunks x dimensions of one action in any layout; or one value for a whole

@@ -42,7 +42,7 @@ DecidedOutput = TypeVar("DecidedOutput", bound=Decided)
 ANSWER_FIELDS = ("actions", "prev_logprobs", "prev_values", "bootstrap_values")
 """Fields of an answer that must be finite."""
 REPEATED_FIELDS = ("actions", "prev_logprobs", "prev_values")
-"""Fields of an answer, besides inputs, that are repeated for environments after the end of their episodes."""
+"""Fields of an answer, besides inputs, that are repeated after the end of an environment's episode."""
 
 
 class Recorder(Generic[Output]):
@@ -56,8 +56,8 @@ class Recorder(Generic[Output]):
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
-        """`every_end`: True if each output has the statistics of its ended episodes; else the last has
-        all.
+        """`every_end`: True if each output has the statistics of episodes that ended in it; False if the last
+        output has those of all episodes.
         """
         self._ticket, self._settings = ticket, settings
         self._every_end, self._episodes = every_end, episodes
@@ -89,7 +89,7 @@ class Recorder(Generic[Output]):
             played=self._played,
             steps_per_decision=self.steps_per_decision(),
         )
-        # Only here: a rollout that failed earlier is repeated, and must leave no episodes.
+        # Only here: a rollout that fails is repeated, and must add no episodes.
         self._episodes.extend(self._own_episodes)
         return pieces
 
@@ -120,7 +120,7 @@ class Recorder(Generic[Output]):
         own: Tree = {name: answer.get(name) for name in REPEATED_FIELDS}
         own["forward_inputs"] = dict(with_echoes(answer["forward_inputs"], answer["echoes"], shown))
         self._last = own if playing is None else playing.among(self._last, own)
-        # Environments that send final observations reset themselves: then all of them play.
+        # Environments that send final observations reset themselves, so that all of them play on.
         values = answer.get("bootstrap_values") if playing is None else None
         return {**self._last, "bootstrap_values": values, "version": int(answer["version"])}
 
@@ -152,10 +152,13 @@ class Recorder(Generic[Output]):
 class SampleRecorder(Recorder[DecidedOutput]):
     """Records T decisions of B environments in the fields that `kit.scoring` reads.
 
-    forward_inputs {name: [T, B, ...]}, the policy's inputs for scoring its actions bootstrap_inputs {name:
-    [1, B, ...]}, of the last observation, if values are recomputed prev_logprobs [T, B, ...], of the policy
-    that acted prev_values [T + 1, B], if the policy has values rewards [T, B] ended [T + 1, B], before the
-    decision versions [T, B] int64
+    * `forward_inputs` {name: [T, B, ...]}: the policy's inputs for scoring its actions.
+    * `bootstrap_inputs` {name: [1, B, ...]}: those of the last observation, if values are recomputed.
+    * `prev_logprobs` [T, B, ...]: from the policy that acted.
+    * `prev_values` [T + 1, B]: if the policy has values.
+    * `rewards` [T, B].
+    * `ended` [T + 1, B] bool: the episode had ended before the decision.
+    * `versions` [T, B] int64.
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:
@@ -177,7 +180,7 @@ class SampleRecorder(Recorder[DecidedOutput]):
 
     def see(self, output: DecidedOutput, answer: Mapping[str, Any]) -> None:
         self._rewards.append(self.rewards_of(output, answer))
-        # A rollout of environments that reset themselves begins in the middle of episodes.
+        # With environments that reset themselves, a rollout begins in the middle of episodes.
         self._ended.append(output.ended if self._versions else torch.zeros_like(output.ended))
         if answer.get("prev_values") is not None:
             self._values.append(one_each(answer["prev_values"]))

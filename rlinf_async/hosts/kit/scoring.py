@@ -1,8 +1,8 @@
-"""Scores by one policy of actions that were taken: the anchor of a batch, and the premise of a run.
+"""Scores recorded actions with one policy: to anchor a batch, and to examine the premise of a run.
 
-Rollouts have fields of [T, B, ...]: `forward_inputs`, by which the policy scores its actions (in a learner
-their numbers in `HeldInputs`), `prev_logprobs` and `versions` of the policies that acted, and `prev_values`
-of T + 1 observations where there is a critic. The host gives the passes without gradients, in its framework.
+Rollouts have the fields [T, B, ...]: `forward_inputs`, the policy's inputs for scoring its actions (in a
+learner, their numbers in `HeldInputs`), `prev_logprobs` and `versions` of the policies that acted, and with a
+critic `prev_values` of T + 1 observations. The host makes the passes without gradients, in its framework.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from rlinf_async.loops.run_settings import RunSettings
 LOGGER = logging.getLogger(__name__)
 
 SAMPLE_FIELDS = (INPUTS_FIELD, "prev_logprobs")
-"""Fields of a rollout that make a sample which can be scored again."""
+"""Fields of a rollout that scoring needs."""
 
 LIVE_FIELD = "live"
-"""The field, [T, B] bool, of a rollout of which some samples have no gradient: the others are scored."""
+"""The field, [T, B] bool, with the samples that have a gradient; only these are scored. A rollout without the
+field has a gradient everywhere."""
 
 PROXIMAL_FIELD = "proximal_logprobs"
 """The field of log-probabilities of the proximal policy."""
 
 Forward = Callable[[Iterable[Tree]], Iterable[Mapping[str, torch.Tensor]]]
-"""A pass over each of several parts of the samples."""
+"""Makes a pass over each of several parts of the samples."""
 
 
 def samples_of(rollout: Tree, *more: str) -> Tree:
@@ -61,37 +62,38 @@ def flat(tree: Any) -> Tree:
 
 
 def scoring_inputs(payload: Tree, live: torch.Tensor | None = None, *, values: bool = True) -> ToScore:
-    """Return what inference scores of a piece of T * B decisions and B last observations behind them.
+    """Return the samples of a piece for inference to score: T * B decisions, then B last observations.
 
     Args:
-        live: which decisions have a gradient, [horizon, B] bool; None: all.
-        values: whether values are wanted, which are of the last observations, too.
+        live: the decisions with a gradient, [horizon, B] bool; None: all.
+        values: True if values are scored, which include those of the last observations.
     """
     samples, last = samples_of(payload), _last(payload, flat(payload[BEYOND_FIELD]))
     size = size_of(samples) + size_of(last)
     if live is None:
         return ToScore(samples=concatenate([samples, last]), rows=None, size=size)
     rows = scored_rows(live, values=values)
-    # A piece whose episodes have all ended has fewer decisions than the horizon: none of the others is live.
+    # A piece ends with its last episode, before the horizon: no later decision is live.
     rows = rows[rows < size]
     (chosen,) = row_parts(rows, 1, samples, last)
     return ToScore(samples=chosen, rows=rows, size=size)
 
 
-def what_happened(payload: Tree, horizon: int) -> Tree:
-    """Return the fields of a piece by which samples are live, with as many rows as a rollout of `horizon`
-    decisions: all but the inputs of the policy.
+def fields_without_inputs(payload: Tree, horizon: int) -> Tree:
+    """Return the fields of a piece that tell which samples are live, extended to `horizon` decisions: all
+    fields but the policy's inputs.
     """
     large = (INPUTS_FIELD, BEYOND_FIELD)
     return to_the_horizon({name: field for name, field in payload.items() if name not in large}, horizon)
 
 
 def scored_rows(live: torch.Tensor, *, values: bool) -> torch.Tensor:
-    """Return the samples that are scored where those of `live`, [T, B] bool, have a gradient, ascending.
+    """Return the ascending row numbers of the samples to score, if those of `live`, [T, B] bool, have a
+    gradient.
 
-    With `values`, they are of T + 1 observations.
+    With `values`, the rows are of T + 1 observations.
     """
-    # The last observation bootstraps what is alive until then.
+    # The last observation bootstraps the episodes that are alive until then.
     return torch.cat([live, live[-1:]] if values else [live]).flatten().nonzero().flatten()
 
 
@@ -105,12 +107,13 @@ def recompute(
     model: str,
     most: Callable[[int], int] = int,
 ) -> None:
-    """`anchor` the rollout at the present policy of the learner, by passes over `micro_batch_size` samples.
+    """`anchor` the rollout at the learner's present policy, by passes over `micro_batch_size` samples.
 
     Args:
-        beyond: forward inputs of the last observation, [B, ...], or their numbers, [B]; not looked at without
-            `values`.
-        most: the largest of a number over all ranks, which may have different numbers of live samples.
+        beyond: forward inputs of the last observation, [B, ...], or their numbers, [B]; read with `values`
+            only.
+        most: returns the largest of a number over all ranks, as they may have different numbers of live
+            samples.
     """
     last = [_last(rollout, beyond)] if values else []
     samples = samples_of(rollout)
@@ -133,18 +136,18 @@ def anchor(
     model: str,
     rows: torch.Tensor | None = None,
 ) -> None:
-    """Add `proximal_logprobs` to `rollout`, and replace `prev_values`, by passes of the proximal policy.
+    """Add `proximal_logprobs` to `rollout`, and replace `prev_values`, by results of the proximal policy.
 
-    With `values`, those of all T + 1 observations come from it too, so that advantages are estimated by one
+    With `values`, the values of all T + 1 observations are replaced, so that advantages are estimated by one
     policy version.
 
-    A model that stores the log-probabilities of every denoise step scores one of them, and returns which
-    of the stored ones belong to it: those become `acted_logprobs`.
+    A model that stores the log-probabilities of every denoise step scores one step, and returns the stored
+    log-probabilities of that step: they become `acted_logprobs`.
 
     Args:
-        scored: passes over the T * B samples and, for values, over the last B observations behind them.
+        scored: results of passes over the T * B samples and, for values, over the B last observations.
         model: the key of the config that names the policy, and its value.
-        rows: those that the passes are over, ascending, if not all; the others keep what was stored.
+        rows: the ascending row numbers of the scored samples; None: all. Other rows keep their stored values.
 
     Raises:
         FloatingPointError: a result is not finite; it would end up in the weights.
@@ -153,7 +156,7 @@ def anchor(
     steps, width = stored.shape[:2]
     decided = steps * width
     own = None if rows is None else rows[rows < decided]
-    # The stored ones of all denoise steps are of another shape than those of the one that is scored.
+    # Stored log-probabilities of all denoise steps have another shape than those of the scored step.
     kept = None if "prev_logprobs" in scored[0] else stored.flatten(0, 1)
     for name, field in (("logprobs", PROXIMAL_FIELD), ("prev_logprobs", "acted_logprobs")):
         if name in scored[0]:
@@ -168,12 +171,12 @@ def anchor(
 
 
 def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: bool) -> premise.Sums:
-    """`core.premise.compare` of the samples of batch `batch` in `rollout`, as the learner scores them.
+    """Compare the stored scores of `rollout`, in batch `batch`, with the learner's (`core.premise.compare`).
 
     Args:
-        most: samples that one pass may have.
+        most: the most samples of one pass.
     """
-    # Without the row of the last observation, on which nothing was decided.
+    # Without the row of the last observation, which has no decision.
     acting_values = {"prev_values": leaf(rollout, "prev_values")[:-1]} if values else {}
     samples = samples_of({**rollout, **acting_values}, *acting_values)
 
@@ -197,14 +200,14 @@ def _ages(batch: int, versions: torch.Tensor) -> torch.Tensor:
 
 
 def _last(rollout: Tree, inputs: Any) -> Tree:
-    """The last observations as samples. Whatever was stored goes with them: only their value is wanted."""
+    """Return the last observations as samples. Their other fields are arbitrary: only their value is read."""
     return {INPUTS_FIELD: inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
 
 
 def _versions(rollout: Tree) -> torch.Tensor:
-    """The policy version that made each of T * B decisions; none, -1, where they are not live.
+    """Return the policy version of each of T * B decisions; -1 for decisions that are not live.
 
-    Where none is live, all count: every rank looks at some samples.
+    If no decision is live, all have their version: every rank must compare some samples.
     """
     versions = leaf(rollout, "versions").flatten().long()
     live = rollout.get(LIVE_FIELD)
@@ -214,16 +217,16 @@ def _versions(rollout: Tree) -> torch.Tensor:
 
 
 class KnowsPremise(Protocol):
-    """A learner rank, which outlives the training of a batch."""
+    """A learner rank, which keeps the premise beyond the training of a batch."""
 
     premise: Premise | None
 
 
 class ScoringTraining:
-    """Scores actions by passes of the host's without gradients; a part of `loops.streaming_learner.Training`.
+    """Scores actions by the host's passes without gradients; a part of `loops.streaming_learner.Training`.
 
-    Before the first batch is trained, the run's premise is examined on it: at the weights that acted, the
-    learner scores actions as inference did.
+    Before the first batch is trained, the run's premise is examined on it: with the weights that acted, the
+    learner computes the same scores as inference did.
     """
 
     def __init__(
@@ -231,7 +234,7 @@ class ScoringTraining:
     ) -> None:
         """
         Args:
-            inputs: those of the batch's samples, which the passes of the host read.
+            inputs: the forward inputs of the batch's samples; the host's passes read them.
             model: the key of the config that names the policy, and its value.
         """
         self._inputs = inputs
@@ -242,57 +245,57 @@ class ScoringTraining:
         self._examined: dict[str, float] = {}
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
-        """A pass without gradients over each of `parts`. A host makes them."""
+        """Yield the results of a pass without gradients over each of `parts`. Hosts implement this."""
         raise NotImplementedError
 
     def is_half(self) -> bool:
-        """Return True if a part of the forward pass is in 16 bits. A host knows."""
+        """Return True if a part of the forward pass is in 16 bits. Hosts implement this."""
         raise NotImplementedError
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        """Return sums over all learner ranks. A host makes them."""
+        """Return `sums` added over all learner ranks. Hosts implement this."""
         raise NotImplementedError
 
     def live(self, rollout: Tree) -> torch.Tensor | None:
-        """Return which samples of a rollout have a gradient, [T, B] bool; None: all. A host knows.
+        """Return the samples of a rollout that have a gradient, [T, B] bool; None: all. Hosts implement this.
 
-        It is asked in the thread of learning, and at any time in another one.
+        Called in the learner's thread and, at any time, in another one.
 
         Args:
-            rollout: `what_happened` in it, side by side, or all that a rollout has.
+            rollout: all fields of a rollout, or its `fields_without_inputs`.
         """
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[Piece]) -> Tree:
-        """Join the pieces along B, with numbers in the place of the policy's inputs."""
+        """Join the pieces along B, with the numbers of the policy's inputs in `HeldInputs`."""
         payloads = [with_numbers(piece.payload, self._inputs) for piece in pieces]
         return side_by_side(payloads, self._settings.horizon)
 
     def to_score(self, payload: Tree) -> ToScore:
         """See `loops.streaming_learner.Training`."""
-        live = self.live(what_happened(payload, self._settings.horizon))
+        live = self.live(fields_without_inputs(payload, self._settings.horizon))
         return scoring_inputs(payload, live, values=self._critic)
 
     def most(self, count: int) -> int:
-        """Return the largest `count` of all learner ranks. A host that leaves samples out knows it."""
+        """Return the largest `count` of all learner ranks. Hosts that leave samples out implement this."""
         raise NotImplementedError
 
     def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
-        """Sum log-probabilities of N decisions to the level at which ratios are formed. A host knows it."""
+        """Sum log-probabilities of N decisions to the level of the ratios. Hosts implement this."""
         raise NotImplementedError
 
     def ratios(self, rollout: Tree, name: str) -> torch.Tensor:
-        """Return the field `name` of a rollout at the level of ratios, as that of T * B decisions."""
+        """Return the field `name` of a rollout at the level of ratios, for T * B decisions."""
         return self.at_level(leaf(rollout, name).float().flatten(0, 1))
 
     def look_at(self, rollout: Tree) -> None:
-        """See what is scored, and examine the premise if nobody has.
+        """Find out which part of an action is scored, and examine the premise if no earlier batch has.
 
-        That is before anything is trained: the weights are those that the newest samples were drawn with.
+        Called before anything is trained, with the weights that drew the newest samples.
         """
         first = slice_samples(samples_of(rollout), 0, 1)
         self.scored = scored_in(self._inputs.with_inputs(first)[INPUTS_FIELD])
-        # On all ranks or on none: below are forward passes and a sum in which every rank takes part.
+        # True on all ranks or on none: the passes and the sum below are collective calls.
         if self.premise is not None:
             return
         most, values = self._settings.micro_batch_size, self._critic
@@ -305,7 +308,7 @@ class ScoringTraining:
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         """See `loops.streaming_learner.Training`."""
         assert self.premise is not None
-        # Popped: it has one row per environment, which the slices and shuffles of samples do not fit.
+        # Popped: it has one row per environment, so that it cannot be sliced and shuffled like samples.
         beyond: Any = flat({BEYOND_FIELD: rollout.pop(BEYOND_FIELD)})[BEYOND_FIELD]
         values = self._critic and not self.premise.keeps_values
         how: Any = {"values": values, "model": self._model}
@@ -314,7 +317,7 @@ class ScoringTraining:
             size = self._settings.micro_batch_size
             recompute(rollout, beyond, forward, micro_batch_size=size, most=self.most, **how)
         else:
-            # [T + 1, B, ...]: the last row is that of the last observations, as in `scoring_inputs`.
+            # [T + 1, B, ...]: the last row is of the last observations, as in `scoring_inputs`.
             scored: Any = flat(scores)
             if LIVE_FIELD in rollout:
                 how["rows"] = scored_rows(leaf(rollout, LIVE_FIELD), values=values)
@@ -327,13 +330,13 @@ class ScoringTraining:
         if PROXIMAL_FIELD in rollout:
             acted = "acted_logprobs" if "acted_logprobs" in rollout else "prev_logprobs"
             pair = self.ratios(rollout, PROXIMAL_FIELD), self.ratios(rollout, acted)
-        # Batch N is trained from version N of the policy: the difference is an age in versions.
-        # One that is not live was made by no version, and has an age that is not looked for.
+        # Batch N is trained from version N of the policy: the difference is an age in versions. Samples that
+        # are not live have version -1, and an age that no probe selects.
         return samples_of(rollout), _ages(self._batch, _versions(rollout)), pair
 
     def score(self, inputs: Tree) -> ScorePair:
         """See `loops.streaming_learner.Training`."""
-        # Taken to its end: a host's `passes` may switch training on again behind the last part.
+        # Unpacking exhausts the iterator: a host's `passes` may restore training mode after its last part.
         (output,) = self.passes([inputs], values=False)
         stored = output.get("prev_logprobs", leaf(inputs, "prev_logprobs"))
         return self.at_level(output["logprobs"].float()), self.at_level(stored.float())

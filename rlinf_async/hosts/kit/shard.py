@@ -27,8 +27,7 @@ class Shard(Generic[Output]):
     """
 
     others_stand: bool = False
-    """True if environments are not stepped after the end of their episodes, which the host arranges in
-    `stand`."""
+    """True if environments are not stepped after the end of their episodes; the host's `stand` sets it."""
 
     def __init__(
         self,
@@ -69,12 +68,10 @@ class Shard(Generic[Output]):
         raise NotImplementedError
 
     def stand(self, playing: Playing | None) -> None:
-        """Prepare for an `act` of the `playing` environments (None: all). Hosts may then not step the
-        others.
-        """
+        """Called before an `act` of the `playing` environments (None: all); hosts may not step the others."""
 
     def play_on(self, over: torch.Tensor) -> Playing | None:
-        """Note which environments are `over`, [B] bool, after an output: their later steps do not count.
+        """Note the environments that are `over`, [B] bool, after an output: their later steps do not count.
 
         Returns:
             The environments that play on; None for all.
@@ -85,7 +82,9 @@ class Shard(Generic[Output]):
         return self._playing
 
     def playing_at(self, output: Output) -> Playing | None:
-        """Return the environments that play on after `output`. This default knows the last output only."""
+        """Return the environments that play on after `output`, which must be the last; hosts may override
+        this.
+        """
         return self._playing
 
     def end(self) -> None:
@@ -149,7 +148,7 @@ class Shard(Generic[Output]):
         self.forget()
 
     def _with_faults(self, shown: Shown[Output]) -> tuple[Output, list[str]]:
-        """Return the output, and sentences about values that are not finite."""
+        """Return the output, and a sentence about each value that is not finite."""
         return shown[0], not_finite(self._simulators.advanced, shown[1])
 
     def _finite(self, output: Output, bad: list[str]) -> Output:

@@ -20,7 +20,7 @@ def reshard(model: nn.Module) -> None:
     After a forward pass without a backward pass, FSDP2 leaves its root's parameters gathered, and so does
     FSDP1 (with `shard_grad_op` those of every unit). FSDP1 points its parameters at the shards again, but
     keeps the gathered ones and reuses them, though outdated, in the next forward pass or state dict. Call
-    this between passes only, and after writing to shards before the model is used.
+    this between passes only, and between a write to the shards and the next use of the model.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -33,7 +33,7 @@ def reshard(model: nn.Module) -> None:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor; a collective call on all ranks, if the tensor is sharded."""
+    """Return the full tensor; for a sharded tensor, a collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -80,7 +80,7 @@ class ShardedWeights(WeightCopy):
         return state.keys() - {name for name, parameter in named if not parameter.requires_grad}
 
     def types_to_send(self, names: Collection[str]) -> Types:
-        """Return the types of sent tensors: those of the receivers."""
+        """Return the types that tensors are sent in: those of the receivers."""
         return self.types
 
     def take(self) -> WeightSnapshot | None:

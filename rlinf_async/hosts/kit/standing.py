@@ -1,4 +1,4 @@
-"""Environments that leave single simulators alone after the end of their episodes."""
+"""Environments that do not step single simulators after the end of their episodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from rlinf_async.hosts.kit.playing import Playing
 
 LET_PLAY_METHOD = "let_play"
-"""A method of environments that step single simulators: those at the given numbers are stepped from now on,
-all of them with None; the others repeat their last output. See docs/extending.md."""
+"""A method of environments that can step single simulators. It takes the numbers of the simulators to step
+from now on, or None for all; the others repeat their last output. See docs/extending.md."""
 
 
 def let_play(env: object, playing: Playing | None) -> bool:
@@ -24,23 +24,25 @@ def let_play(env: object, playing: Playing | None) -> bool:
 
 
 class StandingVectorEnv:
-    """A vector environment with the calls of LIBERO's (`libero.libero.envs.venv`, `rlinf.envs.venv`), of
-    which some simulators may stand.
+    """A vector environment with the methods of LIBERO's (`libero.libero.envs.venv`, `rlinf.envs.venv`) that
+    may leave simulators standing.
 
-    A simulator that stands is neither stepped nor drawn: what it has given last is given again. All else is
-    the vector environment's own.
+    A standing simulator is neither stepped nor rendered, and its last output is repeated. All other calls go
+    to the wrapped vector environment.
     """
 
     def __init__(self, simulators: Any) -> None:
         self._simulators = simulators
         self._given: dict[int, tuple[Any, ...]] = {}
-        """What each simulator gave at its last step."""
+        """The output of each simulator's last step."""
         self._pictures: list[Any] = []
         self._playing: list[int] | None = None
 
     @classmethod
     def within(cls, env: Any) -> StandingVectorEnv:
-        """The vector environment that a framework's `env`, or what it wraps, has as its attribute `env`."""
+        """Wrap the vector environment in the attribute `env` of a framework's environment, if it is not
+        wrapped yet, and return the wrapper.
+        """
         owner = getattr(env, "unwrapped", env)
         if not isinstance(owner.env, cls):
             owner.env = cls(owner.env)
@@ -54,11 +56,11 @@ class StandingVectorEnv:
         return len(self._simulators)
 
     def let_play(self, numbers: Sequence[int] | None) -> None:
-        """From now on those at `numbers` (None: all) are stepped, the others stand."""
+        """Step only the simulators at `numbers` from now on (None: all)."""
         self._playing = None if numbers is None else list(numbers)
 
     def step(self, action: Any, id: Any = None) -> Sequence[np.ndarray]:
-        """As of the class; `action` is of all simulators, or of those at `id`."""
+        """Return the outputs of the simulators; `action` has a row for each, or for each number in `id`."""
         numbers = list(range(len(self))) if id is None else np.atleast_1d(id).tolist()
         played = [place for place, number in enumerate(numbers) if self._plays(number)]
         if len(played) == len(numbers):
@@ -72,14 +74,14 @@ class StandingVectorEnv:
         if self._playing is None:
             self._pictures = list(self._simulators.render(**options))
         else:
-            # In a list of their own: who was given the one before may still look at it.
+            # A new list: the caller of the previous `render` may still read its list.
             self._pictures = list(self._pictures)
             for number in self._playing:
                 self._pictures[number] = self._simulators.workers[number].render(**options)
         return self._pictures
 
     def _plays(self, number: int) -> bool:
-        """A simulator that has never been stepped has nothing to repeat."""
+        """Return True if a simulator is stepped: it plays, or has no output yet that could be repeated."""
         return self._playing is None or number in self._playing or number not in self._given
 
     def _noted(self, given: Sequence[np.ndarray], numbers: Sequence[int]) -> Sequence[np.ndarray]:

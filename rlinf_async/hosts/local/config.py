@@ -21,43 +21,43 @@ from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.tasks import settled, task_reasons
 
 UNSERVED_KEYS = {
-    "advanced.stall_s": "nobody outside of the process watches it",
+    "advanced.stall_s": "no other process watches the run",
     "survive.process_restarts": "there is one process, and the run ends with it",
-    "advanced.silent_s": "there is one process, and nobody asks it for an answer",
+    "advanced.silent_s": "there is one process, and no other watches it",
     "advanced.fit_shards": "simulators have no process each, so that no number of shards is measured",
     "advanced.shared_group_scene": "only RLinf's LIBERO draws scenes beside initial states",
     "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }
-"""Keys of the `async` block that mean nothing where all loops are in one process."""
-DEFAULTS = {
+"""Keys of the `async` block that have no meaning in a run of one process, with the reasons."""
+SETTING_DEFAULTS = {
     f"settings.{each.name}": each.default for each in fields(LocalSettings) if each.name in SETTING_KINDS
 }
-TABLE = Table(ROWS, default_of=DEFAULTS.get, is_whole=True)
+TABLE = Table(ROWS, default_of=SETTING_DEFAULTS.get, knows_all_defaults=True)
 """Every key of a local config; a setting that is absent has its default, and null counts as absent."""
 
 
 def settings_of(cfg: DictConfig) -> LocalSettings:
-    """The settings of a config of this host.
+    """Return the settings of a config of this host.
 
     Raises:
-        ValueError: a key that nothing reads or that is not served, a value that is none of its kind, or
-            settings that do not fit together.
+        ValueError: a key is unknown or not served, a value is not of its key's kind, or settings do not fit
+            together.
     """
     values = plain(cfg)
-    # Alone and first: with something else in a block's place, the lookups below would fail on their own.
+    # First: without the blocks, the lookups below would fail with other errors.
     refuse(TABLE.block_reasons(values))
     refuse([*TABLE.reasons(values), *_unread_key_reasons(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
     refuse(list(_unserved(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
     settings = values.get("settings") or {}
-    # A misspelt key that is null or an empty block says nothing, and is none of the table's unknown keys.
+    # A misspelt key that is null or an empty block has no effect, and is not reported as unknown.
     known = {name: value for name, value in settings.items() if name in SETTING_KINDS}
     return LocalSettings(asynchrony=asynchrony, **known)
 
 
 def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys of `cfg` (plain data) that nothing reads, with those that were meant."""
+    """Yield a reason for each unknown key of `cfg` (plain data), with the key that was probably meant."""
     for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
         if section == "settings":
@@ -65,7 +65,7 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             hint = f"; did you mean settings.{near}?" if near else ""
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
-        # Of other blocks only the frameworks' own words are more than a user's: they would change nothing.
+        # Other blocks belong to the user, except keys of a framework, which would have no effect here.
         if other := next((one for one in counterparts(key) if TABLE.find(one)), None):
             yield Reason(
                 f"a run of the local host does not read {key}={shortened(value)}; use {other}", f"~{key}"
@@ -73,13 +73,13 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def own_blocks(cfg: DictConfig) -> Iterator[str]:
-    """Yield a note for each block at the top of a config that is the user's own."""
+    """Yield a note for each top-level block of a config that is the user's own."""
     sections = {*TABLE.sections, BLOCK_KEY}
     yield from own_sections(cfg, sections, framework="the local host")
 
 
 def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason for every key that is not served. A value that says what is done anyway is none."""
+    """Yield a reason for every key of `async` that this host does not serve, unless it has its default."""
     usual = AsyncConfig()
     for key, why in UNSERVED_KEYS.items():
         value = attrgetter(key)(asynchrony)
@@ -91,10 +91,10 @@ def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
 
 
 def checked(cfg: DictConfig) -> LocalSettings:
-    """The settings of a run that can begin on this machine.
+    """Return the settings of a run that can begin on this machine.
 
     Raises:
-        ValueError: as of `settings_of`; or what the config names is not here.
+        ValueError: as `settings_of`; or a class or a folder that the config names is missing.
     """
     settings, values = settings_of(cfg), plain(cfg)
     refuse(list(_declared_part_reasons(values)))
@@ -109,7 +109,7 @@ def checked(cfg: DictConfig) -> LocalSettings:
 
 
 def _declared_part_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the classes in `cfg` (plain data) that no package declares, importing none of them."""
+    """Yield a reason for each class in `cfg` (plain data) that no package declares; no class is imported."""
     for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
         name, names = cfg[section][key], sorted(entry_points(group=group).names)
         if name not in names:

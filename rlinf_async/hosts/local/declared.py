@@ -1,5 +1,4 @@
-"""Adapts environments and policies that packages declare, so that they run on the local host as on the
-others.
+"""Adapts environments and policies of other packages to the local host.
 
 Environments have the interface of `rlinf_async.envs`, policies that of `rlinf_async.models`; see
 docs/extending.md. A policy's `forward_inputs` take the place of states.

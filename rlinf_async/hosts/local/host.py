@@ -102,7 +102,7 @@ class LocalHost(Host):
         settings = settings_of(cfg)
         if (cfg.get("settings") or {}).get("seed") is None:
             raise ValueError(
-                "the config gives no settings.seed, by which its runs could be told apart; add it"
+                "the config has no settings.seed, so that its runs would all be the same; add it"
             )
         return Workload(
             run_dir="run_dir",

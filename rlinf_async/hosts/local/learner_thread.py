@@ -48,8 +48,8 @@ class LearnerThread:
         """
         loop = asyncio.get_running_loop()
         learning = loop.run_in_executor(self._thread, self._learn, batch, PiecesFromLoop(pieces, loop))
-        # An error that comes when nobody waits any more, as after a second cancellation, is a consequence of
-        # what ended the run; asyncio would print it.
+        # asyncio prints an error that no task waits for, as after a second cancellation. Such an error only
+        # follows from the one that ended the run.
         learning.add_done_callback(_heed)
         try:
             # A thread cannot be cancelled: its future is shielded, and is waited for below.

@@ -113,8 +113,8 @@ def _three_layers(inputs: int, hidden: int) -> nn.Sequential:
 
 
 Watch = Callable[[str], AbstractContextManager[None]]
-"""Called with "inference" or "learner"; its context is entered around each pass over the policy, in the
-pass's thread and CUDA stream."""
+"""Called with "inference" or "learner"; returns a context that is entered around each pass over the policy,
+in the pass's thread and CUDA stream."""
 
 
 def unwatched(who: str) -> AbstractContextManager[None]:

@@ -169,7 +169,7 @@ class Shard(TrainShard):
     def _build_again(self, _: int | None) -> Any:
         """Rebuild the environments; `StateEnvs` skip the episodes that were begun before."""
         let_go(self._close)
-        self._stage.env = None  # frees what the failed environments hold before others are built
+        self._stage.env = None  # frees the failed environments before others are built
         env = self._in_process(self._make)
         if isinstance(env, StateEnvs):
             self._in_process(partial(env.skip, self._resets))

@@ -35,7 +35,7 @@ FIRST_SPARE_DESCRIPTOR = 512
 descriptors closes low ones."""
 STANDARD_STREAMS = (0, 1, 2)
 LONGEST_WAIT_S = 5.0
-"""The longest wait of an event loop: if its descriptor is closed meanwhile, the wait ends by nothing else."""
+"""The longest wait of an event loop: if its descriptor is closed meanwhile, only this limit ends the wait."""
 
 
 class WholeProcess:
@@ -75,7 +75,7 @@ class WholeProcess:
         self._culprit = culprit
         changes = list(self._changes())
         if changes:
-            raise ValueError(f"{culprit} have {' and '.join(changes)}; it is as it was again")
+            raise ValueError(f"{culprit} have {' and '.join(changes)}; this was undone")
 
     def hold(self, descriptors: list[int]) -> None:
         """Guard these descriptors: keep a copy of each."""
@@ -129,8 +129,8 @@ class WholeProcess:
         for loop in self._loops:
             if not loop.is_closed() and not set(lost).isdisjoint(loop.own):
                 loop.renew(
-                    f"{self._culprit} have closed descriptors of the run ({numbers}) and the copies that it "
-                    "keeps of them: they cannot be put back"
+                    f"{self._culprit} have closed descriptors of the run ({numbers}) and its copies of them: "
+                    "they cannot be restored"
                 )
         for each in lost:
             del self._spares[each]
@@ -138,7 +138,7 @@ class WholeProcess:
     def _changes(self) -> Iterator[str]:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
             torch.set_default_dtype(self._dtype)
-            yield f"set torch's default type to {dtype}, by which the policy would calculate, too"
+            yield f"set torch's default type to {dtype}, which the policy would use, too"
         if (limit := sys.getrecursionlimit()) < self._recursion:  # a higher limit does no harm
             sys.setrecursionlimit(self._recursion)
             yield f"lowered the recursion limit of the whole process to {limit}"

@@ -34,7 +34,7 @@ def with_own_chance(env_cls: type, *, env_type: str, several: bool) -> type:
 
 
 class _OwnChance:
-    """A mixin before RLinf's class."""
+    """A mixin that comes before RLinf's class in the method resolution order."""
 
     _draws_apart: bool
     _states: tuple[torch.Tensor, ...] = ()

@@ -124,7 +124,8 @@ def lines_of(found: Checkout) -> list[str]:
         "names    every name that is needed is there"
     ]
     lines += [
-        f"values   {key}: {BECOMES[key]} {', '.join(names)}" for key, names in found.unknown_values.items()
+        f"values   {key}: {TREATMENT_WORDS[key]} {', '.join(names)}"
+        for key, names in found.unknown_values.items()
     ]
     if not found.unknown_values:
         lines.append("values   every environment, model, loss, advantage and level of ratios is known")
@@ -143,7 +144,7 @@ def _keys(names: tuple[str, ...]) -> str:
 
 CONFIG_FILE = "config.py"
 LOSS_FOLDERS = ("algorithms", "workers", "runners")
-"""Folders of RLinf's package in whose files losses and advantages are registered, or asked for by name."""
+"""Folders of RLinf's package with code that registers losses and advantages, or looks them up by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +153,14 @@ class Values:
 
     env_type: frozenset[str]
     model_type: frozenset[str]
-    """Of models for its embodied runs."""
+    """Models for embodied runs."""
     loss_type: frozenset[str]
     adv_type: frozenset[str]
     logprob_type: frozenset[str]
 
 
 def values_of(package: Path) -> Values:
-    """The values of the RLinf whose package is in the folder `package`."""
+    """Return the values of the RLinf package in the folder `package`."""
     sources = Sources(package)
     files = [CONFIG_FILE, *_files(package)]
 
@@ -182,7 +183,7 @@ def _files(package: Path) -> Iterator[str]:
 
 
 def _embodied_models(sources: Sources) -> set[str]:
-    """Without the models of RLinf's other tasks, which have names in the same registry."""
+    """Return the models for embodied runs; the same registry has those of RLinf's other tasks."""
     registered = sources.registered("SupportedModel", CONFIG_FILE)
     listed = sources.listed("EMBODIED_MODEL", CONFIG_FILE)
     return {registered[name] for name in listed if name in registered}
@@ -193,28 +194,30 @@ def _is_known_model(name: str) -> bool:
     return name in tables or shared_chance({"actor": {"model": {"model_type": name}}}) is not None
 
 
-KNOWN: dict[str, Callable[[str], bool]] = {
+IS_KNOWN_VALUE: dict[str, Callable[[str], bool]] = {
     "env_type": lambda name: splitting({"env_type": name}) != "unknown",
     "model_type": _is_known_model,
     "loss_type": {*ON_POLICY_LOSSES, *OTHER_ALGORITHMS}.__contains__,
     "adv_type": {*ADVANTAGE_TYPES, *COMPARING_TYPES, *OTHER_ADVANTAGES}.__contains__,
     "logprob_type": RATIO_LEVELS.__contains__,
 }
-"""Whether a table here names a value, for each field of `Values`."""
-BECOMES = {
-    "env_type": "one shard of each env worker's environments, as nobody has looked at",
+"""Functions that return True if a table of this package has a value, for each field of `Values`."""
+TREATMENT_WORDS = {
+    "env_type": "one shard of each env worker's environments, not examined:",
     "model_type": "level 2 is not examined with",
     "loss_type": "refused are",
     "adv_type": "refused are",
-    "logprob_type": "refused, as nobody has looked at them, are",
+    "logprob_type": "refused, as not examined, are",
 }
-"""What becomes of values that no table names."""
+"""The treatment of values that no table has, as the beginning of a line before their names."""
 
 
 def unknown_values(values: Values) -> dict[str, tuple[str, ...]]:
-    """The values that no table here names, by their key."""
+    """Return the values that no table of this package has, by their key."""
     unknown = {
-        field.name: tuple(sorted(name for name in getattr(values, field.name) if not KNOWN[field.name](name)))
+        field.name: tuple(
+            sorted(name for name in getattr(values, field.name) if not IS_KNOWN_VALUE[field.name](name))
+        )
         for field in fields(values)
     }
     return {key: names for key, names in unknown.items() if names}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY
 from rlinf_async.hosts.judge.presence import is_here
-from rlinf_async.hosts.rlinf.models import PACKAGES
+from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL
 from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, RLinfTree, rlinf_tree, why_unserved
 from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without
 
@@ -116,8 +116,8 @@ def check_models(transformers: str | None) -> Check:
     """Report which packages of RLinf's models are installed; a missing one matters only to runs of its
     models.
     """
-    runnable = sorted(name for name, package in PACKAGES.items() if is_here(package))
-    absent = sorted({package for package in PACKAGES.values() if not is_here(package)})
+    runnable = sorted(name for name, package in PACKAGE_OF_MODEL.items() if is_here(package))
+    absent = sorted({package for package in PACKAGE_OF_MODEL.values() if not is_here(package)})
     detail = f"transformers {transformers}" if transformers else "no transformers"
     detail += (
         f"; the packages of {', '.join(runnable)} are here"

@@ -34,21 +34,21 @@ from rlinf_async.hosts.rlinf.settings import (
 from rlinf_async.hosts.rlinf.tree import supported_rlinf
 
 CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
-"""The classes by which RLinf's `validate_cfg` starts the cluster, and counts the processes in it."""
+"""The classes that RLinf's `validate_cfg` uses to start the cluster, and to count the processes in it."""
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
-    """Return `cfg` as plain data that every further check can count on.
+    """Return `cfg` as plain data, with values that are of their key's kind.
 
     Args:
-        complete: True if the keys that a run needs must be there, as they must where a level is on.
+        complete: True if missing required keys are an error; with a level on they always are.
 
     Raises:
-        ValueError: a level is on and RLinf or the algorithm is none that can have it; a value is not of its
-            key's kind.
+        ValueError: a level is on and this RLinf, or the algorithm, does not support it; or a value is not of
+            its key's kind.
     """
     values = plain(cfg)
-    # Before all else: the next lines read keys of sections, which may be something else.
+    # First: the next lines read keys of sections, which may not be blocks.
     refuse(TABLE.block_reasons(values))
     if active := is_active(cfg):
         supported_rlinf()
@@ -58,11 +58,11 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
 
 
 def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
-    """Return all that stands in the way of a run besides its sizes, of `cfg` as `checked` returns it.
+    """Return the reasons, apart from its sizes, why `cfg` (a result of `checked`) cannot run.
 
     Args:
         active: True if a level is on.
-        here: True if the run is one of this machine, which may lack something.
+        here: True if the run is to begin on this machine, which may lack packages or files.
     """
     return [
         *name_reasons(cfg),
@@ -75,17 +75,17 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
 
 
 def check_by_rlinf(cfg: DictConfig) -> None:
-    """Have RLinf's own `validate_cfg` judge a copy of a config, with the processes that we count: it starts
-    Ray to count them, and a config that it refuses then has a cluster.
+    """Check a copy of a config with RLinf's own `validate_cfg`, which gets our count of the processes: to
+    count them itself it starts Ray, even for a config that it then refuses.
 
     Raises:
-        ValueError: it refuses the config.
+        ValueError: RLinf refuses the config.
     """
     from rlinf_async.hosts.rlinf.borrowed import validate_cfg
 
     names, values = validate_cfg.__globals__, plain(cfg)
     if not names.keys() >= CLUSTER_NAMES:
-        return  # a newer RLinf counts in another place
+        return  # a newer RLinf counts processes in another place
 
     class Placement:
         def __init__(self, *_: Any) -> None:
@@ -94,7 +94,7 @@ def check_by_rlinf(cfg: DictConfig) -> None:
         def get_world_size(self, component: str) -> int:
             return self._sizes[component]
 
-    # Its warnings come when the run has it judge the config itself.
+    # Its warnings are printed when the run calls `validate_cfg` itself.
     silent = logging.Logger("silent", logging.CRITICAL)
     stand_ins = {
         "Cluster": lambda *_, **__: None,
@@ -106,7 +106,7 @@ def check_by_rlinf(cfg: DictConfig) -> None:
 
 
 def read_fit(cfg: DictConfig) -> Fit:
-    """Return how the `async` block and the rest of a config come together.
+    """Fit the `async` block and the rest of a config together.
 
     Raises:
         ValueError: the block is not valid.
@@ -116,13 +116,13 @@ def read_fit(cfg: DictConfig) -> Fit:
 
 
 def _values(cfg: DictConfig) -> dict[str, Any]:
-    """The config as RLinf counts with it, and the block with what RLinf's own asynchronous keys ask for."""
+    """Return the config with old keys moved, and the block with the settings of RLinf's asynchronous keys."""
     values = as_rlinf_counts(TABLE.without_nulls(plain(cfg)))
     return {**values, BLOCK_KEY: translated(values, read_block(cfg))}
 
 
 def write_nulls(cfg: DictConfig) -> None:
-    """`TABLE.without_nulls`, in place: RLinf's own code ends at such a null."""
+    """Do `TABLE.without_nulls` in place, as RLinf's own code fails at such a null."""
     for key, value in TABLE.nulls(plain(cfg)):
         OmegaConf.update(cfg, key, value)
 
@@ -137,8 +137,8 @@ def asks_for_levels(cfg: DictConfig) -> bool:
 
 
 def is_active(cfg: Any) -> bool:
-    """Return True if `cfg` is the config of a run in which a level is on."""
-    # The hooks ask about the first argument of any worker class and runner, which need not be a config.
+    """Return True if `cfg` is the config of a run with a level on."""
+    # The hooks pass the first argument of any worker class or runner, which need not be a config.
     return isinstance(cfg, DictConfig) and not cfg.runner.get("only_eval", False) and asks_for_levels(cfg)
 
 
@@ -158,9 +158,9 @@ def resolve(
 ) -> RLinfSettings:
     """Check a config whose async block is active, and resolve every `auto`.
 
-    `sizes` are the processes per component when the cluster is up; before, they are worked out from the
-    placement and the `cluster`, by default of machines like this one. `beside` is what stands in the way
-    for other reasons, and is said together with what is found here.
+    `sizes` are the processes per component once the cluster is up; before, they are computed from the
+    placement and the `cluster`, by default of machines like this one. `beside` are reasons from other checks,
+    which are reported together with those found here.
 
     Raises:
         ValueError: an unsupported feature or sizes that do not fit, with the remedy.
@@ -181,10 +181,10 @@ def resolve(
 
 def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machines: Machines) -> str:
     fsdp, places = cfg["actor"].get("fsdp_config") or {}, occupancy(cfg["cluster"], machines)
-    # Processes that are placed on nodes have no accelerator to share.
+    # Processes that are placed on nodes share no accelerator.
     shared = {kind for kind, _ in places["actor"].keys() & places["rollout"].keys()} - {NODE}
     learner = lookup(fsdp, "mixed_precision.param_dtype") or lookup(cfg, "actor.model.precision")
-    # Autocast has the last word, in whatever type FSDP gathers parameters.
+    # Autocast decides the type, whatever the type of FSDP's gathered parameters.
     if lookup(fsdp, "amp_autocast.enabled"):
         learner = lookup(fsdp, "amp_autocast.precision")
     return why_learner_scores(
@@ -196,8 +196,8 @@ def _why_learner_scores(cfg: Mapping[str, Any], asynchrony: AsyncConfig, machine
 
 
 def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
-    """Write what was resolved where RLinf's own code, and the reader of the run directory, look for it."""
-    # Read before anything is written: the changes follow from the settings that they replace.
+    """Write the resolved settings into `cfg`, for RLinf's own code and for readers of the run directory."""
+    # Read before anything is written: the changes depend on the settings that they replace.
     fitting, block = read_fit(cfg), read_block(cfg)
     write_nulls(cfg)
     with open_dict(cfg):
@@ -213,10 +213,10 @@ def write_back(cfg: DictConfig, settings: RLinfSettings) -> None:
 
 
 def write_shards(cfg: DictConfig, settings: RLinfSettings) -> None:
-    """Write the number of shards, and what else level 2 has resolved, into `cfg`."""
-    # An env shard is what RLinf calls a pipeline stage of an env worker. Its check of the config, which comes
-    # next, allows one beside a reward model, and scenes follow from the stages of its own loop: env workers
-    # then find their shards in the block.
+    """Write the number of shards, and the other resolved settings of level 2, into `cfg`."""
+    # RLinf calls an env shard a pipeline stage of an env worker. With a reward model, its check of the
+    # config, which comes next, allows one stage only, and scenes depend on the stages of RLinf's own loop. In
+    # these cases env workers read the number of shards from the `async` block.
     values = plain(cfg)
     in_block = settings.asynchrony.rollout.enabled and has_stock_scenes(values["env"]["train"])
     if not (in_block or scored_by_workers(values)):

@@ -8,7 +8,7 @@ from typing import Any
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts import dead_work as kinds
-from rlinf_async.hosts.ended import counts_on
+from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
@@ -22,7 +22,7 @@ TRAIN_SECTION = "env.train"
 
 
 def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str, Any]]:
-    """Return the kinds of work that `cfg`, plain data, is to leave out, as plain data."""
+    """Return the work that `cfg` (plain data) leaves out, as plain data."""
     section = cfg["env"]["train"]
     works = [
         kinds.frames(
@@ -35,7 +35,9 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
             kept=_stepped_together(section) if settings.skips_ended else counts_after_the_end(cfg),
         ),
         kinds.masked(
-            settings.left_out, masks=list(_masks(cfg)), kept=[*counts_on(section), *reasons_kept(cfg)]
+            settings.left_out,
+            masks=list(_masks(cfg)),
+            kept=[*why_later_steps_count(section), *reasons_kept(cfg)],
         ),
     ]
     return kinds.facts_of(settings.asynchrony, works)
@@ -53,14 +55,14 @@ def _stepped_together(section: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield why simulators of an `env` section are stepped until all episodes of their shard have ended."""
     simulator = section["env_type"]
     if section.get("env_class"):
-        yield kinds.DECLARED
+        yield kinds.LET_PLAY_REASON
     elif splitting(section) == "vectorised":
         yield Reason(
             f"{simulator} steps the environments of a shard as one batch, until the last of their episodes "
             "has ended"
         )
     elif not stands(section):
-        yield Reason(f"nobody has examined whether single simulators of {simulator} may stand still")
+        yield Reason(f"whether single simulators of {simulator} may stand still was not examined")
 
 
 def _all_drawn(section: Mapping[str, Any], *, steps_per_decision: int) -> Iterator[Reason]:
@@ -75,4 +77,4 @@ def _all_drawn(section: Mapping[str, Any], *, steps_per_decision: int) -> Iterat
             override,
         )
     if not section.get("env_class") and str(section["env_type"]) not in names_of(ADAPTER_GROUP):
-        yield Reason(f"nobody has examined how {section['env_type']} draws, so that it draws every frame")
+        yield Reason(f"{section['env_type']} draws every frame, as its drawing was not examined")

@@ -90,7 +90,7 @@ class WorkerStage:
         if stands(self.section):
             StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
             return True
-        # RLinf's other simulators were not examined: who gives a class of their own says so by its method.
+        # RLinf's other simulators were not examined; a class of the user's declares it by the method.
         return bool(self.section.get("env_class")) and let_play(self.env, playing)
 
     def flush_video(self) -> None:
@@ -120,7 +120,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         Args:
             rewards: the rewards of a reward model, if the run has one.
             waits_for_rewards: True to wait for the rewards of a step before the next step, as RLinf does.
-            say_endless: called with a sentence if an episode has no end; None where another shard looks.
+            say_endless: called with a sentence if an episode has no end; None if another shard checks this.
         """
         self._stage = WorkerStage(worker, stage, "train")
         sizes = self._stage.sizes()

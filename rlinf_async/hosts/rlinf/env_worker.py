@@ -54,7 +54,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         self.reward_workers: Sequence[Handle] = ()
         self._reward_queues: dict[int, RewardQueue] = {}
         self._joined = 1
-        """The shards of RLinf's `__init__` that each present shard was joined of."""
+        """The number of shards of RLinf's `__init__` that are joined in each present shard."""
         self._makers: dict[str, tuple[Any, DictConfig, int]] = {}
         self.first_observations: dict[int, Any] = {}
         self._rebuilds = Rebuilds()
@@ -154,7 +154,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         return super()._setup_env_and_wrappers(build, section, num_envs_per_stage)
 
     def _stages(self, shard_size: int) -> Stages | None:
-        """The stages of RLinf's own loop; None where a shard is no part of one, or nothing is seeded."""
+        """Return the stages of RLinf's own loop; None if no shard is a part of one, or without a seed."""
         parts, rest = divmod(self.stage_num, self._stock_stages)
         if rest or self._first_seed is None:
             return None

@@ -1,8 +1,8 @@
-"""Live rows of an optimizer step that ranks compute for each other, so that all ranks have equally many.
+"""Evens out the live rows of an optimizer step over the ranks: some rows are computed on another rank.
 
 FSDP averages gradients over ranks, and every rank divides its loss by the same number of micro-batches: so a
-row has the same gradient on any rank, given the masks of its micro-batch. Its own rank gets back what was
-computed of it, for the metrics of its micro-batch.
+row has the same gradient on any rank, given the masks of its micro-batch. The row's own rank gets its results
+back, for the metrics of its micro-batch.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SAMPLES_FIELD, MASKS_FIELD = "samples", "masks"
 
 
 class EvenRows:
-    """Moves rows before the last passes of an optimizer step, and brings back what was computed of them."""
+    """Moves rows to other ranks before the last passes of an optimizer step, and returns their results."""
 
     def __init__(self, passes: LivePasses, loss: PackedLoss, exchange: Exchange, inputs: HeldInputs) -> None:
         self._passes, self._loss, self._exchange, self._inputs = passes, loss, exchange, inputs
         self._given: dict[int, list[Part]] = {}
         self._taken: dict[int, list[int]] = {}
         self._numbers: list[torch.Tensor] = []
-        """Numbers of the inputs of rows that were taken."""
+        """Numbers in `inputs` of the rows that were taken from other ranks."""
 
     def share(self) -> None:
-        """Give rows to ranks that have fewer, or take theirs; all micro-batches of the step have come."""
+        """Give rows to ranks with fewer, or take rows; called after the last micro-batch of the step."""
         moves = evening(self._exchange.counts(self._passes.waiting), size=self._passes.size)
         rank, sent = self._exchange.rank, {}
         for move in moves:
@@ -50,7 +50,7 @@ class EvenRows:
             self._taken[giver] = [self._take_over(tree) for tree in _in_order(trees)]
 
     def settle(self) -> Iterator[WholeLoss]:
-        """Yield the micro-batches of this rank that are complete with rows that others have computed."""
+        """Yield the losses of this rank's micro-batches that are completed by rows from other ranks."""
         sent = {
             giver: _numbered(self._loss.pop_computed(number) for number in numbers)
             for giver, numbers in self._taken.items()
@@ -69,7 +69,7 @@ class EvenRows:
         samples, masks = tree[SAMPLES_FIELD], tree[MASKS_FIELD]
         assert isinstance(samples, dict)
         assert isinstance(masks, dict)
-        # Numbers, as the rows that this rank computes of its own: a pass may have both.
+        # With numbers for inputs, like this rank's own rows: a pass may have both.
         samples = self._inputs.with_numbers(samples)
         if INPUTS_FIELD in samples:
             self._numbers.append(leaf(samples, INPUTS_FIELD))

@@ -1,4 +1,4 @@
-"""Says of each level whether a run with it computes the same as RLinf's synchronous loop, and if not, why."""
+"""Tells for each level whether a run computes the same as RLinf's synchronous loop, and if not, why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explanation of a config, worked out without starting Ray."""
+"""The explanation of a config, computed without starting Ray."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
 
 
 def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Iterator[str]:
-    """Yield what is to be said of a config that can run, before the run and in it."""
+    """Yield remarks on a config that can run; a run prints them, too."""
     values = plain(cfg)
     yield from TABLE.without_effect(dotted(values).items())
     yield from undecided(values)
@@ -96,7 +96,7 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
 
 
 def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reasons for which a run would be refused on this machine."""
+    """Yield the reasons why this machine would refuse a run."""
     for reason in presence_reasons(cfg):
         yield f"a run would not begin on this machine: {reason.text}"
 
@@ -155,7 +155,7 @@ def _level_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
 
 
 def _class_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
-    """Without their modules, of which `--json` tells: a reader wants to know whether a class is replaced."""
+    """Yield rows with the names of the classes that are used; `--json` has their modules, too."""
     for stock, replacement in facts["classes"].items():
         module, _, name = replacement.partition(":")
         yield "class", f"{stock.rsplit('.', 1)[1]} -> {name} ({module.partition('.')[0]})"
@@ -194,13 +194,13 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
         yield _gain(simulator, settings)
     if how == "unknown" and plan.shards_per_worker > 1:
         yield (
-            f"{plan.shards_per_worker} shards per env worker split {simulator}, at which nobody has looked: "
-            "where it batches its environments on an accelerator, that costs time"
+            f"{plan.shards_per_worker} shards per env worker split {simulator}, which was not examined: if "
+            "it batches its environments on an accelerator, the split costs time"
         )
     if levels.rollout.enabled and plan.shards == 1:
         yield "level 2 has one shard in all, and changes nothing"
     elif levels.rollout.enabled and plan.shards_per_worker == 1:
-        yield "level 2 has one shard per env worker: env workers do not wait for each other, and that is all"
+        yield "level 2 has one shard per env worker, so that only env workers do not wait for each other"
     model = cfg["actor"]["model"]
     if settings.has_critic and model.get("is_lora") and model["model_type"] in UNTRAINED_CRITICS:
         yield (
@@ -221,10 +221,10 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
 
 
 def _waiting(settings: RLinfSettings) -> str:
-    """Say what level 3 does where gradients wait for the whole batch, and what would have them stream."""
+    """Return a remark on level 3 in a run with gradients that wait for the whole batch, with the remedy."""
     pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
     if pieces == 1:
-        return "level 3 does nothing: all that a learner rank trains in a step comes in one piece"
+        return "level 3 does nothing: all samples of a learner rank for a step come in one piece"
     does = (
         f"level 3 streams the anchor and its values, for up to {ahead} of {pieces} pieces before the last "
         "has come, which is exact"
@@ -238,7 +238,7 @@ def _waiting(settings: RLinfSettings) -> str:
 
 
 def _gain(simulator: str, settings: RLinfSettings) -> str:
-    """Say what a run with several update epochs gains where one simulator holds all that a worker steps."""
+    """Return a remark on the gain from several update epochs, if a worker has a single simulator."""
     return (
         f"{simulator} is not split, and collects the next batch while the learner makes "
         f"{settings.update_epoch} update epochs of this one: a step takes the longer of the two, and no "

@@ -1,4 +1,4 @@
-"""Fits an `async` block and RLinf's settings together: which gives way, which are refused or translated."""
+"""Fits an `async` block to RLinf's settings: drops levels, and changes, refuses or translates settings."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from rlinf_async.hosts.tasks import settled
 class Fit:
     """The result of fitting a config.
 
-    A level that only `mode: full` asks for gives way to a setting of RLinf's that it cannot serve; the
-    setting is refused where the level was asked for by name, and where no level would remain.
+    A level that only `mode: full` asks for is dropped if a setting of RLinf conflicts with it. The setting is
+    refused instead if the level was asked for by name, or if no level would remain.
     """
 
     asynchrony: AsyncConfig
-    """With the levels that remain; all that were asked for, if there are `reasons`."""
+    """The block with the levels that remain; with all requested levels, if there are `reasons`."""
     dropped: Mapping[str, str] = field(default_factory=dict)
-    """Levels that have given way, and why."""
+    """Dropped levels, with the reason for each."""
     changes: tuple[Change, ...] = ()
-    """RLinf's settings that give way to the levels."""
+    """RLinf's settings that the levels change."""
     reasons: tuple[Reason, ...] = ()
     """Why the config cannot run."""
 
     @property
     def notes(self) -> list[str]:
-        """The settings that have given way, for a reader."""
+        """The dropped levels and changed settings, as sentences."""
         dropped = [f"async.{level} stays off: {why}" for level, why in self.dropped.items()]
         return [*dropped, *map(str, self.changes)]
 
 
 def fit(cfg: Mapping[str, Any]) -> Fit:
-    """The levels that `cfg`, a config as plain data, can have, and what has to change for them.
+    """Return the levels that `cfg` (plain data) can have, and the changes that they need.
 
     Raises:
-        ValueError: the `async` block is not valid, or the algorithm is another than PPO and GRPO.
+        ValueError: the `async` block is not valid, or the algorithm is neither PPO nor GRPO.
     """
     asynchrony = AsyncConfig.from_mapping(cfg.get("async"))
     if not asynchrony.active:
@@ -59,7 +59,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     remaining = asynchrony.without(dropped)
     if not any(remaining.levels.values()):
         dropped, remaining = set(), asynchrony
-    # After levels have given way: `balance: auto` is decided by whether level 2 remains.
+    # After levels were dropped: `balance: auto` depends on whether level 2 remains.
     remaining = settled(remaining, lookup(cfg, "env.train") or {})
     refused_keys = [key for key, levels in unsupported.items() if not dropped.issuperset(levels)]
     changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
@@ -77,7 +77,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
 
 def _why(cfg: Mapping[str, Any], level: str, unsupported: Mapping[Key, tuple[str, ...]]) -> str:
     stops = [key for key, levels in unsupported.items() if level in levels]
-    return "; ".join(f"it {key.says(lookup(cfg, key.name))}" for key in stops)
+    return "; ".join(f"it {key.refusal_words(lookup(cfg, key.name))}" for key in stops)
 
 
 def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
@@ -86,7 +86,7 @@ def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Ke
     on = asynchrony.levels
     for key in TABLE.refused:
         levels = tuple(level for level in key.levels if on[level])
-        # What no level can serve, our workers cannot serve without a level either.
+        # A setting that no level supports is not supported by our workers without a level, either.
         if not any(on.values()) and set(key.levels) == set(LEVEL_NAMES):
             levels = ("skip",)
         if levels and key.where(cfg, asynchrony) and not key.allows(lookup(cfg, key.name)):
@@ -95,9 +95,9 @@ def unsupported_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Ke
 
 
 def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The config after what RLinf's `validate_cfg` moves in the sections that we count with.
+    """Return the config with old keys moved as RLinf's `validate_cfg` does, in the sections with sizes.
 
-    Our check comes before it: RLinf starts the cluster first.
+    Our check runs before `validate_cfg`, as RLinf starts the cluster first.
     """
     result = copy.deepcopy(dict(cfg))
     for key, places in TRANSLATIONS.items():
@@ -109,7 +109,7 @@ def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """The `async` block with what the config says by RLinf's own keys; an explicit key of the block wins."""
+    """Return the `async` block with the settings from RLinf's own keys; an explicit key of the block wins."""
     result = dict(block)
     for _, settings, own in _translations(cfg, block):
         if settings.keys() != own.keys():
@@ -120,7 +120,7 @@ def translated(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, An
 
 
 def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each key of RLinf's that `translated` translates, or why one has no effect."""
+    """Yield a line for each key of RLinf that `translated` translates, or the reason why it has no effect."""
     for setting, settings, own in _translations(cfg, block):
         outcome = own if settings.keys() == own.keys() else {**settings, **own}
         text = ", ".join(f"async.{name}={value}" for name, value in outcome.items())
@@ -131,10 +131,10 @@ def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[s
 def _translations(
     cfg: Mapping[str, Any], block: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield each of RLinf's keys that apply with its value, the settings under `async` that do the same, and
-    those of them that the block has itself: of a contradiction these alone.
+    """Yield each of RLinf's keys that apply, with its value; the settings under `async` that do the same; and
+    those of them that the block has itself (in a contradiction, only the contradicting ones).
     """
-    # RLinf's asynchronous workers alone read these keys; elsewhere they ask for nothing.
+    # Only RLinf's asynchronous workers read these keys; in other configs they have no effect.
     applies = lookup(cfg, "algorithm.loss_type") == ASYNC_PPO
     for key, places in TRANSLATIONS.items():
         fixed = {name.removeprefix(f"{BLOCK_KEY}."): word for name, word in places.items()}

@@ -63,7 +63,7 @@ def prepare(cfg: DictConfig) -> list[str]:
         register_models()
         check_entry_points()
         settings = resolve(cfg, beside=config_reasons(checked(cfg), active=is_active(cfg)))
-        # Before `write_back`, which replaces the settings on which the remarks are.
+        # Before `write_back`, which replaces the settings that the remarks are about.
         notes = [*read_fit(cfg).notes, *remarks(cfg, settings, machines(cfg))]
         write_back(cfg, settings)
         check_by_rlinf(cfg)

@@ -1,9 +1,9 @@
-"""The fate of each key of RLinf's config here, and its allowed values, from `keys.toml`.
+"""The table of RLinf's config keys: allowed values and effects, from `keys.toml`.
 
-A key that is in none of the rows is undecided: a newer RLinf has it, or it is unknown. A test finds it in
-RLinf's example configs and in the sources of the classes that ours replace, and `undecided` in a config.
-Where RLinf's own workers and runners read such a key, the classes that take their places would ignore it: it
-is refused. Elsewhere RLinf's own code still reads it, or no code does, and a note names it.
+A key without a row is undecided: it is misspelt, or a newer RLinf has it. A test looks for such keys in
+RLinf's example configs and in the sources of the classes that ours replace; `undecided` finds them in a
+config. If RLinf's own workers or runners read such a key, our replacements would ignore it, so it is refused.
+Otherwise a note names it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.hosts.judge.keys import Table, own_sections
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.judge.rows import Fate, asks_for_nothing, read_rows
+from rlinf_async.hosts.judge.rows import Fate, is_off, read_rows
 from rlinf_async.hosts.rlinf import reads
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.sources import sources_of
@@ -29,7 +29,7 @@ def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
 
 
 def _shards_by_fsdp1(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    # RLinf's `validate_cfg` takes FSDP1 where there is no key, and FSDP2 does not read the other.
+    # RLinf's `validate_cfg` takes FSDP1 without this key, and FSDP2 does not read `sharding_strategy`.
     return lookup(cfg, "actor.fsdp_config.strategy") in (None, "fsdp")
 
 
@@ -58,7 +58,7 @@ TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
 }
 """{key of RLinf: {key that takes its place: the value of that key, or "" for the value of RLinf's key}}."""
 KNOWN_SECTIONS = frozenset({*TABLE.sections, "defaults"})
-"""The sections that RLinf's embodied runs have, and ours; a block beside them is a user's own."""
+"""The sections of RLinf's embodied runs, and ours; any other section is the user's own."""
 
 
 def fate(key: str) -> Fate | None:
@@ -68,7 +68,7 @@ def fate(key: str) -> Fate | None:
 
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note for each key of `cfg` (plain data) that was not decided on, and that no rule refuses."""
+    """Yield a note for each undecided key of `cfg` (plain data) that is not refused."""
     others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
     own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
     yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
@@ -77,13 +77,13 @@ def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
             near = TABLE.nearest(key)
             hint = f"; did you mean {near}?" if near else ""
             yield (
-                f"{key}={shortened(value)}: nobody has looked at what becomes of this key; RLinf's workers "
-                f"and runners do not read it{hint}"
+                f"{key}={shortened(value)}: the effect of this key was not examined; RLinf's workers and "
+                f"runners do not read it{hint}"
             )
 
 
 def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """The keys of `cfg` (plain data) that RLinf's own workers and runners read, and ours do not."""
+    """Yield a reason for each undecided key of `cfg` (plain data) that RLinf's workers or runners read."""
     for key, value in _unknown(cfg).items():
         if _is_ignored(key, value):
             yield Reason(
@@ -98,26 +98,26 @@ def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in TABLE.unknown(cfg).items()
-        if key.partition(".")[0] not in brought and not (asks_for_nothing(value) and key in filled_in())
+        if key.partition(".")[0] not in brought and not (is_off(value) and key in filled_in())
     }
 
 
 @cache
 def filled_in() -> set[str]:
-    """Keys that RLinf's `validate_cfg` writes into a config by itself: no user has to answer for them."""
+    """Return the keys that RLinf's `validate_cfg` writes into a config by itself, without the user."""
     sources = sources_of("rlinf")
     return set() if sources is None else sources.assigned("cfg", "config.py")
 
 
 def _is_ignored(key: str, value: Any) -> bool:
     """Return True if RLinf's own workers would act on a key."""
-    return not asks_for_nothing(value) and is_read(key)
+    return not is_off(value) and is_read(key)
 
 
 def is_read(key: str) -> bool:
-    """Return True if RLinf's replaced classes read a dotted key, or the block that it is in or is.
+    """Return True if RLinf's replaced classes read a dotted key, a block around it, or a key inside of it.
 
-    A section of RLinf's that is handed on as a whole is no reader of each of its keys.
+    A whole section of RLinf that is only passed on does not count as a read of its keys.
     """
     parts = tuple(key.split("."))
     telling = (chain for chain in reads.chains_here() if len(chain) > 1 or chain[0] not in KNOWN_SECTIONS)

@@ -1,4 +1,4 @@
-"""Which samples of a config have no gradient in RLinf's loss, and what keeps them in training."""
+"""The samples of a config without a gradient in RLinf's loss, and the reasons why some are still trained."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlinf_async.hosts.rlinf.losses import GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 
 MEAN_TYPE = "action_level"
-"""The `algorithm.entropy_type` whose bonus is a mean over valid entries, row by row."""
+"""The `algorithm.entropy_type` with a bonus that is a mean over valid entries, computed row by row."""
 
 
 def left_out(cfg: Mapping[str, Any]) -> LeftOut:
-    """Return which samples `async.skip.masked` leaves out of training a config (plain data)."""
+    """Return the samples that `async.skip.masked` leaves out of training, for a config (plain data)."""
     return LeftOut(
         masked=_has_masks(cfg) and not any(_against_all(cfg)),
         silent=_compares(cfg) and not any(_against_all(cfg)) and not any(_against_silent(cfg)),
-        # The bonus is divided by the valid entries of whatever is computed together.
+        # The bonus is divided by the valid entries of the whole pass.
         mixes=not _has_bonus(cfg),
     )
 
 
 def reasons_kept(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return why samples without a gradient are trained all the same, each with the override that allows to
-    leave them out; none where all of them are left out.
+    """Return the reasons why samples without a gradient are still trained, each with the override that leaves
+    them out; empty if all are left out.
     """
     if not (_has_masks(cfg) or _compares(cfg)):
         return []
@@ -35,7 +35,7 @@ def reasons_kept(cfg: Mapping[str, Any]) -> list[Reason]:
 
 
 def remarks(cfg: Mapping[str, Any]) -> list[str]:
-    """Return what a run should know that leaves samples out."""
+    """Return remarks on a run that leaves samples out."""
     found = left_out(cfg)
     if not found:
         return []
@@ -48,7 +48,7 @@ def remarks(cfg: Mapping[str, Any]) -> list[str]:
     if not found.mixes:
         said.append(
             f"algorithm.entropy_bonus={lookup(cfg, 'algorithm.entropy_bonus')} is a mean over a micro-batch: "
-            "live samples of several share no pass, so that passes are smaller and not fewer"
+            "a pass has live samples of one micro-batch only, so that passes are smaller and not fewer"
         )
     return said
 

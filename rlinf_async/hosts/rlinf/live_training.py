@@ -43,19 +43,18 @@ class LiveTraining:
         """
         Args:
             size: the most rows of a pass.
-            accumulated: micro-batches in an optimizer step, by which RLinf divides their losses.
-            streams: whether passes are made before a step is complete.
-            most: the largest of a number over all ranks, all of which call it.
-            inputs: the inputs of the samples, which other ranks get with their rows.
-            exchange: the way between ranks by which they even out their rows; None leaves rows where they
-                are.
+            accumulated: micro-batches in an optimizer step; RLinf divides losses by this number.
+            streams: True if passes are made before the micro-batches of a step are complete.
+            most: returns the largest of a number over all ranks; a collective call.
+            inputs: the inputs of the samples; other ranks get them with the rows.
+            exchange: moves rows between ranks, to even them out; None: every rank keeps its rows.
         """
         self._loss, self.leaves, self._accumulated = loss, leaves, accumulated
         self._passes = LivePasses(leaves, size=size, streams=streams, most=most)
         self._even = EvenRows(self._passes, loss, exchange, inputs) if exchange is not None else None
 
     def micro_batch(self, samples: Tree, metrics: Metrics, train: TrainPass, *, is_last: bool) -> None:
-        """Train what is to be trained now that this micro-batch has come, the last of its step or not."""
+        """Take a micro-batch, and make the passes that are due; `is_last`: it is the last of its step."""
         mask: Any = samples.get("loss_mask")
         live = self._passes.live(mask, leaf(samples, "advantages"))
         self._loss.add(self._passes.add(samples, live), samples, live)
@@ -70,7 +69,7 @@ class LiveTraining:
             self._report_whole(list(self._even.settle()), metrics)
 
     def pop_counts(self) -> dict[str, float]:
-        """Samples since this was asked before: all, and those that were trained on."""
+        """Return the numbers of samples `seen` and `trained` since the last call."""
         return self._passes.pop_counts()
 
     def _report(

@@ -178,7 +178,7 @@ def ratio_level(algorithm: Any) -> RatioLevel:
     return level
 
 
-# A context variable, as another thread asks for advantages of pieces to be scored while the learner counts.
+# A context variable: while the learner counts, another thread computes advantages of pieces to be scored.
 _COUNTS_SILENT: ContextVar[bool] = ContextVar("counts_silent", default=True)
 
 

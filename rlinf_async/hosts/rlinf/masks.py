@@ -1,9 +1,9 @@
-"""What RLinf's masks leave out of the losses of a config, and what not.
+"""Tells whether a config's losses and its entropy bonus leave out the decisions that RLinf masks.
 
-The bonus for entropy is a sum in some configs of RLinf and a mean in others. With `entropy_type:
-chunk_level`, RLinf multiplies one entropy per sample, [N], by a mask [N, 1]. The product is [N, N], so that
-the bonus is the sum over the micro-batch, of masked samples, too. Its weight in an optimizer step then goes
-by the samples of a micro-batch.
+The entropy bonus is a sum in some configs of RLinf and a mean in others. With `entropy_type: chunk_level`,
+RLinf multiplies one entropy per sample, [N], by a mask [N, 1]. The product is [N, N], so that the bonus is a
+sum over the micro-batch, including masked samples. Its weight in an optimizer step then grows with the size
+of a micro-batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.rlinf import borrowed
 
 MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
-"""The override that makes the bonus a mean over valid samples of each action's sum."""
+"""The override that makes the bonus a mean over valid samples, of sums over each action."""
 
 UNMASKING_KEYS = ("env.train.auto_reset", "env.train.ignore_terminations")
-"""The keys of which either has decisions after the end of an episode trained."""
+"""Keys that, if either is true, have decisions after the end of an episode trained."""
 
 
 def is_masked(cfg: Mapping[str, Any]) -> bool:
@@ -43,8 +43,8 @@ def is_summed(cfg: Mapping[str, Any]) -> bool:
 def _has_one_dimension() -> bool:
     """Return True if the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
     if not borrowed.is_here("reshape_entropy"):
-        return False  # newer ones count it in another way
-    import torch  # what explains a config without a bonus needs neither
+        return False  # newer versions of RLinf compute it in another way
+    import torch  # only configs with a bonus need it
 
     from rlinf_async.hosts.rlinf.borrowed import reshape_entropy
 

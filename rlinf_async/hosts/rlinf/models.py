@@ -32,7 +32,7 @@ WITHOUT_ADAPTERS = frozenset({"cnn_policy", "mlp_policy"})
 """Models without any of the layers that get adapters from RLinf's `get_model`."""
 
 
-PACKAGES = {
+PACKAGE_OF_MODEL = {
     "abot_m0": "ABot",
     "dexbotic_dm0": "dexbotic",
     "dexbotic_pi": "dexbotic",

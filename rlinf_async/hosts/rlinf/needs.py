@@ -1,7 +1,7 @@
 """Finds, in RLinf's syntax trees, the keys that its environments, models and workers need.
 
-RLinf's configs are in struct mode, which ends a worker at an attribute that is absent; and at one of null,
-where something below it is read or set, where it is calculated with, and where a simulator is built of it.
+RLinf's configs are in struct mode: a worker fails when it reads a key that is absent. It also fails at a
+null, when it reads or sets a key below it, calculates with it, or passes it to a simulator.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
 from rlinf_async.hosts.rlinf.reads import READING_METHODS, Chain, Chains
-from rlinf_async.hosts.rlinf.sources import SUPER, Sources, sources_of
+from rlinf_async.hosts.rlinf.sources import SUPER_PREFIX, Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
@@ -21,22 +21,22 @@ WORKER_SECTIONS: Mapping[str, Mapping[str, Chain]] = {
     "MultiStepRolloutWorker": {"cfg": ()},
     "EmbodiedFSDPActor": {"cfg": (), "_cfg": ("actor",)},
 }
-"""RLinf's workers that every run has, and the sections that attributes of theirs hold."""
+"""RLinf's workers of every run, and the sections of the config that their attributes hold."""
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
 MANISKILL_ENV = "mani_skill.envs.sapien_env:BaseEnv"
-"""The class of ManiSkill that RLinf hands the section `SIMULATOR_ARGUMENTS` to."""
+"""The class of ManiSkill that gets the section `SIMULATOR_ARGUMENTS` from RLinf."""
 ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
-"""The last part of a chain that needs a block of keys, of one that needs anything but null, and of one that
-needs this where the key is there."""
+"""The last part of a chain, if it needs a block of keys; any value but null; or any value but null where the
+key is there."""
 NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
-"""Functions of Python that end at null."""
-CONVERTER = "to_container"
-"""OmegaConf's function that ends at null."""
+"""Functions of Python that raise for null."""
+CONVERTER_FUNCTION = "to_container"
+"""OmegaConf's function that raises for null."""
 SIMULATOR_ARGUMENTS = "init_params"
-"""The section that RLinf's environments build their simulators of."""
-MOST_CALLS = 4
+"""The section with the arguments of simulators."""
+MAX_CALL_DEPTH = 4
 """Depth of calls from method to method that are followed."""
 
 
@@ -64,8 +64,8 @@ def _never_null(sources: Sources) -> frozenset[str]:
 
 @cache
 def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
-    """Return the chains that one of RLinf's workers needs of the whole config, besides those that we or
-    RLinf's own check of it fill in.
+    """Return the chains of the whole config that one of RLinf's workers needs, except those that we, or
+    RLinf's own check, fill in.
     """
     places = BORROWED_NAMES[name].places
     methods = next((sources.methods(place) for place in places if sources.defines(place)), {})
@@ -75,10 +75,11 @@ def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
 
 @cache
 def of_environment(sources: Sources, kind: str, task: object = None) -> tuple[str, frozenset[Chain]]:
-    """Return the class that RLinf makes of an `env_type`, and the chains that it needs of its section: where
-    RLinf chooses among several classes, those that each of them needs. Of a table of tasks' classes that of
-    `task` counts, or all without one; a task that is not in it may have a class of the user's, of which
-    nothing is known.
+    """Return RLinf's class for an `env_type`, and the chains of its section that the class needs.
+
+    If RLinf chooses among several classes, only chains that all of them need are returned. If it has a table
+    of classes by task, the class of `task` counts, or all classes without a task. A task that is not in the
+    table may have a class of the user's, so that no chain is needed for certain.
     """
     choice, names = sources.definition(CHOICE_PLACE), sources.values_of(ENUM_PLACE)
     for branch in ast.walk(choice) if choice is not None else ():
@@ -95,7 +96,7 @@ def of_environment(sources: Sources, kind: str, task: object = None) -> tuple[st
 
 
 def _classes(sources: Sources, branch: ast.stmt, task: object) -> Iterator[str]:
-    """Yield the places of the classes that a statement imports, or of that of `task` in an imported table."""
+    """Yield the places of the classes that a statement imports, or of `task`'s class in an imported table."""
     for node in (each for each in ast.walk(branch) if isinstance(each, ast.ImportFrom)):
         for alias in node.names:
             found = sources.definition(place := f"{node.module}:{alias.name}")
@@ -111,7 +112,7 @@ def _classes(sources: Sources, branch: ast.stmt, task: object) -> Iterator[str]:
 
 @cache
 def of_model(sources: Sources, kind: str) -> frozenset[Chain]:
-    """Return the chains that the builder of RLinf's models called `kind` needs of their section."""
+    """Return the chains of a model's section that RLinf's builder of the model `kind` needs."""
     modules = {
         function.name: node.module
         for function in ast.walk(sources.tree(MODELS_FILE))
@@ -124,10 +125,10 @@ def of_model(sources: Sources, kind: str) -> frozenset[Chain]:
 
 
 class Needs(Chains):
-    """The chains that methods of a class, or a function, need of the first parameter of the first of them.
+    """Finds the chains that a function, or methods of a class, need of the first parameter of the first one.
 
-    A key is needed where it is read whatever else a config says: at the top of a method, of a method that it
-    calls, or in both branches of an `if`.
+    A key is needed if every path through the code reads it: at the top level of a method or of a method that
+    it calls, or in both branches of an `if`.
     """
 
     def __init__(
@@ -156,10 +157,10 @@ class Needs(Chains):
             match node:
                 case ast.FunctionDef(name=name):
                     functions[name] = node
-                # A function that is handed back is called: simulators are made so, in processes of their own.
+                # A returned function is called later: simulators are built so, in their own processes.
                 case ast.Return(value=ast.Name(id=name)) if name in functions:
                     return found | self._body(functions[name].body, {**names})
-            # Behind a branch that may leave the function nothing is read for certain.
+            # After a branch that may return from the function, no read is certain.
             leaves = ast.walk(node) if isinstance(node, ast.If) else (node,)
             if any(isinstance(each, ast.Return | ast.Raise) for each in leaves):
                 return found
@@ -191,7 +192,7 @@ class Needs(Chains):
         return found
 
     def _forget(self, block: ast.stmt, names: dict[str, Chain]) -> None:
-        """Drop the chains of all that is assigned somewhere inside, as it may not have been."""
+        """Forget the chains of variables that are assigned inside `block`, as the assignment may not run."""
         for node in ast.walk(block):
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self.hold(node, None, names)
@@ -231,7 +232,7 @@ class Needs(Chains):
         for chain in filter(None, (self.chain(node, names) for node in nodes)):
             if any(chain[: len(given)] == given for given in self._set):
                 continue
-            # What a simulator is built of is handed to it as it is.
+            # Arguments of a simulator are passed on unchanged.
             last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
             found |= {chain, (*chain, last)} if last else {chain}
         return found
@@ -244,7 +245,7 @@ class Needs(Chains):
         match call.func:
             case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
                 return found | self._used(call.args, ANY_VALUE, names)
-            case ast.Attribute(attr=name) if name == CONVERTER and call.args:
+            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION and call.args:
                 return found | self._used(call.args[:1], ANY_VALUE, names)
             case ast.Attribute(value=section, attr=name) if (
                 name in READING_METHODS and self.chain(section, names) is not None
@@ -253,14 +254,14 @@ class Needs(Chains):
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return found | self._inside(self._methods.get(name), call, names)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                return found | self._inside(self._methods.get(f"{SUPER}{name}"), call, names)
+                return found | self._inside(self._methods.get(f"{SUPER_PREFIX}{name}"), call, names)
         return found
 
     def _inside(
         self, method: ast.FunctionDef | None, call: ast.Call, names: Mapping[str, Chain]
     ) -> set[Chain]:
-        """Return the chains that a method needs of what a call hands to it."""
-        if method is None or self._calls == MOST_CALLS:
+        """Return the chains that a method needs of the arguments of a call."""
+        if method is None or self._calls == MAX_CALL_DEPTH:
             return set()
         arguments = zip(_parameters(method), call.args, strict=False)
         passed = ((name, self.chain(argument, names)) for name, argument in arguments)

@@ -17,14 +17,14 @@ import torch
 
 Tensors = Mapping[str, torch.Tensor]
 
-APPLY, SYNC = "apply_weights", "sync_model_from_actor"
-POLICY = "hf_model"
-BOOTSTRAP = "get_bootstrap_values"
+APPLY_METHOD, SYNC_METHOD = "apply_weights", "sync_model_from_actor"
+POLICY_ATTRIBUTE = "hf_model"
+BOOTSTRAP_METHOD = "get_bootstrap_values"
 """RLinf's method for the values of final observations, which newer versions of RLinf do not have."""
-LARGEST = "largest_batch"
+LARGEST_ATTRIBUTE = "largest_batch"
 """Attribute of a class: the most environments that its `predict` takes at once."""
 RLINFS_SIZES = ("per_node_train_batch_size", "per_node_eval_batch_size")
-"""Environments for which RLinf's own loop would call `predict`: engines reserve memory by them."""
+"""Sizes of RLinf's own calls of `predict`, in environments; engines reserve memory for them."""
 UNCALLED_METHODS = ("request_actor_sync_model", "_recv_and_apply_actor_sync")
 """Methods with which RLinf's asynchronous rollout worker takes weights; this package does not call them."""
 TOTAL_KEY, VERSION_KEY = "total_buckets", "syncer_version"
@@ -103,7 +103,7 @@ class Arrived:
 
 def syncs_itself(cls: type, stock: type) -> bool:
     """Return True if `cls` overrides `sync_model_from_actor` of RLinf's class `stock`."""
-    return overrides(cls, stock, SYNC)
+    return overrides(cls, stock, SYNC_METHOD)
 
 
 def overrides(cls: type, stock: type, method: str) -> bool:
@@ -125,11 +125,11 @@ def sync(worker: Any, tensors: Tensors, version: int) -> None:
         asyncio.run(worker.sync_model_from_actor())
     if not inbox.taken:
         raise RuntimeError(
-            f"{type(worker).__name__}.{SYNC} has not taken version {version}: it takes weights by "
-            f"self.weight_syncer.apply or self.broadcast, or the class has a method {APPLY}"
+            f"{type(worker).__name__}.{SYNC_METHOD} has not taken version {version}: it takes weights by "
+            f"self.weight_syncer.apply or self.broadcast, or the class has a method {APPLY_METHOD}"
             "(state_dict, version)"
         )
-    policy = getattr(worker, POLICY, None)
+    policy = getattr(worker, POLICY_ATTRIBUTE, None)
     # Ranks score with `hf_model`, even if another engine acts.
     if policy is not None and not any(model is policy for model in inbox.models):
         policy.load_state_dict(tensors, strict=False)
@@ -156,7 +156,7 @@ def unserved(own: Sequence[type]) -> list[str]:
         own: the classes before RLinf's or ours in the method resolution order.
     """
     methods = _methods(own)
-    if APPLY in methods or SYNC in methods:
+    if APPLY_METHOD in methods or SYNC_METHOD in methods:
         return []
     other = [name for name in UNCALLED_METHODS if name in methods]
     return other + (["predict"] if acts_elsewhere(own) else [])
@@ -169,12 +169,11 @@ def acts_elsewhere(own: Sequence[type]) -> bool:
 
 
 def most_at_once(worker: Any, size: int) -> int:
-    """Return the most of `size` environments for which `worker.predict` is called at once.
+    """Return the largest number of environments, up to `size`, for one call of `worker.predict`.
 
-    An engine takes as many as its attribute `largest_batch` says; without one, as many as RLinf's own loop
-    would give it.
+    It is the engine's attribute `largest_batch`; without one, the number in a call of RLinf's own loop.
     """
-    largest = getattr(worker, LARGEST, None)
+    largest = getattr(worker, LARGEST_ATTRIBUTE, None)
     if largest is None:
         if not worker.acts_elsewhere:
             return size
@@ -198,7 +197,7 @@ def _leads_to_policy(methods: Mapping[str, FunctionType]) -> bool:
         name = waiting.pop()
         seen.add(name)
         names = set(_names_in(methods[name].__code__))
-        if POLICY in names or ("super" in names and name in names):
+        if POLICY_ATTRIBUTE in names or ("super" in names and name in names):
             return True
         waiting += [each for each in names & methods.keys() if each not in seen]
     return False

@@ -1,11 +1,12 @@
-"""RLinf's loss of whole micro-batches, of which only the live rows are computed, in passes over several.
+"""RLinf's loss of whole micro-batches, from passes that compute only the live rows of several micro-batches.
 
-RLinf divides by the valid entries of a micro-batch, by all its entries, or by the lengths of episodes, as its
-config has it. Here nothing of that is known: each micro-batch is put together again, with masks and mask sums
-as they are and zeros in rows without a gradient, and given to RLinf's own loss. The loss of a pass is the sum
-over its micro-batches. Where a micro-batch is in several passes, rows of earlier ones are constants: they
-count in its metrics and have had their gradient. So are rows that another rank has computed: that rank
-evaluates the loss of the same micro-batch for the gradient of its rows, and this one for the metrics.
+RLinf divides by the valid entries of a micro-batch, by all its entries, or by the lengths of episodes,
+depending on its config. This module need not know which: it rebuilds each micro-batch, with its masks and
+mask sums and with zeros in rows without a gradient, and calls RLinf's own loss. The loss of a pass is the sum
+over its micro-batches. If a micro-batch is in several passes, rows of earlier passes are constants: they
+count in its metrics, and have had their gradient. Rows that another rank has computed are constants, too:
+that rank evaluates the loss of the same micro-batch for the gradient of its rows, and this rank for the
+metrics.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ ROW_FIELDS = (
     "prev_values",
     "returns",
 )
-"""What RLinf gives a loss of each row that was computed, [rows, ...]."""
+"""Arguments of RLinf's losses that exist for computed rows only, [rows, ...]."""
 MASK_FIELDS = ("loss_mask", "loss_mask_sum")
-"""What it gives of each row and the micro-batch has of all of them."""
+"""Arguments of RLinf's losses that a micro-batch has for all of its rows, [N, ...]."""
 
 
 @dataclass(frozen=True)
 class WholeLoss:
-    """The loss of a micro-batch, of which all rows have come."""
+    """The loss of a micro-batch, after all of its live rows were computed."""
 
     loss: float
     metrics: dict[str, float]
-    """As RLinf's loss gives them."""
+    """The metrics that RLinf's loss returns."""
 
 
 class PackedLoss:
-    """Calls a loss of RLinf for every micro-batch of a pass; outside of a pass, as it is."""
+    """Calls a loss of RLinf for every micro-batch of a pass; outside of a pass, just calls the loss."""
 
     def __init__(self, base: Loss) -> None:
         self._base = base
@@ -54,28 +55,28 @@ class PackedLoss:
         self._pass: Pass | None = None
         self._complete: list[WholeLoss] = []
         self._options: dict[str, Any] = {}
-        """Arguments of the loss other than tensors, and their device, as of the last pass."""
+        """Arguments of the loss other than tensors, and the tensors' device, from the last pass."""
         self._device = torch.device("cpu")
 
     def add(self, number: int, samples: Mapping[str, Any], live: torch.Tensor) -> None:
-        """Micro-batch `number` of an optimizer step, of whose `samples`, [N, ...], some are `live`."""
+        """Add micro-batch `number` of an optimizer step: `samples` [N, ...], of them `live` [N] bool."""
         masks = {name: samples.get(name) for name in MASK_FIELDS}
         self._wholes[number] = _Whole(masks, rows=len(live), left=int(live.sum()))
 
     def given(self, part: Part) -> Tree:
-        """Return what another rank has to know of a micro-batch to compute some of its rows."""
+        """Return the fields of a micro-batch that another rank needs to compute some of its rows."""
         whole = self._wholes[part.micro_batch]
         return {**whole.masks, "places": part.rows, "rows": torch.tensor(whole.rows)}
 
     def take_over(self, number: int, given: Tree) -> None:
-        """Micro-batch `number` is a part of another rank's; `given` is what that rank says of it."""
+        """Add micro-batch `number`, with rows of another rank; `given` is that rank's result of `given`."""
         places = leaf(given, "places")
         masks: dict[str, Any] = {name: given[name] for name in MASK_FIELDS}
         rows = int(leaf(given, "rows"))
         self._wholes[number] = _Whole(masks, rows=rows, left=len(places), places=places)
 
     def pop_computed(self, number: int) -> Tree:
-        """Return the rows of a micro-batch of another rank, all of which passes have computed."""
+        """Return the computed rows of another rank's micro-batch, after its last pass, and forget them."""
         return self._wholes.pop(number).computed()
 
     def bring(self, part: Part, computed: Tree) -> WholeLoss | None:
@@ -90,7 +91,7 @@ class PackedLoss:
 
     @contextmanager
     def passing(self, one: Pass) -> Iterator[list[WholeLoss]]:
-        """The block in which the rows of `one` pass are computed; yields what it completes, when it ends."""
+        """Compute the pass `one` inside the block; the yielded list then has the losses that it completed."""
         self._pass, self._complete = one, []
         try:
             yield self._complete
@@ -102,7 +103,7 @@ class PackedLoss:
             return self._base(**kwargs)
         self._device = kwargs["logprobs"].device
         self._options = {**kwargs, **dict.fromkeys((*ROW_FIELDS, *MASK_FIELDS))}
-        # Of a pass without live rows the graph is needed all the same: its gradients are 0, and not none.
+        # A pass without live rows needs the graph, too: its gradients are 0, not None.
         total, start = _nothing(kwargs), 0
         for part in self._pass.parts:
             total = total + self._part(part, start, kwargs)
@@ -119,12 +120,12 @@ class PackedLoss:
 
     def _pop_whole(self, number: int, loss: torch.Tensor, metrics: Mapping[str, Any]) -> WholeLoss:
         del self._wholes[number]
-        # Numbers, as RLinf makes them of what a loss returns: a tensor would keep its graph alive.
+        # Converted to numbers, as RLinf does: a tensor would keep its graph alive.
         return WholeLoss(float(loss.detach()), {name: float(value) for name, value in metrics.items()})
 
 
 class _Whole:
-    """A micro-batch as RLinf's loss is to see it, of which passes bring one row after another."""
+    """A micro-batch in the form that RLinf's loss gets, completed by the rows of one or more passes."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class _Whole:
         return self._places is not None
 
     def with_rows(self, rows: torch.Tensor, start: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of all rows, [N, ...]: those `rows` are in a pass's `kwargs` from `start` on."""
+        """Return the fields of all rows, [N, ...], with `rows` taken from a pass's `kwargs` at `start`."""
         self._left -= len(rows)
         at = rows if self._places is None else self._places[rows]
         fields = {}
@@ -172,7 +173,7 @@ class _Whole:
         return fields
 
     def computed(self) -> Tree:
-        """Return the rows that were computed of another rank's micro-batch, [n, ...], with their masks."""
+        """Return the computed rows of another rank's micro-batch, [n, ...], with their masks."""
         assert self._places is not None, "the micro-batch is this rank's own"
         return rows_of(dict(self._brought), self._places)
 
@@ -186,9 +187,9 @@ class _Whole:
 
 
 def _nothing(kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """0, with a gradient of 0 for everything that was computed."""
+    """Return 0 with a gradient of 0 for all computed tensors."""
     outputs = [kwargs["logprobs"], kwargs.get("values")]
-    # Not a product with 0, which would make NaN of what is not finite.
+    # Not a product with 0: a number that is not finite would become NaN.
     parts = [
         torch.where(torch.zeros_like(each, dtype=torch.bool), each, 0.0).sum()
         for each in outputs

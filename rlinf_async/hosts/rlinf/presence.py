@@ -1,6 +1,6 @@
-"""Checks that the keys that RLinf needs are there, and the models, files and loggers that a config names.
+"""Checks that a config has the keys that RLinf needs, and that its models, files and loggers exist.
 
-RLinf finds out in its workers, after Ray has started, or in a driver that waits for them.
+RLinf itself finds such a fault in its workers, after Ray has started, or in a driver that waits for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlinf_async.hosts.judge.presence import (
 )
 from rlinf_async.hosts.judge.reasons import Reason, unknown
 from rlinf_async.hosts.rlinf.keys import filled_in
-from rlinf_async.hosts.rlinf.models import PACKAGES, model_types
+from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL, model_types
 from rlinf_async.hosts.rlinf.needs import (
     ANY_KEY,
     ANY_VALUE,
@@ -47,15 +47,15 @@ SIMULATOR_PACKAGES = {
     "metaworld": "metaworld",
     "roboverse": "metasim",
 }
-"""The package that RLinf's environment of an `env_type` imports, of those that import one by one name."""
+"""{env_type: package that RLinf's environment imports}, for environments that need a single package."""
 SIMULATOR_EXTRAS = ("libero", "maniskill", "metaworld")
 """Simulators that an extra of this package installs."""
 BACKENDS_KEY = "runner.logger.logger_backends"
 RUN_DIR_KEY = "runner.logger.log_path"
 LOGGER_PACKAGES = ("wandb", "swanlab")
-"""Backends of RLinf's logger that are packages of their own."""
+"""Backends of RLinf's logger that need the package of their name."""
 SYNCER_TYPES = ("bucket", "patch")
-"""RLinf's ways for weights; each reads the block of its name."""
+"""RLinf's weight syncers; each reads the block of its name."""
 FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
@@ -66,7 +66,7 @@ OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
 TASK_SIMULATORS = ("isaaclab", "maniskill")
 """Simulators that find a task by its `id`."""
 SIM_CONFIG = "sim_config"
-"""An argument of ManiSkill's environments that holds numbers, which are all needed."""
+"""An argument of ManiSkill's environments: a block of numbers, none of them null."""
 
 
 def name_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -109,7 +109,7 @@ def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     name = str(lookup(cfg, "actor.model.model_type"))
-    package = PACKAGES.get(name)
+    package = PACKAGE_OF_MODEL.get(name)
     if package is None or is_here(package) or name in names_of(MODELS_GROUP):
         return
     yield Reason(
@@ -130,7 +130,7 @@ def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _is_env_type(kind: object) -> bool:
-    """Return True if RLinf's own enum accepts a name, as it may accept one that is no member's."""
+    """Return True if RLinf's own enum accepts a name, which need not be a member's name."""
     from rlinf_async.hosts.rlinf.borrowed import SupportedEnvType
 
     with warnings.catch_warnings():
@@ -146,10 +146,10 @@ def _is_env_type(kind: object) -> bool:
 
 def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if lookup(cfg, "env.train.env_class"):
-        return  # which need not be of the simulator that `env_type` names: that says how actions are prepared
+        return  # with an `env_class`, `env_type` only decides how RLinf prepares actions
     kind = str(lookup(cfg, "env.train.env_type"))
     package = SIMULATOR_PACKAGES.get(kind)
-    # By LIBERO_TYPE (pro, plus) RLinf's `libero/venv.py` imports another package than libero.
+    # With LIBERO_TYPE (pro, plus) RLinf's `libero/venv.py` imports another package than libero.
     if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
         return
     where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
@@ -162,7 +162,7 @@ def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 
     names = list(MetricLogger.supported_logger)
-    return logger_reasons(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, what="a logger of RLinf")
+    return logger_reasons(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, description="a logger of RLinf")
 
 
 def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -183,8 +183,8 @@ def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each key of `cfg` (plain data) that RLinf cannot do without, and that is absent or
-    in a block that is null.
+    """Yield a reason for each key that RLinf needs and that is absent from `cfg` (plain data), or is in a
+    block that is null.
     """
     sources = sources_of("rlinf")
     if sources is None:
@@ -241,8 +241,8 @@ def _missing(
 
 
 def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
-    """Return the first key of a chain in `section`, which stands at `key`, that lacks something, and what it
-    lacks; both may be "".
+    """Return the first key of a chain in `section`, the block at `key`, with a fault, and the words for that
+    fault; both may be "".
     """
     place: Any = section
     for name in chain:

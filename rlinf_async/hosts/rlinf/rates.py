@@ -1,4 +1,4 @@
-"""The settings by which RLinf's learning rates differ between steps."""
+"""The settings of RLinf's learning rate schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHAPE_KEYS = ("total_training_steps", "num_cycles", "min_lr", "min_lr_rate")
 def rate_settings(optim: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the schedule in RLinf's `actor.optim`, as its `build_lr_scheduler` reads them.
 
-    Two runs with the same have the same rates at the same steps, from the same `lr`.
+    Runs with equal settings and the same `lr` have the same rates at the same steps.
     """
     kind = str(optim.get("lr_scheduler", "constant"))
     warm_up = int(optim.get("lr_warmup_steps", -1))  # no null, as `write_nulls` has replaced it

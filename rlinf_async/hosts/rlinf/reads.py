@@ -1,7 +1,8 @@
 """The keys of a config that RLinf's own workers and runners read, from the syntax trees of its sources.
 
-A key is read where it stands in a chain with its section: `cfg.env.get("video_cfg")`, `self.cfg.env["a"].b`,
-or behind a name that such a chain was given to. A word elsewhere, as in a comment, is no reader.
+A key counts as read if it follows its section in an expression, as in `cfg.env.get("video_cfg")` or
+`self.cfg.env["a"].b`, or if it follows a variable with such a value. Words elsewhere, as in comments, do not
+count.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from functools import cache
 from pathlib import Path
 
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
-from rlinf_async.hosts.rlinf.sources import FUNCTIONS, Sources
+from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
 Chain = tuple[str, ...]
 """The parts of a dotted key, as far as the sources tell them."""
 REPLACED_CLASSES = tuple(name.rpartition(".")[::2] for name in (*ROLE_OF_CLASS, *RUNNER_CLASSES))
-"""RLinf's workers and runners that ours take the places of, each as its module and its name."""
+"""RLinf's workers and runners that ours replace, each as its module and its name."""
 READING_METHODS = frozenset({"get", "items", "keys", "pop", "values"})
-"""Methods of a section, which are no keys of it."""
+"""Methods of a section, which are not its keys."""
 WHOLE_CONFIGS: Mapping[str, Chain] = {"cfg": (), "config": ()}
-"""Names that hold a whole config in those classes, as a variable and as an attribute of `self`."""
+"""Variables and attributes of `self` in those classes that hold a whole config."""
 
 
 @cache
 def chains_here() -> frozenset[Chain]:
-    """The chains that the replaced classes of the installed RLinf may read; none without RLinf."""
+    """Return the chains that the replaced classes of the installed RLinf may read; none without RLinf."""
     tree = rlinf_tree()
     return frozenset() if tree is None else chains_of(tree.root)
 
@@ -39,11 +40,11 @@ def chains_of(package: Path) -> frozenset[Chain]:
 
 
 def chains_in(modules: Iterable[ast.Module]) -> frozenset[Chain]:
-    """Return the chains that the replaced classes in modules may read, and their bases, and functions."""
+    """Return the chains that the functions, the replaced classes and their bases in `modules` may read."""
     nodes = [node for module in modules for node in module.body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     together: list[Sequence[ast.stmt]] = [_with_bases(name, classes) for _, name in REPLACED_CLASSES]
-    together.append([node for node in nodes if isinstance(node, FUNCTIONS)])
+    together.append([node for node in nodes if isinstance(node, FUNCTION_NODES)])
     return frozenset().union(*(_Reads(definitions).chains for definitions in together))
 
 
@@ -66,7 +67,7 @@ class Chains:
         """The chains that attributes of `self` hold."""
 
     def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """Return the chain that an expression is: () for the whole config, None for another expression.
+        """Return the chain of an expression: () for the whole config, None if it is no part of the config.
 
         `names` are the chains that variables hold.
         """
@@ -82,12 +83,12 @@ class Chains:
         return None
 
     def longer(self, section: ast.expr, key: object, names: Mapping[str, Chain]) -> Chain | None:
-        """Return the chain of a dotted key in a section; None if either is none."""
+        """Return the chain of a dotted key in a section; None if `section` or `key` is not one."""
         chain = self.chain(section, names)
         return None if chain is None or not isinstance(key, str) else (*chain, *key.split("."))
 
     def hold(self, target: ast.expr, chain: Chain | None, names: dict[str, Chain]) -> None:
-        """Note what is assigned to a variable or to an attribute of `self`: a chain, or None for the rest."""
+        """Note that a variable or an attribute of `self` is assigned a chain, or another value (None)."""
         match target:
             case ast.Name(id=name):
                 held = names
@@ -100,13 +101,13 @@ class Chains:
 
 
 class _Reads(Chains):
-    """The chains that functions may read, or a class with its bases, which share the attributes of `self`."""
+    """Finds the chains that functions may read, or a class and its bases with their common attributes."""
 
     def __init__(self, definitions: Sequence[ast.stmt]) -> None:
         super().__init__(WHOLE_CONFIGS)
         self.chains: set[Chain] = set()
         nodes = (node for definition in definitions for node in ast.walk(definition))
-        scopes = [node for node in nodes if isinstance(node, FUNCTIONS)]
+        scopes = [node for node in nodes if isinstance(node, FUNCTION_NODES)]
         # Twice: a method may read an attribute that a later one sets.
         for scope in (*scopes, *scopes):
             self._read(scope)
@@ -127,7 +128,7 @@ class _Reads(Chains):
                 self.chains.add(chain)
 
     def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """As of `Chains`; also of `a or b`, of `"key" in section`, and of calls that read one key."""
+        """As in `Chains`; also for `a or b`, for `"key" in section`, and for calls that read one key."""
         match node:
             case ast.BoolOp(values=[first, *_]):
                 return self.chain(first, names)
@@ -148,8 +149,8 @@ class _Reads(Chains):
 
 
 def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
-    """Nodes below `scope` in the order of the text, without those of functions inside of it."""
+    """Yield the nodes below `scope` in the order of the text, without those of inner functions."""
     for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, FUNCTIONS):
+        if not isinstance(child, FUNCTION_NODES):
             yield child
             yield from _in_order(child)

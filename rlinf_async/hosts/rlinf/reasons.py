@@ -30,7 +30,7 @@ from rlinf_async.hosts.tasks import task_reasons
 
 SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
 """RLinf's scripts in `examples/embodiment`, and the runners that they start."""
-SCRIPTS = {
+SCRIPTS_OF_LOSS = {
     "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
     "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
     "embodied_nft": (SCRIPT,),
@@ -45,7 +45,7 @@ NO_ALGORITHM = Reason(
     "(collect_real_data.py where data are collected, eval_embodied_agent.py where a policy is evaluated); "
     "add algorithm.loss_type and algorithm.adv_type if it is to train, or use async.mode=off"
 )
-"""Of configs that collect data or evaluate."""
+"""The reason for configs that collect data or evaluate."""
 ANNEALING_SCHEDULES = ("cosine", "torch_cosine")
 """RLinf's values of `actor.optim.lr_scheduler` that need `total_training_steps`."""
 WARM_UP_SCHEDULES = (None, "constant", "cosine")
@@ -65,7 +65,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
         refuse([NO_ALGORITHM])
     key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
     algorithm_name = OTHER_ALGORITHMS.get(str(value), "none of these")
-    scripts = SCRIPTS.get(str(value), ())
+    scripts = SCRIPTS_OF_LOSS.get(str(value), ())
     served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
     other = Reason(
         f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
@@ -83,7 +83,7 @@ def contradictions(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def algorithm_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the reasons why an advantage, a loss or a level of ratios cannot be had with other settings."""
+    """Yield the reasons why an advantage, a loss or a level of ratios does not fit other settings."""
     advantage, size = lookup(cfg, "algorithm.adv_type"), lookup(cfg, "algorithm.group_size")
     if advantage in COMPARING_TYPES and (size or 1) < 2:
         yield Reason(
@@ -91,13 +91,13 @@ def algorithm_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             f"{size}; use 2 or more, in env.train.group_size too",
             "algorithm.group_size=2",
         )
-    # RLinf asserts nothing here: its advantages of GRPO are shaped like the mask, and end without one.
+    # RLinf does not check this: its GRPO advantages have the shape of the mask, and fail without one.
     needs_mask = advantage == GRPO_TYPE and not lookup(cfg, "algorithm.filter_rewards")
     for key in UNMASKING_KEYS:
         if needs_mask and lookup(cfg, key):
             yield Reason(
-                f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of what follows an "
-                f"episode's end, and there is none; set {key}=false",
+                f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of the steps after "
+                f"an episode's end, and there is none; set {key}=false",
                 f"{key}=false",
             )
     loss = lookup(cfg, "algorithm.loss_type")
@@ -119,8 +119,8 @@ def _levels_of_rlinf() -> set[str]:
 
 
 def interval_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the reasons why RLinf would not evaluate, or end after the first step: its `check_progress` wants
-    each save to coincide with an evaluation.
+    """Yield the reasons why RLinf would not evaluate, or would fail after the first step: its
+    `check_progress` requires an evaluation at each save.
     """
     evaluate, save = lookup(cfg, "runner.val_check_interval"), lookup(cfg, "runner.save_interval")
     counts = isinstance(evaluate, int) and isinstance(save, int) and not lookup(cfg, "runner.only_eval")
@@ -159,7 +159,7 @@ def _schedule_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield settings that no level supports, and settings of the `async` block that do not go with `cfg`."""
+    """Yield a reason for each setting that no level supports, or that does not fit the `async` block."""
     yield from _reward_reasons(cfg)
     if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
         yield Reason(
@@ -215,7 +215,7 @@ def _reward_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _adapter_reasons(model: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if RLinf's `get_model` would end in each worker for want of a layer or a rank."""
+    """Yield a reason if RLinf's `get_model` would fail in each worker, as a layer or a rank is missing."""
     if not model.get("is_lora") or model.get("lora_path") is not None:
         return
     if (name := model.get("model_type")) in WITHOUT_ADAPTERS:

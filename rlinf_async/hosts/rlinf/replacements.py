@@ -8,7 +8,13 @@ from typing import Any
 
 from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.hosts.rlinf.own_engine import APPLY, POLICY, SYNC, acts_elsewhere, unserved
+from rlinf_async.hosts.rlinf.own_engine import (
+    APPLY_METHOD,
+    POLICY_ATTRIBUTE,
+    SYNC_METHOD,
+    acts_elsewhere,
+    unserved,
+)
 
 WORKERS_GROUP = "rlinf_async.workers"
 
@@ -106,9 +112,9 @@ def _before(replacement: Any, users: type, base: type, role: str) -> type:
     attributes: dict[str, Any] = {"__module__": users.__module__}
     if role == "rollout":
         _check_engine(users, own)
-        if hasattr(users, APPLY):
+        if hasattr(users, APPLY_METHOD):
             # Our class has a method of this name, which would hide the user's.
-            attributes["users_apply_weights"] = getattr(users, APPLY)
+            attributes["users_apply_weights"] = getattr(users, APPLY_METHOD)
         attributes["acts_elsewhere"] = acts_elsewhere(own)
     return type(replacement)(f"Async{users.__name__}", (replacement, users), attributes)
 
@@ -122,8 +128,9 @@ def _check_engine(users: type, own: Sequence[type]) -> None:
     if lost := unserved(own):
         raise ValueError(
             f"async is on, and {dotted(users)} overrides {', '.join(lost)}, so that it would not act by the "
-            f"weights that the run gives to {POLICY}. Give it a method {APPLY}(state_dict, version), which "
-            f"is called with every version, or {SYNC}, or use async.mode=off"
+            f"weights that the run gives to {POLICY_ATTRIBUTE}. Give it a method {APPLY_METHOD}"
+            "(state_dict, version), which is called with every version, or "
+            f"{SYNC_METHOD}, or use async.mode=off"
         )
 
 

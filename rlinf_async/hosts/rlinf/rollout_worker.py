@@ -18,7 +18,7 @@ from rlinf_async.hosts.observations import items, merge
 from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.models import score
-from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP, POLICY
+from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker
@@ -62,8 +62,8 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self.build_policy(super().init_worker, str(self.cfg.actor.model.model_type))
         if self._takes_turns and not self.can_score():
             raise ValueError(
-                f"rollout.enable_offload=true moves {POLICY} off its accelerator, and {type(self).__name__} "
-                "has none; set rollout.enable_offload=false"
+                f"rollout.enable_offload=true moves {POLICY_ATTRIBUTE} off its accelerator, and "
+                f"{type(self).__name__} has none; set rollout.enable_offload=false"
             )
         # After the weights, as all ranks must initialise them with the same seed.
         self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
@@ -74,21 +74,21 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         await super().serve(settings, requests, coordinator)
 
     def can_score(self) -> bool:
-        """Return False for an engine without `hf_model`, by which idle inference ranks score pieces."""
-        return hasattr(self, POLICY)
+        """Return False for an engine without `hf_model`, which idle inference ranks need to score pieces."""
+        return hasattr(self, POLICY_ATTRIBUTE)
 
     def policy_module(self) -> torch.nn.Module:
         module: torch.nn.Module = self.hf_model
         return module
 
     def watched_module(self) -> torch.nn.Module | None:
-        policy = getattr(self, POLICY, None)
+        policy = getattr(self, POLICY_ATTRIBUTE, None)
         return policy if isinstance(policy, torch.nn.Module) else None
 
     async def weight_types(self) -> dict[str, torch.dtype]:
         # The types of an engine without `hf_model` are not known: it gets all weights, in the learner's
         # types.
-        return await super().weight_types() if hasattr(self, POLICY) else {}
+        return await super().weight_types() if hasattr(self, POLICY_ATTRIBUTE) else {}
 
     def apply_weights(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
         """Write weights into `hf_model`, and pass them to a class with its own inference engine."""
@@ -101,14 +101,14 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         if own is None:
             own_engine.sync(self, tensors, version)
             return
-        if hasattr(self, POLICY):
+        if hasattr(self, POLICY_ATTRIBUTE):
             super().apply_weights(tensors, version)
         own(tensors, version)
 
     def weights_changed(self, version: int) -> None:
         """Do the work of RLinf's `sync_model_from_actor` after it has written new weights."""
         self.version = version
-        if hasattr(self, POLICY) or own_engine.overrides(
+        if hasattr(self, POLICY_ATTRIBUTE) or own_engine.overrides(
             type(self), MultiStepRolloutWorker, "set_global_step"
         ):
             self.set_global_step(version)
@@ -170,13 +170,13 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return whole.pop("actions"), whole
 
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
-        if not own_engine.overrides(type(self), MultiStepRolloutWorker, BOOTSTRAP):
+        if not own_engine.overrides(type(self), MultiStepRolloutWorker, BOOTSTRAP_METHOD):
             return super()._values_of(observations, size)
         batch = merge(observations)
         most = own_engine.most_at_once(self, size)
         values = []
         for start in range(0, size, most):
-            part = getattr(self, BOOTSTRAP)(items(batch, range(start, min(start + most, size))))
+            part = getattr(self, BOOTSTRAP_METHOD)(items(batch, range(start, min(start + most, size))))
             if part is None:
                 return None
             values.append(part.clone())  # which the engine may overwrite with the next one
@@ -184,7 +184,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
 
     def has_critic(self) -> bool:
         # The heads that RLinf's `get_bootstrap_values` looks for.
-        policy = getattr(self, POLICY, None)
+        policy = getattr(self, POLICY_ATTRIBUTE, None)
         return policy is None or any(hasattr(policy, head) for head in ("value_head", "q_head"))
 
     def scores(self, samples: dict[str, Any], *, values: bool) -> dict[str, torch.Tensor]:

@@ -152,7 +152,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         fleet.wait(init, "init_worker on the inference, env and reward workers")
         if not all(fleet.run_framework("inference", "can_score")):
             self.settings = replace(
-                self.settings, learner_scores="the rollout workers act by an engine of their own alone"
+                self.settings, learner_scores="the rollout workers have only an engine of their own"
             )
             self._run.settings = self.settings
         # After the others, as in RLinf's `init_workers`, so that fewer models are loaded at a time.

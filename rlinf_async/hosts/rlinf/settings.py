@@ -12,7 +12,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
-from rlinf_async.hosts.ended import counts_on
+from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
@@ -254,7 +254,7 @@ def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
     With one of them `async.skip.ended` leaves no steps out; each has the override that removes it.
     """
-    yield from counts_on(cfg["env"]["train"])
+    yield from why_later_steps_count(cfg["env"]["train"])
     if scored_by_workers(cfg) and lookup(cfg, "reward.history_reward_assign"):
         yield Reason(
             "reward.history_reward_assign=true: a reward of a step after the end is given to steps before it",

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-SUPER = "super()."
-"""Before the name of a method that a class of the same name overrides."""
+FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
+SUPER_PREFIX = "super()."
+"""Stands before the name of a method that a subclass overrides."""
 
 
 class Sources:
@@ -24,16 +24,16 @@ class Sources:
         return self._find(*_parts(place)) is not None
 
     def definition(self, place: str) -> ast.stmt | None:
-        """The syntax tree of what a place defines; None where it defines nothing of that name."""
+        """Return the syntax tree of the definition at `place`; None without one."""
         found = self._find(*_parts(place))
         return None if found is None else found[1]
 
     def tree(self, file: str) -> ast.Module:
-        """The syntax tree of a file of the package; an empty one where there is none."""
+        """Return the syntax tree of a file of the package; an empty one if there is no such file."""
         return _syntax_tree(self.root / file)
 
     def methods(self, place: str) -> dict[str, ast.FunctionDef]:
-        """The methods of a class and of its bases; one that is overridden is `super().NAME`."""
+        """Return the methods of a class and of its bases; an overridden method is `super().NAME`."""
         module, definition = self._find(*_parts(place)) or ("", None)
         if not isinstance(definition, ast.ClassDef):
             return {}
@@ -42,7 +42,11 @@ class Sources:
         for base in bases:
             methods |= self.methods(f"{module}:{base}")
         own = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
-        return {**methods, **{f"{SUPER}{name}": methods[name] for name in own.keys() & methods.keys()}, **own}
+        return {
+            **methods,
+            **{f"{SUPER_PREFIX}{name}": methods[name] for name in own.keys() & methods.keys()},
+            **own,
+        }
 
     def members(self, place: str) -> set[str]:
         """Return the names of a class and its bases: methods, class variables, and attributes set in
@@ -61,7 +65,7 @@ class Sources:
         return_values = [
             node.value
             for function in body
-            if isinstance(function, FUNCTIONS) and function.name == method
+            if isinstance(function, FUNCTION_NODES) and function.name == method
             for node in ast.walk(function)
             if isinstance(node, ast.Return)
         ]
@@ -160,7 +164,7 @@ class Sources:
             return None
         # Only the module's top level: a name defined under `if` or `try` is not found.
         for node in _syntax_tree(path).body:
-            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name:
+            if isinstance(node, (*FUNCTION_NODES, ast.ClassDef)) and node.name == name:
                 return module, node
             if isinstance(node, ast.Assign) and name in _assigned_names(node):
                 return module, node
@@ -184,7 +188,7 @@ _found: dict[str, Sources] = {}
 
 def sources_of(package: str) -> Sources | None:
     """Return the sources that `import` would load in this process; None if it finds no package."""
-    # A package that is not there may come: only those that are found are remembered.
+    # Only found packages are remembered: a missing one may be installed later.
     if package not in _found:
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
@@ -210,7 +214,7 @@ def _imported_module(module: str, node: ast.ImportFrom, path: Path) -> str:
 def _own(definition: ast.ClassDef) -> set[str]:
     names: set[str] = set()
     for node in definition.body:
-        if isinstance(node, FUNCTIONS):
+        if isinstance(node, FUNCTION_NODES):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
             names |= _assigned_names(node)

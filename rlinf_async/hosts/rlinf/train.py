@@ -34,7 +34,7 @@ from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     """Run `cfg`; with every level off, RLinf's stock workers run.
 
-    `dashboard`: whether a Ray cluster that is started for this run has the dashboard, a dozen processes that
+    `dashboard`: True if a Ray cluster that is started for this run has the dashboard, a dozen processes that
     execute code sent to them.
     """
     active = asks_for_levels(cfg)
@@ -98,7 +98,7 @@ def _rollout(cfg: DictConfig) -> Any:
     """Return the class of the rollout workers.
 
     Raises:
-        ValueError: the config asks for another engine, whose class RLinf's own script chooses.
+        ValueError: the config asks for another engine; RLinf's own script chooses its class.
     """
     backend = OmegaConf.select(cfg, "rollout.rollout_backend")
     if backend is not None and str(backend).lower() not in RLINFS_BACKENDS:

@@ -1,4 +1,4 @@
-"""veRL's config, read into what a run needs and written back with every `auto` resolved."""
+"""Reads a run's settings from veRL's config, and writes them back with every `auto` resolved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlinf_async.config import AdvancedConfig, AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
-from rlinf_async.hosts.ended import counts_on
+from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.simulators import max_batch_size, shard_choices
@@ -49,26 +49,26 @@ from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reason] = ()) -> VerlSettings:
     """Return the settings of a run of trainer mode `vla_async`.
 
-    `more_reasons` against the run, found elsewhere, are told with those found here.
+    `more_reasons` are reasons from other checks, reported together with those found here.
 
     Raises:
-        RefusedError: settings that are not supported, and numbers that do not go together, all at once.
+        RefusedError: settings are not supported, or numbers do not fit together; has all reasons.
         ValueError: the `async` block is not valid.
     """
     if why := another_mode(config, needs_ours=True):
         raise ValueError(why)
     cfg = plain(config) if isinstance(config, DictConfig) else config
-    # Alone and first: with something else in a block's place, the lookups below would fail on their own.
+    # First: without the blocks, the lookups below would fail with other errors.
     refuse(TABLE.block_reasons(cfg))
     cfg = filled_in(cfg)
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
     wrong_values = [*TABLE.reasons(cfg, usual=usual(cfg)), *class_reasons(cfg)]
     reasons = [*wrong_values, *_refused_key_reasons(cfg), *unknown_key_reasons(cfg), *more_reasons]
-    # Told before anything is calculated: the arithmetic below takes the kinds of its numbers for granted.
+    # Refused before anything is calculated: the arithmetic below relies on the kinds of its numbers.
     if wrong_values:
         refuse(reasons)
     try:
-        # First: the checks below read `balance`, which says nothing while it is `auto`.
+        # First: the checks below read `balance`, and need it resolved.
         asynchrony = settled(asynchrony, section(cfg, "train"))
         reasons += _setting_reasons(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
@@ -76,19 +76,19 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
         reasons += _streamed_loss_reasons(cfg, settings)
         reasons += _place_reasons(cfg, settings)
     except ValueError as error:
-        # The arithmetic ends at its first bad number, and what was found before is told with it.
+        # The arithmetic raises at its first bad number; earlier reasons are reported with it.
         raise RefusedError([*reasons, *reasons_of(error)]) from error
     refuse(reasons)
     return settings
 
 
 def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
-    """Write what was resolved where veRL's code, and the reader of the run directory, look for it.
+    """Write the resolved settings into `config`, for veRL's code and for readers of the run directory.
 
     Returns:
-        veRL's settings that have given way.
+        The changes of veRL's settings.
     """
-    # As a tuple and before the config is written: afterwards no setting would be left to give way.
+    # As a tuple and before the config is written: afterwards the settings have their new values.
     changes = tuple(TABLE.changes(plain(config)))
     rollout, streamer = settings.asynchrony.rollout, settings.asynchrony.streamer
     block: dict[str, Any] = {"mode": settings.asynchrony.mode}
@@ -96,7 +96,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
         block |= resolved_rollout(settings)
     if streamer.enabled:
         block["streamer"] = {"micro_batch_size": settings.micro_batch_size}
-    # veRL's config is a struct, which refuses keys that it has not.
+    # veRL's config is in struct mode, which refuses new keys.
     with open_dict(config):
         config[BLOCK_KEY] = OmegaConf.merge(config.get(BLOCK_KEY) or {}, block)
         OmegaConf.update(config, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu", settings.micro_batch_size)
@@ -108,7 +108,7 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
 
 
 def _filled_in(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
-    """Fill in by veRL's own keys, and by its estimator, what the block leaves to them."""
+    """Fill in the keys that the block leaves open, from veRL's own keys and its estimator."""
     if not streams(str(lookup(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
         advanced = replace(advanced, normalization="deferred")
     if advanced.keep_checkpoints != "all":
@@ -119,7 +119,7 @@ def _filled_in(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConf
 
 
 def _adapters(model: Any) -> Adapters | None:
-    """The adapters that veRL's `actor_rollout_ref.model` asks for."""
+    """Return the adapters that veRL's `actor_rollout_ref.model` asks for."""
     model = model or {}
     if not model.get("lora_rank"):
         return None
@@ -146,7 +146,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     estimator = str(lookup(cfg, "algorithm.adv_estimator"))
     why_learner = why_learner_scores(
         asynchrony,
-        # veRL's engine casts to bf16 unless it is told; a policy without a precision is left as it is.
+        # veRL's engine casts to bf16 by default; a policy without a precision keeps its own types.
         learner=lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype") or "bf16",
         inference=lookup(cfg, "vla.model.precision") or "fp32",
     )
@@ -184,7 +184,7 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
         # veRL's -1 means never, as 0 does here.
         save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
         learner_scores=why_learner,
-        skips_ended=asynchrony.skip.ended and not any(counts_on(section(cfg, "train"))),
+        skips_ended=asynchrony.skip.ended and not any(why_later_steps_count(section(cfg, "train"))),
         left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
     )
 
@@ -220,7 +220,7 @@ def _streamed_loss_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> It
 
 
 def _place_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """Yield a reason if the Ray that a run on one node starts by itself has no place for each process."""
+    """Yield a reason if a run on one node starts a Ray cluster with fewer CPUs than processes."""
     key = "ray_kwargs.ray_init.num_cpus"
     places, processes = lookup(cfg, key), process_count(settings.plan)
     if places is not None and places < processes and starts_ray(cfg):
@@ -233,7 +233,7 @@ def _place_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[R
 
 
 def _checkpoint_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if a run would go on from parts of a checkpoint that none has."""
+    """Yield a reason if a run would load parts of a checkpoint that its checkpoints do not have."""
     load, save = (
         _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
     )

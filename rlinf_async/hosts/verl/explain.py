@@ -1,4 +1,4 @@
-"""The explanation of a config of veRL, worked out without starting Ray or importing veRL."""
+"""The explanation of a veRL config, computed without starting Ray or importing veRL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlinf_async.entry_points import find
 from rlinf_async.hosts import dead_work, explanation, workers
 from rlinf_async.hosts import footprints as memory
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.ended import counts_on
+from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
@@ -32,7 +32,7 @@ FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
 
 
 def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-    """Plain data that `--json` prints.
+    """Return the plan of a run of `config` on `cluster`, as plain data that `--json` prints.
 
     Raises:
         ValueError: the config cannot run, with the remedy.
@@ -49,7 +49,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
             steps_per_decision=settings.steps_per_decision,
             skips_ended=settings.skips_ended,
             left_out=settings.left_out,
-            kept=counts_on(section(cfg, "train")),
+            kept=why_later_steps_count(section(cfg, "train")),
             kept_samples=left_out.reasons_kept(cfg),
         ),
         "changes": [asdict(change) for change in TABLE.changes(cfg)],
@@ -91,7 +91,7 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 
 def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
-    """Yield what is to be said of a config (plain data) that can run, before the run and in it."""
+    """Yield remarks on a config (plain data) that can run; a run prints them, too."""
     yield from TABLE.without_effect(changes(cfg))
     yield from other_words(cfg)
     yield from without_fate(cfg)
@@ -111,10 +111,10 @@ def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
 
 
 def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
-    """`exact`, `approximate (why; what is exact)`, `not examined (why)` or `off`, for each level."""
+    """Return `exact`, `approximate (WHY; EXACT SETTING)`, `not examined (WHY)` or `off` for each level."""
     mode = lookup(cfg, f"{ACTOR_SECTION}.policy_loss.loss_mode")
     model = lookup(cfg, "vla.model.model_type")
-    selects = f"{mode} chooses within a micro-batch, of which arrival decides who is in it"
+    selects = f"{mode} selects within a micro-batch, and the order of arrival decides its samples"
     return {
         "train": train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(settings.asynchrony, model=str(model), shares=own_chance(model)),
@@ -129,17 +129,17 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
 def footprints(
     cfg: Mapping[str, Any], settings: VerlSettings, *, gpu_memory: float | None = None
 ) -> dict[str, Any]:
-    """Return the memory of a learner rank and an inference rank, which have accelerators of their own.
+    """Return the memory of a learner rank and an inference rank, each on its own accelerator.
 
-    No policy is loaded for it.
+    No policy is loaded.
 
     Args:
         cfg: veRL's config as plain data.
-        gpu_memory: gigabytes of one accelerator, where it is not one of this machine's.
+        gpu_memory: gigabytes of one accelerator; None for an accelerator of this machine.
     """
     model = _model_size(cfg)
     learner = _learner(cfg, settings, model)
-    # Without a precision the builder decides, which may be as wide as what the learner steps.
+    # Without a precision the builder decides: assume the type of the learner's stored parameters.
     inference = memory.bytes_of(lookup(cfg, "vla.model.precision"), default=learner.stored)
     plan = settings.plan
     return memory.facts(
@@ -162,7 +162,7 @@ def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
 
 
 def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
-    """Return what veRL's FSDP2 keeps of a policy that is trained whole, or beside its adapters not at all."""
+    """Return the footprint of a policy under veRL's FSDP2: all of it is trained, or only its adapters."""
     ranks, sharing = settings.plan.learner_ranks, int(lookup(cfg, f"{FSDP_SECTION}.fsdp_size") or -1)
     return LearnerFootprint(
         parameters=model.parameters,
@@ -181,7 +181,7 @@ def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -
 
 
 def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:
-    """Yield what a config asks for that a cluster of accelerators would not have."""
+    """Yield the demands of a config that the assumed cluster does not meet."""
     nodes, each = whole(cfg, "trainer.nnodes"), whole(cfg, "trainer.n_gpus_per_node")
     if cluster.nodes is not None and nodes > cluster.nodes:
         yield f"trainer.nnodes={nodes} is beyond a cluster of {cluster.nodes} nodes"

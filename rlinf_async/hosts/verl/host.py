@@ -123,5 +123,5 @@ def _choose_device(cfg: DictConfig) -> None:
     from rlinf_async.observe.display import RunDisplay
 
     if not get_ready() and os.environ[PLATFORM_VARIABLE] == "cpu" and cfg.trainer.device != "cpu":
-        RunDisplay().note(f"trainer.device=cpu: there is no accelerator, where it was {cfg.trainer.device}")
+        RunDisplay().note(f"trainer.device=cpu instead of {cfg.trainer.device}: there is no accelerator")
         cfg.trainer.device = "cpu"

@@ -1,7 +1,7 @@
-"""The keys of veRL's config: their fates here, their defaults, and the keys that nothing reads.
+"""The keys of veRL's config: their effects here, their defaults, and unknown keys.
 
-veRL itself lists its keys: the file `_generated_ppo_trainer.yaml` of the installed release has every one with
-its default. Our own keys (`vla`, `env`, `async`) and the fates of veRL's are rows of `keys.toml`.
+veRL itself lists its keys: the file `_generated_ppo_trainer.yaml` of the installed release has every key with
+its default. Our own keys (`vla`, `env`, `async`), and the effects of veRL's keys, are rows of `keys.toml`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from rlinf_async.observe.plain_data import FAST_YAML_LOADER
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
 CLASS_SUFFIX = "_target_"
-"""The end of Hydra's keys that name a class, or anything else that can be called."""
+"""The end of Hydra's keys that name a class or another callable."""
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
-"""Sections that veRL's list of its keys has not; `model_engine` is veRL's own, from composing."""
+"""Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
 DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
-"""A default of veRL's that points to another key, with the value that it has where that key is absent."""
+"""A default of veRL that points to another key, with the fallback if that key is absent."""
 PART_POINTER = re.compile(r"\$\{[\w.]+\}")
 """A pointer within a longer text."""
 
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """veRL's own config with its defaults; empty where veRL is not here. veRL is not imported."""
+    """Return veRL's own config with its defaults, without importing veRL; empty if veRL is not installed."""
     verl = find_spec("verl")
     for folder in (verl.submodule_search_locations or ()) if verl else ():
         path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
@@ -50,18 +50,18 @@ def defaults() -> Mapping[str, Any]:
 
 @cache
 def resolved_defaults() -> Mapping[str, Any]:
-    """veRL's defaults, of which some point to others, in a config that sets nothing."""
+    """Return veRL's defaults, with the pointers to other keys resolved, for a config that sets nothing."""
     tree: Mapping[str, Any] = resolve(defaults(), defaults())
     return tree
 
 
 def default_of(key: str) -> Any:
-    """Return veRL's default of a dotted key, or of a section; None where it is null, or there is none."""
+    """Return veRL's default of a dotted key or of a section; None if it is null or absent."""
     return lookup(resolved_defaults(), key)
 
 
 def resolve(tree: Any, cfg: Mapping[str, Any], section: str = "") -> Any:
-    """Return a tree of defaults that stands at `section`, with the values in `cfg` that it points to."""
+    """Return a tree of defaults, the block at `section`, with pointers replaced by their values in `cfg`."""
     if isinstance(tree, Mapping):
         return {name: resolve(value, cfg, f"{section}.{name}") for name, value in tree.items()}
     if not isinstance(tree, str) or "${" not in tree:
@@ -97,19 +97,19 @@ ROWS, _ = read_rows(
         "without effect": {"serves": lambda value: value == "vla"},
     },
 )
-TABLE = Table(ROWS, default_of=default_of, is_whole=True)
-"""Every key that is ours, or that has a fate here."""
+TABLE = Table(ROWS, default_of=default_of, knows_all_defaults=True)
+"""Our own keys, and veRL's keys with an effect here."""
 
 
 def usual(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """veRL's defaults by dotted keys as they come out in `cfg` (plain data): some point to others."""
+    """Return veRL's defaults by dotted key, with pointers to other keys resolved in `cfg` (plain data)."""
     return dotted(resolve(defaults(), cfg))
 
 
 def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys of `cfg` (plain data) whose values are not veRL's defaults, with those; null is nobody's."""
-    # A default may be written as it stands there, come to what it does alone, or to what it does in `cfg`.
-    # By hand, as OmegaConf would build all of it anew for each call.
+    """Yield the keys of `cfg` (plain data) with values other than null and veRL's defaults."""
+    # A default counts in three forms: as written, resolved without a config, or resolved in `cfg`. They are
+    # resolved here, as OmegaConf would build the whole config again for each call.
     alike = (dotted(defaults()), dotted(resolved_defaults()), usual(cfg))
     for key, value in dotted(cfg).items():
         if value not in (None, {}) and not any(value == tree.get(key) for tree in alike):
@@ -117,8 +117,8 @@ def changes(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def filled_in(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `cfg` (plain data) with the values that null stands for, and with veRL's defaults for those of
-    its keys that are absent, except for those that every run has to set.
+    """Return `cfg` (plain data) with nulls replaced by the values that they stand for, and with veRL's
+    defaults for absent keys, except for keys that every run must set.
     """
     result = TABLE.without_nulls(cfg)
     for key, value in usual(cfg).items():
@@ -134,7 +134,7 @@ def filled_in(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill_in(config: DictConfig) -> None:
-    """Do the same in a config itself: veRL's own code ends at a key that is absent, or at some nulls."""
+    """Do the same in a config in place, as veRL's own code fails at absent keys and at some nulls."""
     before, after = dotted(plain(config)), dotted(filled_in(plain(config)))
     with open_dict(config):
         for key, value in after.items():
@@ -143,7 +143,7 @@ def fill_in(config: DictConfig) -> None:
 
 
 def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key by which another framework says something else than a key here."""
+    """Yield a remark for each key of another framework that contradicts the key of the same setting here."""
     for key, value in dotted(cfg).items():
         names = [name for name in counterparts(key) if (row := TABLE.find(name)) and row.name == name]
         row = TABLE.find(key)
@@ -151,36 +151,36 @@ def other_words(cfg: Mapping[str, Any]) -> Iterator[str]:
             continue
         if (counting := lookup(cfg, names[0])) != value:
             yield (
-                f"{key}={shortened(value)} is read by the environment alone: "
-                f"{names[0]}={shortened(counting)} counts"
+                f"only the environment reads {key}={shortened(value)}: the run uses "
+                f"{names[0]}={shortened(counting)}"
             )
 
 
 def without_fate(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key of veRL's that is undecided here, if it is not veRL's default."""
+    """Yield a remark for each undecided key of veRL that does not have veRL's default."""
     for key, value in changes(cfg):
         if TABLE.find(key) is None and _is_known(key, defaults()):
             yield (
-                f"{key}={shortened(value)}: nobody has looked at what becomes of this key under "
-                "trainer_mode vla_async"
+                f"{key}={shortened(value)}: the effect of this key under trainer_mode vla_async was not "
+                "examined"
             )
 
 
 def class_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys of veRL's engine that name something else to call than by default: veRL's check calls
-    it, and so would `explain`.
+    """Yield a reason for each key of veRL's engine that names another callable than the default: veRL's check
+    calls it, and so would `explain`.
     """
     for key, value in changes(cfg):
         if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
             yield Reason(
-                f"{key}={shortened(value)} is not served: veRL's own classes are; remove it", f"~{key}"
+                f"{key}={shortened(value)} is not served, only veRL's own class; remove it", f"~{key}"
             )
 
 
 def unknown_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the keys in sections of veRL's, or of ours, that neither has, with the nearest that is there."""
+    """Yield a reason for each unknown key in a section of veRL or of ours, with the nearest known key."""
     verl_keys = defaults()
-    # Without veRL its keys are not known, and every one of them would seem to be a mistake.
+    # If veRL is not installed its keys are unknown, and each of them would look like a mistake.
     if not verl_keys:
         return
     names = [*dotted(verl_keys), *TABLE.names]
@@ -202,7 +202,7 @@ def unread_sections(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_known(key: str, tree: Mapping[str, Any]) -> bool:
-    """Return True if a tree has a key, or says of a section around it only that it may hold anything."""
+    """Return True if a tree has a key, or an open section around it, with any keys."""
     *sections, name = key.split(".")
     for section in sections:
         if section not in tree:

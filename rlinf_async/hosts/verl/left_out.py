@@ -1,7 +1,7 @@
-"""Which samples of a config have no gradient in veRL's losses, and what keeps them in training.
+"""The samples of a config without a gradient in veRL's losses, and the reasons why some are still trained.
 
-veRL divides by numbers of the whole optimizer step, so that a loss is a sum over decisions, with the losses
-of `ROW_LOSSES`; the others choose or average among the decisions of one micro-batch.
+The losses of `ROW_LOSSES` are sums over decisions, as veRL divides them by numbers of the whole optimizer
+step. The other losses select or average among the decisions of one micro-batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlinf_async.hosts.verl.algorithms import COMPARING_ESTIMATORS
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, section
 
 PROPORTIONAL_LOSSES = frozenset({"cispo", "dppo_kl", "dppo_tv", "gpg", "gspo", "sapo", "vanilla"})
-"""Losses of which a decision without an advantage has no gradient."""
+"""Losses without a gradient for a decision with an advantage of 0."""
 
 ROW_LOSSES = PROPORTIONAL_LOSSES | {"dro"}
 """Losses that are sums over decisions."""
@@ -26,7 +26,7 @@ ENTROPY_KEY = f"{ACTOR_SECTION}.entropy_coeff"
 
 
 def left_out(cfg: Mapping[str, Any]) -> LeftOut:
-    """Return which samples `async.skip.masked` leaves out of training a config (plain data)."""
+    """Return the samples that `async.skip.masked` leaves out of training, for a config (plain data)."""
     able = not any(_against_all(cfg))
     return LeftOut(
         masked=able and _has_masks(cfg),
@@ -35,8 +35,8 @@ def left_out(cfg: Mapping[str, Any]) -> LeftOut:
 
 
 def reasons_kept(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return why samples without a gradient are trained all the same, each with the override that allows to
-    leave them out; none where all of them are left out.
+    """Return the reasons why samples without a gradient are still trained, each with the override that leaves
+    them out; empty if all are left out.
     """
     if not (_has_masks(cfg) or _compares(cfg)):
         return []

@@ -13,7 +13,7 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.judge.reasons import Reason
 
-PLACEMENT = "vla.placement"
+PLACEMENT_KEY = "vla.placement"
 PLACED_PROCESSES = ("env", "inference", "learner")
 RESOURCE_SHARE = 1e-4
 """The share of the node's resource that each process requests, as in veRL's pools: small, so that it suffices
@@ -24,7 +24,7 @@ OWN_RESOURCES_KEY = "ray_kwargs.ray_init.resources"
 
 def resource_of(cfg: Mapping[str, Any], component: str) -> str | None:
     """Return the resource that a component's nodes must have; None: any nodes."""
-    name = lookup(cfg, f"{PLACEMENT}.{component}")
+    name = lookup(cfg, f"{PLACEMENT_KEY}.{component}")
     return None if name is None else str(name)
 
 
@@ -43,9 +43,9 @@ def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the reasons against a placement that are known before Ray starts."""
     if resource_of(cfg, "learner") is not None and lookup(cfg, "trainer.device") == "cpu":
         yield Reason(
-            f"{PLACEMENT}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: "
+            f"{PLACEMENT_KEY}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: "
             "veRL's pools request it only together with an accelerator; remove it",
-            f"~{PLACEMENT}.learner",
+            f"~{PLACEMENT_KEY}.learner",
         )
     if not starts_ray(cfg):
         return
@@ -54,10 +54,10 @@ def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         name = resource_of(cfg, component)
         if name is not None and name not in own_resources:
             yield Reason(
-                f"{PLACEMENT}.{component}={name} names a resource that the Ray of this run, on one "
+                f"{PLACEMENT_KEY}.{component}={name} names a resource that the Ray of this run, on one "
                 f"node, would not have; remove it, add it to {OWN_RESOURCES_KEY}, or name a cluster by "
                 "ray_kwargs.ray_init.address",
-                f"~{PLACEMENT}.{component}",
+                f"~{PLACEMENT_KEY}.{component}",
             )
 
 
@@ -80,7 +80,7 @@ def too_small(
         for kind, count in need.items():
             total = sum(resources.get(kind, 0) for resources in have)
             if total < count:
-                keys = " and ".join(f"{PLACEMENT}.{each}={name}" for each in components)
+                keys = " and ".join(f"{PLACEMENT_KEY}.{each}={name}" for each in components)
                 yield (
                     f"{keys} needs {count} {kind}, and the {len(have)} nodes with that resource have "
                     f"{total:g}; start nodes of Ray with --resources='{{\"{name}\": 1}}', or remove the key"

@@ -1,8 +1,8 @@
-"""Checks that the names in a config exist: veRL finds out in its processes, after Ray has started.
+"""Checks that the names in a config exist: veRL itself finds out in its processes, after Ray has started.
 
-veRL's own names are known without importing it, which takes seconds. veRL is asked where only it can tell: of
-names that a package of the user's may have registered with it, of keys that it checks and our table has no
-kind for, and before a run.
+veRL's own names are known here without importing veRL, which takes seconds. veRL is imported only if it alone
+can tell: for names that a user's package may have registered with it, for keys that it checks and our table
+does not, and before a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.judge.kinds import ANYTHING
+from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
@@ -49,7 +49,7 @@ LOGGER_NAMES = (
     "wandb",
 )
 LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
-"""Loggers of veRL that are packages of their own, by the same name."""
+"""Loggers of veRL that need the package of the same name."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
 LOGGER_KEY = "trainer.logger"
@@ -63,7 +63,7 @@ JUDGED_PREFIXES = (
     "actor_rollout_ref.rollout.log_prob_",
     "actor_rollout_ref.rollout.val_kwargs.",
 )
-"""The beginnings of keys that veRL's own check of a config looks at."""
+"""The beginnings of keys that veRL's own check of a config reads."""
 
 
 def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
@@ -86,7 +86,9 @@ def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if lookup(cfg, "actor_rollout_ref.model.lora_rank") and not is_here("peft"):
         yield Reason("actor_rollout_ref.model.lora_rank needs the package peft; install it: pip install peft")
     yield from _optimizer(cfg)
-    yield from logger_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, what="a logger of veRL")
+    yield from logger_reasons(
+        LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, description="a logger of veRL"
+    )
     yield from logger_package_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
     if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
         yield from file_reasons(cfg, FILE_KEYS)
@@ -112,7 +114,7 @@ def _optimizer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def _checkpoint(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if there is nothing to go on from where `trainer.resume_from_path` says."""
+    """Yield a reason if `trainer.resume_from_path` names no checkpoint."""
     if lookup(cfg, "trainer.resume_mode") != "resume_path":
         return
     if why := why_no_checkpoint(lookup(cfg, "trainer.resume_from_path")):
@@ -128,15 +130,15 @@ def _algorithms_of_verl() -> Any:
 
 
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
-    """Return True if `cfg` (plain data) sets a key that veRL checks and that our table has no kind for.
+    """Return True if `cfg` (plain data) sets a key that veRL checks and our table has no kind for.
 
-    A key that is true or false is nothing to judge: both are served where its default is one of them.
+    A bool need not be checked: if the default of its key is a bool, both values are served.
     """
     defaults = usual(cfg)
     return any(
         key.startswith(JUDGED_PREFIXES) and value != defaults.get(key) and not isinstance(value, bool)
         for key, value in dotted(cfg).items()
-        if (row := TABLE.find(key)) is None or (row.kind is ANYTHING and row.fate != "refused")
+        if (row := TABLE.find(key)) is None or (row.kind is UNSTATED_KIND and row.fate != "refused")
     )
 
 
@@ -159,7 +161,7 @@ def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
     """Return the settings of a run of `cfg` (plain data) that can begin on this machine.
 
     Raises:
-        RefusedError: all that stands in the way.
+        RefusedError: the config cannot run; has all reasons.
         ValueError: as of `config.read`, and of veRL's own checks.
     """
     refuse(TABLE.block_reasons(cfg))

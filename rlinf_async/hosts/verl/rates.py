@@ -1,4 +1,4 @@
-"""The settings by which veRL's learning rates differ between steps."""
+"""The settings of veRL's learning rate schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rate_settings(optim: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the schedule in veRL's `actor_rollout_ref.actor.optim`, as its engine reads
     them; `total_training_steps` has been filled in.
 
-    Two runs with the same have the same rates at the same steps, from the same `lr`.
+    Runs with equal settings and the same `lr` have the same rates at the same steps.
     """
     kind = str(optim.get("warmup_style") or optim.get("lr_scheduler_type") or "constant")
     warm_up = int(optim.get("lr_warmup_steps") or 0)

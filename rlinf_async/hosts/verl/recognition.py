@@ -43,7 +43,7 @@ def is_verls(config: object) -> bool:
 
 
 def relative(config: object) -> str:
-    """Return what `config` is and where to go with it; empty if it is of no program near veRL."""
+    """Return a sentence on the program that `config` is for, and its remedy; empty for other configs."""
     if not isinstance(config, DictConfig) or _select(config, TRAINER_MODE_KEY) == TRAINER_MODE:
         return ""
     if _has_block(config, "cluster.env", "cluster.actor_rollout_ref"):
@@ -56,15 +56,15 @@ def relative(config: object) -> str:
 
 
 def another_mode(config: Mapping[str, Any] | DictConfig, *, needs_ours: bool = False) -> str:
-    """Return why the trainer that a config of veRL's asks for is not the one that it needs; empty if it is.
+    """Return the reason why a veRL config needs another trainer than it names; empty if it does not.
 
-    Ours is needed by an `async` block with a level on, and wherever our own commands are to train.
+    Our trainer is needed for an `async` block with a level on, and for our own commands (`needs_ours`).
     """
     mode = lookup(config, TRAINER_MODE_KEY)
     if mode == TRAINER_MODE:
         return ""
     setting = f"trainer.v1.trainer_mode={mode!r}"
-    # Before the block is read: a mistyped mode is the cause of a block that nobody reads.
+    # Before the block is read: a mistyped mode is the cause of a block that no code reads.
     if mode not in VERL_TRAINER_MODES and nearest(mode, [TRAINER_MODE], cutoff=0.8):
         return f"{setting} is no trainer of veRL; did you mean {TRAINER_MODE!r}?"
     if AsyncConfig.from_mapping(read_block(config)).active:

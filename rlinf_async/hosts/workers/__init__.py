@@ -1,4 +1,4 @@
-"""Env workers and inference ranks for hosts on Ray with a framework that has none for embodied policies.
+"""Env workers and inference ranks on Ray, for frameworks without their own for embodied policies.
 
 The local host uses their shards, without Ray. These modules import no framework: a process needs only the
 package of its environments or of its policy.

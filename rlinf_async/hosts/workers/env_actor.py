@@ -58,7 +58,7 @@ class EnvActor(ShardWorker):
         await asyncio.to_thread(self._build_all)
 
     def build_anew(self, settings: WorkerSettings) -> None:
-        """Build the environments of other shards, with another seed for training."""
+        """Build the environments again, for another number of shards; training gets another seed."""
         self._settings = settings
         for mode in self._sections:
             self._rebuilds.count_all(mode, settings.plan.shards_per_worker)
@@ -107,9 +107,7 @@ class EnvActor(ShardWorker):
         return int(self._sections[mode].total_num_envs) // self._settings.plan.shards
 
     def _rebuild(self, mode: str, stage: int, step: int | None) -> Any:
-        """Replace the environments of a stage; with a `step`, training environments at the checkpoint after
-        it.
-        """
+        """Replace the environments of a stage; `step`: training environments at the checkpoint after it."""
         with ExitStack() as stack:
             if step is not None:
                 in_processes = simulators_apart(self._sections["train"])

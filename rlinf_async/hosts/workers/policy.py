@@ -14,7 +14,7 @@ from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.workers.settings import Adapters
 
 VALUE_HEAD = "value_head"
-"""The module of a policy that estimates values; it gets no adapters, and all of its weights are trained."""
+"""The module of a policy that estimates values; it has no adapters, and all of its weights are trained."""
 PRECISION_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Values of `vla.model.precision`; without one the policy's builder chooses."""
 
@@ -26,7 +26,7 @@ def build_policy(
     dict.
 
     Raises:
-        ValueError: no package provides `model_type`, or the state dict is another policy's.
+        ValueError: no package provides `model_type`, or the state dict does not fit the policy.
     """
     precision = section.get("precision")
     if precision is not None and precision not in PRECISION_TYPES:
@@ -45,10 +45,10 @@ def make_policy(
     seed: int,
     adapters: Adapters | None = None,
 ) -> torch.nn.Module:
-    """Build the same policy in the type `dtype`, then add `adapters`; the learner and every inference rank
-    start from it.
+    """Build the policy in the type `dtype`, then add `adapters`; learner ranks and inference ranks start from
+    it.
 
-    Frozen weights are never sent: without a checkpoint, every process initialises them alike.
+    Frozen weights are never sent: without a checkpoint, every process initialises the same ones.
     """
     torch.manual_seed(seed)
     policy: torch.nn.Module = load_class(MODELS_GROUP, section["model_type"])(
@@ -56,7 +56,7 @@ def make_policy(
     )
     if ckpt_path:
         load_weights(policy, Path(ckpt_path))
-    # After loading weights: adapters rename the layers that they wrap, so that a state dict would not fit.
+    # After the weights are loaded: adapters rename the layers that they wrap, so that no state dict fits.
     if adapters is not None:
         add_adapters(policy, adapters)
     return policy
@@ -83,7 +83,7 @@ def add_adapters(policy: torch.nn.Module, adapters: Adapters) -> None:
     The policy's outputs are unchanged until the adapters are trained.
 
     Raises:
-        ValueError: none of its layers is a target.
+        ValueError: no layer of the policy is a target.
     """
     # Imported here, as runs without adapters do not need peft.
     from peft import LoraConfig, inject_adapter_in_model

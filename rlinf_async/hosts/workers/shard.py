@@ -47,8 +47,8 @@ class ShardOutput:
 
 
 Rebuild = Callable[[int | None], Any]
-"""Closes the environments of a stage and returns new ones, at the checkpoint after the step if it is not
-None; called in the shard's thread."""
+"""Closes the environments of a stage and returns new ones; with a step, those of the checkpoint after it.
+Called in the shard's thread."""
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan, Splitting
-from rlinf_async.hosts.ended import counts_on
+from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.simulators import hold_one_environment, splitting
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -63,7 +63,7 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     asynchrony, train = AsyncConfig.from_mapping(config.get("async")), lookup(config, "env.train")
     ends = bool(facts.get("skips_ended"))
     if not asynchrony.skip.ended and isinstance(train, dict):
-        ends = not any(counts_on(train))
+        ends = not any(why_later_steps_count(train))
     masks = bool(facts.get("trains_live_only"))
     settings = RunSettings(
         asynchrony=asynchrony,

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
 from rlinf_async.hosts.judge.keys import Table, counterparts
-from rlinf_async.hosts.judge.kinds import BLOCK, COUNT_KIND, FLAG, NUMBER_KIND, WHOLE_KIND, kind_of, written
+from rlinf_async.hosts.judge.kinds import (
+    BLOCK_KIND,
+    COUNT_KIND,
+    FLAG_KIND,
+    NUMBER_KIND,
+    WHOLE_KIND,
+    kind_of,
+    written,
+)
 from rlinf_async.hosts.judge.rows import Key, read_rows
 
 KINDS = tuple(
@@ -33,7 +41,7 @@ KINDS = tuple(
         ),
     )
 )
-ANYTHING = st.recursive(
+UNSTATED_KIND = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
@@ -45,7 +53,7 @@ ANYTHING = st.recursive(
 )
 
 
-@given(kind=st.sampled_from(KINDS), value=ANYTHING)
+@given(kind=st.sampled_from(KINDS), value=UNSTATED_KIND)
 def test_a_refusal_is_one_line_and_what_it_names_as_near_is_accepted(kind, value):
     reason = Key(name="a.b", kind=kind).wrong(value)
     if reason is None:
@@ -82,7 +90,7 @@ def test_what_is_no_number_is_no_number(kind, value):
         (kind_of("a number from 0 to 1"), 1.5, 1),
         (kind_of("a finite number above 0"), 0, None),
         (NUMBER_KIND, math.nan, None),
-        (FLAG, 1, True),
+        (FLAG_KIND, 1, True),
         (kind_of("one of always, standard"), "alwayss", "always"),
     ],
 )
@@ -104,7 +112,7 @@ def test_the_nearest_value_is_named(kind, value, near):
         ("one of bf16, 16, or a list of them", [16, "16", "bf16", ["bf16"], []]),
         ("true or false", [True]),
         ("a block of keys", [{"a": 1}]),
-        ("the place of the run's records", ["16", "bf16", "wandb"]),
+        ("the folder for the run's records", ["16", "bf16", "wandb"]),
     ],
 )
 def test_the_words_of_a_kind_say_what_it_accepts(words, accepted):
@@ -117,7 +125,7 @@ def test_the_words_of_a_kind_say_what_it_accepts(words, accepted):
 
 @pytest.mark.parametrize("words", ["a number of atleast 1", "a whole number from 0 until 7"])
 def test_words_of_a_number_that_are_none_are_refused(words):
-    with pytest.raises(ValueError, match="must be those of a number"):
+    with pytest.raises(ValueError, match="must be the description of a number"):
         kind_of(words)
 
 
@@ -144,9 +152,9 @@ def test_rows_are_read_from_a_text_with_what_null_is(read):
 """)
     assert [(row.name, row.kind, row.required, row.nullable, row.null) for row in found] == [
         ("a.size", COUNT_KIND, True, False, None),
-        ("b.c.d", FLAG, False, True, None),
-        ("b.c.e", FLAG, False, True, None),
-        ("g", FLAG, False, True, None),
+        ("b.c.d", FLAG_KIND, False, True, None),
+        ("b.c.e", FLAG_KIND, False, True, None),
+        ("g", FLAG_KIND, False, True, None),
         ("f", NUMBER_KIND, False, True, -1),
     ]
 
@@ -183,7 +191,7 @@ def test_a_setting_that_alone_is_served_is_the_remedy_of_every_other(read):
 "~a.d (a block of keys)" = "nothing does it"
 """)
     assert [row.fate for row in found] == ["refused"] * 3
-    assert found[2].kind == BLOCK
+    assert found[2].kind == BLOCK_KIND
     assert [(row.name, row.override, row.remedy) for row in found] == [
         ("a.b", "a.b=false", "set it to false: it is so"),
         ("a.c", "a.c=1", "set it to 1: one: is enough"),

@@ -69,7 +69,7 @@ def test_everything_that_stands_in_the_way_is_said_at_once_with_overrides_to_pas
         "env.eval.total_num_envs": 5,
         "async": {"mode": "full", "rollout": {"shards": 4}},
     }
-    with pytest.raises(ValueError, match="3 things stand in the way:") as caught:
+    with pytest.raises(ValueError, match="this config cannot run for 3 reasons:") as caught:
         resolve(made(changes), sizes=ONE_EACH)
     lines = str(caught.value).splitlines()
     assert [line.split("=")[0].split()[-1] for line in lines[1:-1]] == [

@@ -44,7 +44,7 @@ def test_what_follows_an_end_and_counts_is_done_and_the_override_of_the_reason_l
     assert counting["left_out"] == ""
     (reason,) = counting["kept"]
     assert f"env.train.{key}=true" in reason
-    assert reason.endswith(f"env.train.{key}=false leaves that out")
+    assert reason.endswith(f"env.train.{key}=false leaves this work out")
     assert "after the end" in told("metaworld_ppo_mlp", f"env.train.{key}=false")[kind]["left_out"]
 
 
@@ -70,7 +70,7 @@ def test_a_reward_that_counts_for_earlier_steps_has_later_ones_played_and_its_ov
         ("libero", "a simulator is not stepped", None),
         ("maniskill", "a shard is not stepped", "as one batch"),
         ("isaaclab", "a shard is not stepped", "as one batch"),
-        ("calvin", "a shard is not stepped", "nobody has examined"),
+        ("calvin", "a shard is not stepped", "was not examined"),
         ("mine", "a shard is not stepped", "let_play"),
     ],
 )

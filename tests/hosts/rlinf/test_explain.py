@@ -125,14 +125,14 @@ TOGETHER = "+cluster.component_placement={env:0-1,rollout:0-1,actor:0-1}"
 @pytest.mark.parametrize(
     ("overrides", "cluster", "said"),
     [
-        ((), {}, "idle inference ranks score what the learner has not come to"),
+        ((), {}, "idle inference ranks score samples that the learner has not reached"),
         ((), GPU, "idle inference ranks score"),  # all are on the CPUs of a node
-        ((NONE, TOGETHER, "actor.global_batch_size=320"), GPU, "inference is on its accelerators"),
+        ((NONE, TOGETHER, "actor.global_batch_size=320"), GPU, "inference shares its accelerators"),
         ((NONE, APART), GPU, "idle inference ranks score"),
         (("rollout.model.precision=bf16",), {}, "it computes in fp32, and inference in bf16"),
         (("rollout.model.precision='32'",), {}, "idle inference ranks score"),
         (("actor.fsdp_config.amp_autocast.enabled=true",), {}, "it computes in bf16, and inference in fp32"),
-        (("async.advanced.measure_ratios=false",), {}, "leaves open whether inference computes what it does"),
+        (("async.advanced.measure_ratios=false",), {}, "measure whether inference computes the same"),
         (("async.mode=train",), {}, "only with levels 2 and 3"),
         (("async.streamer.enabled=false",), {}, "only with levels 2 and 3"),
         (("async.advanced.proximal=loglinear",), {}, None),
@@ -164,7 +164,7 @@ def test_a_level_that_has_nothing_to_do_says_so():
     assert "with normalisation deferred gradients wait for the whole batch" in waits
     assert "async.advanced.normalization=running streams them" in waits
     assert remark("level 3 streams nothing", "async.mode=streamer", "async.rollout.enabled=true")
-    assert remark("level 3 does nothing: all that", "async.rollout.shards=1")
+    assert remark("level 3 does nothing: all samples", "async.rollout.shards=1")
     assert not remark("level 3", "async.advanced.normalization=running")
     assert not remark("level 3", "async.mode=train")
     assert remark("one shard in all", "async.rollout.shards=1")

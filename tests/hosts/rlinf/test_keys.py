@@ -118,7 +118,7 @@ def test_a_new_key_in_any_section_is_named_with_its_value():
         "env.brand_new_packing.enable=True",
         "rollout.brand_new_switch=True",
         "algorithm.brand_new_loss=3",
-        "somebody is a block of this config's own, in which RLinf reads nothing",
+        "somebody is a block of this config's own, which RLinf does not read",
     }
     assert not list(unserved_key_reasons(config(NEW)))
     assert not list(undecided(config()))
@@ -213,7 +213,7 @@ def test_a_block_of_the_users_own_is_noted_whatever_words_are_in_it(block):
     cfg = config({f"{block}.{name}": 3 for name in words})
     assert not list(unserved_key_reasons(cfg))
     (said,) = undecided(cfg)
-    assert said.startswith(f"{block} is a block of this config's own, in which RLinf reads nothing")
+    assert said.startswith(f"{block} is a block of this config's own, which RLinf does not read")
 
 
 def test_explain_and_a_run_both_name_it(tmp_path, monkeypatch):
@@ -227,4 +227,7 @@ def test_explain_and_a_run_both_name_it(tmp_path, monkeypatch):
     remarks = RLinfHost().explain(cfg)["remarks"]
     RLinfHost().prepare(cfg)
     for notes in (remarks, said):
-        assert any(note.startswith("algorithm.brand_new_loss=3: nobody has looked at") for note in notes)
+        assert any(
+            note.startswith("algorithm.brand_new_loss=3: the effect of this key was not examined")
+            for note in notes
+        )

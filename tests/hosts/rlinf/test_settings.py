@@ -260,7 +260,7 @@ def test_without_level_2_the_captured_size_holds_everybody_who_may_be_in_flight(
 
 
 def test_everything_about_sizes_that_stands_in_the_way_is_said_at_once():
-    with pytest.raises(ValueError, match="2 things stand in the way") as caught:
+    with pytest.raises(ValueError, match="cannot run for 2 reasons") as caught:
         read({"actor.global_batch_size": 7, **EVALUATING}, rollout={"shards": 3 + 1, "max_batch_size": 4})
     assert "actor.global_batch_size=7" in str(caught.value)
     assert "exceeds max_batch_size=4" in str(caught.value)

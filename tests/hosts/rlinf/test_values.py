@@ -19,7 +19,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.explanation import why_so_many
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence, reasons
-from rlinf_async.hosts.rlinf.checkout import KNOWN, Values, unknown_values, values_of
+from rlinf_async.hosts.rlinf.checkout import IS_KNOWN_VALUE, Values, unknown_values, values_of
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
@@ -89,8 +89,8 @@ def test_a_simulator_that_no_table_names_is_one_shard_and_a_note(types):
         cfg = config({"env.train.env_type": kind})
         shards = RLinfSettings.read(cfg, fit(cfg).asynchrony, ONE_EACH).plan.shards_per_worker
         why = why_so_many(cfg["env"]["train"], FULL.rollout, stages=1, key="rollout.pipeline_stage_num")
-        if KNOWN["env_type"](kind):
-            assert "nobody has looked" not in why
+        if IS_KNOWN_VALUE["env_type"](kind):
+            assert "was not examined" not in why
         else:
             assert (shards, splitting(cfg["env"]["train"])) == (1, "unknown"), kind
             assert f"{kind} is not split, as it is not examined here" in why
@@ -110,7 +110,7 @@ def test_a_model_that_no_table_names_is_not_examined_or_refused_without_a_guess(
         verdict = exactness(cfg, settings)["rollout"]
         unserved = {*models.UNSERVED_MODELS, *models.EVALUATED_MODELS}
         assert bool(found.reasons) == (kind in unserved), kind
-        if not KNOWN["model_type"](kind):
+        if not IS_KNOWN_VALUE["model_type"](kind):
             assert verdict.startswith("not examined"), kind
         assert not any(reason.override.startswith("actor.model.model_type") for reason in found.reasons)
 
@@ -223,7 +223,7 @@ def registered_models(root):
 
 
 def test_every_kind_of_value_has_its_table():
-    assert {field.name for field in fields(Values)} == set(KNOWN)
+    assert {field.name for field in fields(Values)} == set(IS_KNOWN_VALUE)
     found = unknown_values(NEWER)
     assert found["env_type"] == ("geniesim", "mujoco_warp", "real", "robodojo", "simple")
     assert found["logprob_type"] == ("brand_new_level", "sequence_token_level")

@@ -40,7 +40,8 @@ def test_a_loss_that_chooses_within_a_micro_batch_is_no_exact_one():
     chooses = "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov"
     said = explain(composed(*overrides, chooses, name="verl_metaworld_grpo_mlp"))["exactness"]["streamer"]
     assert (
-        said == "approximate (clip_cov chooses within a micro-batch, of which arrival decides who is in it)"
+        said
+        == "approximate (clip_cov selects within a micro-batch, and the order of arrival decides its samples)"
     )
 
 
@@ -73,23 +74,23 @@ def test_sizes_of_a_step_are_counted():
     ("override", "words"),
     [
         ("trainer.total_epochs=3", "trainer.total_epochs=3 has no effect"),
-        ("actor_rollout_ref.rollout.temperature=1.6", "temperature=1.6 has no effect here: policies sample"),
+        ("actor_rollout_ref.rollout.temperature=1.6", "temperature=1.6 has no effect here: vla.model sets"),
         ("actor_rollout_ref.rollout.name=vllm", "rollout.name='vllm' has no effect"),
         ("data.train_files=/dev/null/nowhere.parquet", "there is no data set"),
         ("critic.ppo_epochs=2", "critic.ppo_epochs=2 has no effect"),
         ("trainer.v1.sampler.max_off_policy_threshold=0", "async.train.max_staleness bounds the age"),
-        ("actor_rollout_ref.model.external_lib=mine", "vla.model says what the policy is"),
+        ("actor_rollout_ref.model.external_lib=mine", "vla.model sets the policy"),
         ("actor_rollout_ref.actor.fsdp_config.entropy_checkpointing=true", "not sequences of tokens"),
         ("reward.custom_reward_function.path=/my.py", "rewards come from the environments"),
         ("trainer.resume_from_path=/mine", "has no effect: trainer.resume_mode="),
         (
             "+env.train.num_envs=2",
-            "the environment alone: env.train.total_num_envs=32",
+            "the run uses env.train.total_num_envs=32",
         ),
-        ("+my.own=3", "my is a block of this config's own, in which veRL reads nothing"),
+        ("+my.own=3", "my is a block of this config's own, which veRL does not read"),
         ("actor_rollout_ref.actor.shuffle=false", "shuffle=true mixes them"),
         ("vla.inference.ranks=4", "4 inference ranks share 2 shards"),
-        ("async.advanced.proximal=loglinear", "the sampling policies', not recomputed"),
+        ("async.advanced.proximal=loglinear", "by the policies that sampled, and are not recomputed"),
     ],
 )
 def test_what_a_reader_may_not_expect_is_remarked(override, words):

@@ -9,7 +9,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.keys import TABLE, changes, defaults, fill_in, resolved_defaults
-from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT
+from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT_KEY
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
@@ -19,8 +19,8 @@ def test_the_table_says_what_the_code_does():
     assert TABLE.find(f"{ACTOR}.loss_agg_mode").kind.names == AGGREGATION_MODES
     assert TABLE.find("algorithm.adv_estimator").kind.words == f"an estimator, such as {ESTIMATOR_NAMES[0]}"
     assert TABLE.find("vla.model.model_type").kind.words == f"an entry point of {MODELS_GROUP}"
-    assert [name for name in TABLE.names if name.startswith(PLACEMENT)] == [
-        f"{PLACEMENT}.{each}" for each in PLACED_PROCESSES
+    assert [name for name in TABLE.names if name.startswith(PLACEMENT_KEY)] == [
+        f"{PLACEMENT_KEY}.{each}" for each in PLACED_PROCESSES
     ]
 
 

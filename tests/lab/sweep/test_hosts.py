@@ -60,7 +60,7 @@ def test_a_run_in_one_process_is_swept_with_all_levels_off_measured_like_the_oth
         ("run_dir=here", "run_dir=here is for the sweep to set; leave it out, and see --output"),
         ("settings.seed=3", "settings.seed=3 is for the sweep to set; leave it out, and see --seeds"),
         ("settings.batches=1", "settings.batches=1 leaves nothing to measure.*nearest: 2"),
-        ("~settings.seed", "the config gives no settings.seed"),
+        ("~settings.seed", "the config has no settings.seed"),
     ],
 )
 def test_keys_of_a_run_in_one_process_are_the_local_hosts(tmp_path, override, words):

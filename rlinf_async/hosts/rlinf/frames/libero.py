@@ -20,7 +20,7 @@ from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras
 
 CHILD_MODULE, CHILD_CLASS = "rlinf.envs.libero.venv", "OffScreenRenderEnv"
 """The module and the name of the class that a simulator's process uses to build the next task."""
-NUMBERS = count()
+SIMULATOR_NUMBERS = count()
 """Numbers of the simulators that a process builds, one after the other."""
 
 
@@ -38,7 +38,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a simulator says of its drawing: its own number in its process, and its seconds so far."""
+    """A simulator's report: its number in its process (`of`), and the seconds that it has drawn so far."""
 
     of: int
     seconds: float
@@ -116,7 +116,7 @@ class Simulator:
 
     def __init__(self, env: Any) -> None:
         self._env, self._cameras = env, StillCameras(getattr(env, "env", None))
-        self._number = next(NUMBERS)
+        self._number = next(SIMULATOR_NUMBERS)
 
     @property
     def drawing(self) -> Drawing:

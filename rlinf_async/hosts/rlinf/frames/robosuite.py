@@ -63,7 +63,7 @@ class _Old:
 
 
 class _Timed:
-    """A camera's sensor, whose seconds are counted."""
+    """A camera's sensor that counts the seconds of its calls."""
 
     def __init__(self, camera: Any, cameras: StillCameras) -> None:
         self._sensor, self._cameras, self.__modality__ = camera._sensor, cameras, camera.modality

@@ -109,8 +109,8 @@ class VerlVlaEnv:
         return [observation], rewards * ~over, terminations, truncations, [info]
 
     def let_play(self, numbers: Sequence[int] | None) -> None:
-        """From now on the simulators at `numbers` (None: all) are stepped; the others repeat what they gave
-        last.
+        """Step only the simulators at `numbers` from now on (None: all); the others repeat their last
+        output.
         """
         StandingVectorEnv.within(self._env).let_play(numbers)
 

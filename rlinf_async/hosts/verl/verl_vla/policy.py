@@ -26,10 +26,10 @@ from rlinf_async.hosts.verl.verl_vla.env import OBSERVATION_NAMES
 
 ARCHITECTURE_NAME = "gaussian_actor"
 """The only architecture of verl-vla that can compute log-probabilities of earlier actions."""
-STEPS_DRAWN_ANEW = ", which draws the steps of an action anew wherever it gives a log-probability"
+DENOISE_STEPS_DRAWN_AGAIN = ", which draws the steps of an action anew wherever it gives a log-probability"
 # pi0 and pi0.5: their flow-SDE draws a noise level and every step itself, and neither stores nor accepts
 # them.
-UNSUPPORTED_KINDS = {"pi0": STEPS_DRAWN_ANEW, "PI0Policy": STEPS_DRAWN_ANEW}
+UNSUPPORTED_KINDS = {"pi0": DENOISE_STEPS_DRAWN_AGAIN, "PI0Policy": DENOISE_STEPS_DRAWN_AGAIN}
 WITHOUT_CRITIC = {"critic": {"enabled": False}}
 TANH_TRANSFORM = TanhTransform()
 
