@@ -187,9 +187,9 @@ class AsyncRun:
         """Watch the request channels, if there are several: the run goes on without that of a lost node."""
         calls = self.fleet.call("requests", RequestChannel.stay) if len(self._requests) > 1 else []
         if self.settings.restartable:
-            self.fleet.keep("requests", calls, "request channels", self._revivals.without_channel)
+            self.fleet.keep("requests", calls, "the request channels to end", self._revivals.without_channel)
         else:
-            self.fleet.watch(calls, "request channels")
+            self.fleet.watch(calls, "the request channels to end")
         return calls
 
     def _step(self) -> None:
