@@ -77,5 +77,5 @@ def test_every_way_to_write_a_difference_is_exact_and_its_length_is_told(monkeyp
     measured = differences.measure(1)["cases"]["lr 2e-06, 1 optimizer step, bfloat16"]
     (before, _), (after, _) = differences.trained(2e-6, (1,))
     changed = (before.bfloat16() != after.bfloat16()).double().mean().item()
-    assert measured["changed words"]["share"] == pytest.approx(2 * changed, abs=0.001)
+    assert measured["changed words"]["share"] == pytest.approx(2 * changed, rel=0.1)
     assert 0 < measured["published"]["share"] < measured["changed words"]["share"]

@@ -201,7 +201,7 @@ def unpack_part(part: Part, target: np.ndarray, before: np.ndarray | None) -> bo
 def _since(before: WeightPlace, new: np.ndarray, index: int) -> bytes | None:
     """Return the difference of a part from that of `before`.
 
-    None if `before` has been overwritten, has another size, or the difference is no shorter than the part.
+    None if `before` has been overwritten, has another size, or the difference is longer than the part.
     """
     try:
         earlier = OpenedWeights(before)
@@ -209,7 +209,4 @@ def _since(before: WeightPlace, new: np.ndarray, index: int) -> bytes | None:
         return None  # its memory has been used again
     with closing(earlier):
         old = part_of(earlier.body.numpy(), index)
-        if len(old) != len(new):
-            return None
-        difference = weight_difference.encode(old, new)
-        return difference if len(difference) < len(new) else None
+        return weight_difference.encode(old, new) if len(old) == len(new) else None

@@ -19,10 +19,15 @@ def bytes_of(words):
 
 
 def made_again(old, new):
-    """What `apply` makes of `old`; both are words."""
+    """What `apply` makes of the words `old`; None without a difference. Zeros behind them make it short."""
+    old, new = (np.concatenate([each, np.zeros(8 * len(each), np.uint16)]) for each in (old, new))
     target = bytes_of(old).copy()
-    apply(target, encode(bytes_of(old), bytes_of(new)))
-    return target.view(np.uint16)
+    difference = encode(bytes_of(old), bytes_of(new))
+    if difference is None:
+        return None
+    apply(target, difference)
+    assert not target[len(target) // 9 :].any()
+    return target.view(np.uint16)[: len(old) // 9]
 
 
 @pytest.mark.parametrize("move", [0, 1, 2, 127, 128, 129, 255, 256, 2**15 - 1, 2**15, 2**15 + 1, 2**16 - 1])
@@ -55,7 +60,8 @@ def test_any_words_in_slices_of_any_length(words, near, far_share, slice_words, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weight_difference, "SLICE_WORDS", slice_words)
         patch.setattr(weight_difference, "MOST_FAR_SHARE", far_share)
-        assert np.array_equal(made_again(old, new), new)
+        again = made_again(old, new)
+        assert again is None or np.array_equal(again, new)
 
 
 def test_two_bits_for_a_word_and_one_or_two_bytes_more_for_one_that_has_moved_farther():
@@ -88,14 +94,13 @@ def after_steps(numbers, *, rate, dtype):
     return (bytes_of(each.to(dtype).view(torch.int16).numpy().view(np.uint16)) for each in (numbers, moved))
 
 
-def test_numbers_in_bfloat16_after_optimizer_steps_take_a_fifth_of_their_bytes_and_float32_stays_as_it_is():
+def test_after_optimizer_steps_bfloat16_takes_a_fifth_of_its_bytes_and_float32_has_no_difference():
     torch.manual_seed(1)
     numbers = torch.randn(2**20) * 0.02
     old, new = after_steps(numbers, rate=2e-6, dtype=torch.bfloat16)
     assert len(encode(old, new)) < 0.2 * len(new)
     old, new = after_steps(numbers, rate=2e-6, dtype=torch.float32)
-    difference = encode(old, new)
-    assert difference == b"".join(b"\0" + new[at : at + 2**20].tobytes() for at in range(0, len(new), 2**20))
+    assert encode(old, new) is None
 
 
 def test_nothing_has_an_empty_difference_and_only_the_same_number_of_whole_rows_has_any():
@@ -113,13 +118,14 @@ def differences():
     """Differences of all kinds, of 1000 words each."""
     draw = np.random.default_rng(0)
     old = draw.integers(0, 2**16, 1000, dtype=np.uint16)
-    for near_share, far_share in ((0.0, 0.0), (0.01, 0.01), (0.5, 0.2), (0.0, 1.0)):
+    for near_share, far_share in ((0.0, 0.0), (0.01, 0.01), (0.5, 0.2)):
         chances, new = draw.random(1000), old.copy()
         new[chances < near_share] += 1
         new[chances > 1 - far_share] += draw.integers(2, 600, (chances > 1 - far_share).sum()).astype(
             np.uint16
         )
         yield bytes_of(old), encode(bytes_of(old), bytes_of(new))
+    yield bytes_of(old), bytes([weight_difference.AS_IT_IS]) + bytes_of(old[::-1].copy()).tobytes()
 
 
 @pytest.mark.parametrize(("old", "difference"), list(differences()))
