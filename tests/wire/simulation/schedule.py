@@ -283,6 +283,8 @@ class Schedule:
         ]
         channels = dict(zip(nodes, self.groups["requests"], strict=True))
         self._died_at_the_end = False
+        self._done = []
+        """Processes whose loops have ended; they may die all the same, and nobody misses them."""
         self._watched, self._ending = [], False
         self.revivals = Revivals(
             self,
@@ -327,7 +329,8 @@ class Schedule:
         await self._calls(*serving)
         await asyncio.sleep(LAST_WORDS_S)
         # Through a connection that is open on one side alone, last words may never arrive.
-        may_be_left = self._died_at_the_end or self.faults.half_opened
+        last_words_lost = self._died_at_the_end or any(life is None or life.dead for life in self._done)
+        may_be_left = last_words_lost or self.faults.half_opened
         for channel in self.groups["requests"]:
             left = channel._object._broker._open_requests if channel._object else {}
             assert may_be_left or not left, f"{left} are in the book"
@@ -341,8 +344,11 @@ class Schedule:
 
     async def _kept(self, group, rank, call):
         while True:
+            life = self.groups[group][rank]._life
             try:
-                return await call
+                result = await call
+                self._done.append(life)
+                return result
             except DEATHS as died:
                 if self._ending:
                     self._died_at_the_end = True
