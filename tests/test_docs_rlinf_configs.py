@@ -74,7 +74,7 @@ def test_the_page_says_which_script_of_rlinfs_runs_every_other_algorithm():
     page = (DOCS / "rlinf-configs.md").read_text()
     rows = [row for row in page.splitlines() if re.match(r"\| \d+ \| ", row)]
     assert sum(int(row.split("|")[1]) for row in rows) == 155 - 101 - 5
-    for loss, scripts in reasons.SCRIPTS.items():
+    for loss, scripts in reasons.SCRIPTS_OF_LOSS.items():
         (row,) = (row for row in rows if f"| {losses.OTHER_ALGORITHMS[loss]}" in row)
         if "the same two" in row:
             row = rows[0]
