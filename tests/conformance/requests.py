@@ -1,6 +1,7 @@
 """Those who carry requests from shards to inference ranks: a broker, or a channel of processes."""
 
 import asyncio
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -125,3 +126,13 @@ async def answer(server):
 
 async def seen(asker):
     return int((await asker)["seen"])
+
+
+async def five_decisions(client, shard, rng: random.Random):
+    """A rollout of five requests, whose times and sizes `rng` draws; each gets its own answer."""
+    async with client.rollout(shard):
+        for step in range(5):
+            await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
+            wanted = (7 * shard + step) % 256
+            asked = request(shard, rng.randint(1, 3), observation(wanted))
+            assert int((await client.act(asked))["seen"]) == wanted

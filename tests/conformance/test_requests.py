@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.loops.inference import serve_policy
-from tests.conformance.requests import Channel, InProcess, act, answer, ask, dynamic, observation, seen
+from tests.conformance.requests import (
+    Channel,
+    InProcess,
+    act,
+    answer,
+    ask,
+    dynamic,
+    five_decisions,
+    seen,
+)
 from tests.loops.virtual import now, run, settle
-from tests.making import plan, request, run_settings
+from tests.making import plan, run_settings
 
 CARRIERS = {"in process": InProcess, "channel": Channel}
 carriers = pytest.mark.parametrize("carrier", CARRIERS.values(), ids=CARRIERS)
@@ -191,14 +200,6 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
 ):
     rng, served = random.Random(seed), []
 
-    async def shard(client, number):
-        async with client.rollout(number):
-            for step in range(5):
-                await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-                wanted = (7 * number + step) % 256
-                asked = request(number, rng.randint(1, 3), observation(wanted))
-                assert int((await client.act(asked))["seen"]) == wanted
-
     async def main():
         requests = carrier(dynamic(max_size=max_size, max_wait=max_wait, deadline_s=1e6))
 
@@ -215,7 +216,7 @@ def test_under_any_interleaving_every_request_is_answered_once_with_its_own_answ
         servers = [asyncio.create_task(serve(rank)) for rank in range(ranks)]
         clients = [requests.client(node=nodes[worker % len(nodes)]) for worker in range(workers)]
         await asyncio.gather(
-            *(shard(clients[number % workers], number) for number in range(workers * shards))
+            *(five_decisions(clients[number % workers], number, rng) for number in range(workers * shards))
         )
         await requests.close()
         await asyncio.gather(*servers)

@@ -75,6 +75,15 @@ def started_on_two_nodes(runs: Runner, *options: str, **ranks: str) -> subproces
     )
 
 
+def ended_after_three_more_steps(runs: Runner, process: subprocess.Popen[str], seen: str) -> tuple[int, Run]:
+    """Have a run train three more steps, and end it; return the number of its steps before, and the run."""
+    steps = len(Run(0, seen, runs.directory / "run").metrics)
+    seen += read_until(process, f"{steps + 3}/10000")
+    process.terminate()
+    output, _ = process.communicate(timeout=200)
+    return steps, Run(process.returncode, seen + output, runs.directory / "run")
+
+
 def read_until(process: subprocess.Popen[str], words: str) -> str:
     assert process.stdout is not None
     seen = ""
@@ -101,11 +110,7 @@ def test_a_run_goes_on_without_the_inference_rank_of_a_node(runs: Runner, option
     process.send_signal(signal.SIGUSR1)
     seen += read_until(process, "inference rank 1 is given up, as its node is lost")
     assert "1 of 2 inference ranks go on" in seen
-    steps = len(Run(0, seen, runs.directory / "run").metrics)
-    seen += read_until(process, f"{steps + 3}/10000")
-    process.terminate()
-    output, _ = process.communicate(timeout=200)
-    run = Run(process.returncode, seen + output, runs.directory / "run")
+    steps, run = ended_after_three_more_steps(runs, process, seen)
     trajectories = run.summary["trajectories"]
     assert trajectories["refused"] == {}, run.output
     assert trajectories["trained"] >= 8 * (steps + 3)
@@ -123,11 +128,7 @@ def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_it_was_col
     seen += read_until(process, "env worker 1 is back")
     moved = re.search(r"env worker 1 is (started on \S+), as its node is lost", seen)
     assert moved is not None, seen
-    steps = len(Run(0, seen, runs.directory / "run").metrics)
-    seen += read_until(process, f"{steps + 3}/10000")
-    process.terminate()
-    output, _ = process.communicate(timeout=200)
-    run = Run(process.returncode, seen + output, runs.directory / "run")
+    steps, run = ended_after_three_more_steps(runs, process, seen)
     trajectories = run.summary["trajectories"]
     assert trajectories["trained"] >= 8 * (steps + 3), run.output
     refused = trajectories["refused"]
@@ -148,11 +149,7 @@ def test_a_node_that_is_lost_with_simulators_inference_and_request_channel_costs
     seen = read_until(process, "2/10000")
     process.send_signal(signal.SIGUSR1)
     seen += read_until(process, "env worker 1 is back")
-    steps = len(Run(0, seen, runs.directory / "run").metrics)
-    seen += read_until(process, f"{steps + 3}/10000")
-    process.terminate()
-    output, _ = process.communicate(timeout=200)
-    run = Run(process.returncode, seen + output, runs.directory / "run")
+    steps, run = ended_after_three_more_steps(runs, process, seen)
     trajectories = run.summary["trajectories"]
     assert trajectories["trained"] >= 8 * (steps + 3), run.output
     assert set(trajectories["refused"]) == {"env worker died"}, run.output

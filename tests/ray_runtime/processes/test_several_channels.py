@@ -15,7 +15,7 @@ from rlinf_async.core.request_channels import FIRST_PASS_S
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime.processes import request_clients
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
-from tests.conformance.requests import Channel, act, answer, ask, dynamic, observation, seen
+from tests.conformance.requests import Channel, act, answer, ask, dynamic, five_decisions, observation, seen
 from tests.loops.virtual import now, run, settle
 from tests.making import request
 
@@ -236,14 +236,6 @@ def test_under_any_interleaving_every_request_is_answered_once(seed, count, rank
             served.extend(pending.request.number for pending in batch)
             return await act(batch)
 
-        async def shard(client, number):
-            async with client.rollout(number):
-                for step in range(5):
-                    await asyncio.sleep(rng.choice([0.0, 0.125, 1.0, 5.0]))
-                    wanted = (7 * number + step) % 256
-                    asked = request(number, rng.randint(1, 3), observation(wanted))
-                    assert int((await client.act(asked))["seen"]) == wanted
-
         serving = [
             asyncio.create_task(
                 serve_policy(
@@ -253,7 +245,9 @@ def test_under_any_interleaving_every_request_is_answered_once(seed, count, rank
             for rank in range(ranks)
         ]
         clients = {name: nodes.client(name) for name in names}
-        await asyncio.gather(*(shard(clients[rng.choice(names)], number) for number in range(shards)))
+        await asyncio.gather(
+            *(five_decisions(clients[rng.choice(names)], number, rng) for number in range(shards))
+        )
         await nodes.close()
         await asyncio.gather(*serving)
         assert all(channel.broker.waiting == 0 for channel in nodes.channels.values())
