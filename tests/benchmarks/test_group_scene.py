@@ -1,23 +1,25 @@
 """The experiment on scenes of a group: nobody looks before its end, and each of its verdicts can come out."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("scipy", reason="the statistics need SciPy")
-pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from benchmarks.learning import group_scene
 from benchmarks.learning.group_scene import (
     ARMS,
     BATCH_COUNT,
+    ENV_COUNT,
     FIRST_BATCHES,
-    OVERRIDES,
+    GROUP_SIZE,
+    MIDDLE_M,
     SEEDS,
+    UNIT_M,
+    Reaching,
     missing,
+    run,
     verdict,
 )
-from rlinf_async.compose import compose_config
-from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.async_block import read_block
+from rlinf_async.hosts.rlinf.scenes import Stages
 
 
 def rows(shared, *, apart=0.1, spread=0.001):
@@ -27,12 +29,8 @@ def rows(shared, *, apart=0.1, spread=0.001):
         sign = 1 if arm == "shared" else -1
         gain = (apart if arm == "apart" else shared) + sign * spread * (seed % 3 - 1)
         returns = [-1.0] * FIRST_BATCHES + [-1.0 + gain] * (BATCH_COUNT - FIRST_BATCHES)
-        found.append({"arm": arm, "seed": seed, "returns": returns, "seconds": 1.0})
+        found.append({"arm": arm, "seed": seed, "returns": returns, "unseen": -2.0})
     return found
-
-
-def test_no_run_of_the_plan_has_been_made():
-    assert not group_scene.RESULTS_FILE.exists()
 
 
 def test_nothing_is_computed_before_the_last_run():
@@ -59,11 +57,55 @@ def test_without_learning_there_is_no_result():
     assert verdict(rows(0.1, apart=0.0)).startswith("no result: `apart` has not learned")
 
 
-@pytest.mark.parametrize(("arm", "flag"), ARMS.items())
-def test_arms_differ_in_the_scene_alone(arm, flag):
-    overrides = [*OVERRIDES, f"async.advanced.shared_group_scene={flag}"]
-    cfg = compose_config("libero_object_ppo_vla", overrides)
-    advanced = AsyncConfig.from_mapping(read_block(cfg)).advanced
-    assert advanced.shared_group_scene == (arm == "shared")
-    assert cfg.env.train.group_size == cfg.algorithm.group_size == 4
-    assert cfg.env.train.task_suite_name == "libero_goal"
+class Standing:
+    """In place of a simulator: its goal is drawn from the seed of its scene, and its gripper goes where it is told."""
+
+    initial_states = tuple(range(50))
+
+    def stand_in(self, seed):
+        self.seed, self.goal = seed, np.random.default_rng(seed).normal(size=3)
+
+    def begin(self, state):
+        self.state, self.place = state, np.zeros(3)
+        return self.place
+
+    def move(self, action):
+        self.place = self.place + action
+        return self.place
+
+
+def test_arms_differ_in_the_scenes_of_all_members_but_the_first():
+    simulators = {arm: [Standing() for _ in range(ENV_COUNT)] for arm in ARMS}
+    for arm, each in simulators.items():
+        scenes = Stages(count=1, size=ENV_COUNT, seed=200, shared_scene=ARMS[arm]).scene_seeds(0, GROUP_SIZE)
+        Reaching(each, scenes, seed=200).begin()
+    apart, shared = simulators["apart"], simulators["shared"]
+    assert [each.seed for each in apart] == list(range(1600, 1608))
+    assert [each.seed for each in shared] == [1600] * 4 + [1604] * 4
+    states = [each.state for each in apart]
+    assert states == [each.state for each in shared] == [states[0]] * 4 + [states[4]] * 4
+    assert states[0] != states[4]
+
+
+def test_the_reward_is_the_way_that_is_left_and_the_policy_sees_both_ends_of_it():
+    simulators = [Standing() for _ in range(ENV_COUNT)]
+    environments = Reaching(simulators, range(ENV_COUNT), seed=0)
+    environments.begin()
+    actions = np.full((ENV_COUNT, 3), 0.25)
+    states, rewards, ended = environments.decide(actions)
+    ways = [np.linalg.norm(each.goal - 0.25) for each in simulators]
+    np.testing.assert_allclose(rewards, np.negative(ways), rtol=1e-6)
+    np.testing.assert_allclose(states[:, :3] * UNIT_M + MIDDLE_M, actions, atol=1e-6)
+    np.testing.assert_allclose(
+        states[:, 3:] * UNIT_M + MIDDLE_M, [each.goal for each in simulators], atol=1e-6
+    )
+    assert not ended.any()
+
+
+def test_a_run_trains_by_grpo_on_all_environments():
+    row = run([Standing() for _ in range(ENV_COUNT)], "apart", 200, batches=2)
+    assert (row["arm"], row["seed"], len(row["returns"])) == ("apart", 200, 2)
+    again = run([Standing() for _ in range(ENV_COUNT)], "apart", 200, batches=2)
+    assert (row["returns"], row["unseen"]) == (again["returns"], again["unseen"])
+    shared = run([Standing() for _ in range(ENV_COUNT)], "shared", 200, batches=2)
+    assert shared["returns"] != row["returns"]
