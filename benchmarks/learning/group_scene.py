@@ -1,8 +1,8 @@
 """Does GRPO learn otherwise when all members of a group start in one scene? `nice python -m
 benchmarks.learning.group_scene` runs the rows that are missing, and can be interrupted.
 
-What follows was written down, and committed, before the first run that counts. It replaces a plan with pictures
-on RLinf's workers, of which no run was made: it would have taken ten hours.
+What follows was written down, and committed, before the first run that counts. It replaces a plan with
+pictures on RLinf's workers, of which no run was made: it would have taken ten hours.
 
 Question. RLinf gives the members of a GRPO group one task and one recorded state, and each another scene: its
 cabinets, stoves and racks stand up to 1.8 cm apart. `async.advanced.shared_group_scene` gives them one. Is
@@ -12,24 +12,24 @@ Setting. LIBERO's own simulators without pictures, task 0 of libero_goal ("open 
 cabinet"), in the scenes of RLinf's seeds (`Stages.scene_seeds`), which are the same in each rollout. A small
 Gaussian policy sees where the gripper and the cabinet are, and moves the gripper. It never opens a drawer, so
 that success would measure nothing: the reward of a decision is the negative distance, in metres, from the
-gripper to a point before the cabinet, and depends on the scene. GRPO of the local host, two groups of four, 20
-decisions of two steps, `async.mode=lean`, 20 batches a run.
+gripper to a point before the cabinet, and depends on the scene. GRPO of the local host, two groups of four,
+20 decisions of two steps, `async.mode=lean`, 20 batches a run.
 
 Runs. Ten seeds, 200 to 209, which nothing else used; two arms of a seed before the next seed: `apart`, which
 is RLinf's, and `shared`. Arms share initial weights, recorded states and the scene of the first member.
 
 Measure. The mean return of the last ten batches minus that of the first three, of a run. Paired by seed,
-`shared` minus `apart`, as a share of the mean that `apart` learned. Beside it, without a test: the mean return
-of the trained policy in eight scenes that no run trains in (seeds 9000 to 9007), as `apart` trains in eight
-scenes, and `shared` in two.
+`shared` minus `apart`, as a share of the mean that `apart` learned. Beside it, without a test: the mean
+return of the trained policy in eight scenes that no run trains in (seeds 9000 to 9007), as `apart` trains in
+eight scenes, and `shared` in two.
 
-Test. Two one-sided t-tests (TOST) at 5 % with a margin of 10 %: "equivalent" if the 90 % interval lies
-within it; else "better" or "worse" if the 95 % interval excludes 0, else "open". If `apart` has not learned
-(its mean is not above 0, one-sided at 2.5 %), the experiment has no result.
+Test. Two one-sided t-tests (TOST) at 5 % with a margin of 10 %: "equivalent" if the 90 % interval lies within
+it; else "better" or "worse" if the 95 % interval excludes 0, else "open". If `apart` has not learned (its
+mean is not above 0, one-sided at 2.5 %), the experiment has no result.
 
 Stopping rule. All twenty runs; before the last the report says how many there are, and computes nothing. Runs
-that fail are made again. A rehearsal (`--rehearse 20`, a seed that does not count) may choose the learning rate
-before the first run, and nothing else.
+that fail are made again. A rehearsal (`--rehearse 20`, a seed that does not count) may choose the learning
+rate before the first run, and nothing else.
 
 It says nothing of success, of pictures, of VLAs of a real size, or of tasks that touch what has moved.
 """
@@ -197,7 +197,7 @@ def run(
 
 @torch.no_grad()
 def unseen_return(simulators: Sequence[Simulator], weights: Mapping[str, torch.Tensor]) -> float:
-    """Return the mean return in the unseen scenes, of sampled actions with the same noise for every policy."""
+    """Return the mean return in the unseen scenes, of sampled actions with the same noise for all policies."""
     policy = GaussianPolicy(state_dim=Reaching.state_dim, action_dim=Reaching.action_dim, hidden=HIDDEN_UNITS)
     policy.load_state_dict(dict(weights))
     environments = Reaching(simulators, UNSEEN_SCENE_SEEDS, seed=UNSEEN_SCENE_SEEDS[0])

@@ -58,7 +58,7 @@ def test_without_learning_there_is_no_result():
 
 
 class Standing:
-    """In place of a simulator: its goal is drawn from the seed of its scene, and its gripper goes where it is told."""
+    """In place of a simulator: its goal is drawn from the seed of its scene; actions are ways in metres."""
 
     initial_states = tuple(range(50))
 

@@ -220,8 +220,8 @@ def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by
     monkeypatch.setattr(WholeProcess, "hold", holding)
     result = run(Closes, monkeypatch, batches=3, on_fault=faults.append)
     assert len(result.reports) == 3
-    # Another shard may be checked between two closes, and is blamed for those that it finds. A file that another
-    # thread opens meanwhile may get such a number: its owner closes the restored descriptor, and it is said again.
+    # Another shard may be checked between two closes, and is blamed for those that it finds. A file that
+    # another thread opens meanwhile may get such a number: its owner then closes the restored descriptor.
     said = [
         re.search(r"\(Closes\) have closed descriptors of the run \((.+?)\)", each["error"])
         for each in faults
