@@ -197,7 +197,7 @@ def run(
 
 @torch.no_grad()
 def unseen_return(simulators: Sequence[Simulator], weights: Mapping[str, torch.Tensor]) -> float:
-    """Return the mean return in the unseen scenes, of sampled actions with the same noise for all policies."""
+    """Return the mean of returns in the unseen scenes; all policies have the same noise."""
     policy = GaussianPolicy(state_dim=Reaching.state_dim, action_dim=Reaching.action_dim, hidden=HIDDEN_UNITS)
     policy.load_state_dict(dict(weights))
     environments = Reaching(simulators, UNSEEN_SCENE_SEEDS, seed=UNSEEN_SCENE_SEEDS[0])
