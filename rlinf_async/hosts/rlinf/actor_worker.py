@@ -69,7 +69,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
     def make_learner(self, settings: RLinfSettings, busy: BusyMeter) -> StreamingLearner:
         self._choose_loss(settings)
         return StreamingLearner(
-            FSDPTraining(self, settings),
+            self.training(settings),
             settings,
             # RLinf freezes the actor while its critic warms up, and keeps the frozen names in this attribute.
             parameters=TrainedShards(self.model, frozen_for_now=self.store_requires_grad_param_name),
@@ -77,6 +77,10 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             rank=self._rank,
             probe_size=settings.probe_size,
         )
+
+    def training(self, settings: RLinfSettings) -> FSDPTraining:
+        """Return the training of RLinf's actor."""
+        return FSDPTraining(self, settings)
 
     def _choose_loss(self, settings: RLinfSettings) -> None:
         """Wrap RLinf's loss with corrections and with packed live samples, as far as the settings need

@@ -121,6 +121,12 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "grad_scaler": CHECKPOINTS,
         },
     ),
+    "EmbodiedNFTFSDPPolicy": BorrowedName(
+        "NFT",
+        ("rlinf.workers.actor.fsdp_nft_policy_worker:EmbodiedNFTFSDPPolicy",),
+        {"_recompute_v_old": "NFT", "_get_current_nft_tau": "NFT"},
+        optional=True,
+    ),
     "EmbodiedRewardWorker": BorrowedName(
         REWARDS, ("rlinf.workers.reward.reward_worker:EmbodiedRewardWorker",), {"init_worker": REWARDS}
     ),

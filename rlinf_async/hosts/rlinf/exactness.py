@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.rlinf import nft
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
 def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]:
     """Return `exact`, `approximate (why; the exact setting)` or `off` for each level."""
+    lags = settings.asynchrony.off_policy and not settings.has_ratio
     return {
-        "train": train_exactness(settings.asynchrony),
+        "train": nft.train_exactness(cfg, settings.asynchrony)
+        if lags
+        else train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(
             settings.asynchrony,
             model=str(cfg["actor"]["model"]["model_type"]),
@@ -28,6 +32,7 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
         ),
         "streamer": streamer_exactness(
             settings,
+            **({} if settings.has_ratio else {"deferred": nft.WAITS}),
             more=list(_means_of_micro_batches(cfg)),
         ),
     }

@@ -15,7 +15,7 @@ from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.rlinf import left_out
+from rlinf_async.hosts.rlinf import left_out, nft
 from rlinf_async.hosts.rlinf.config import checked, config_reasons, is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
@@ -55,7 +55,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         **explanation.level_facts(asynchrony),
         "dropped": dict(fitting.dropped),
         "changes": [asdict(change) for change in fitting.changes],
-        "classes": replacements() if asynchrony.active else {},
+        "classes": replacements(cfg.algorithm.get("loss_type")) if asynchrony.active else {},
         "shards": None,
         "exactness": dict.fromkeys(asynchrony.levels, "off"),
         "cluster": {"nodes": hardware.nodes, "gpus_per_node": hardware.gpus, "assumed": not hardware.named},
@@ -67,6 +67,8 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     beside = config_reasons(values, active=True, here=False)
     settings = resolve(cfg, cluster=hardware, beside=beside)
     facts["exactness"] = exactness(values, settings)
+    if asynchrony.off_policy and not settings.has_ratio:
+        facts["correction"] = nft.NO_RATIO
     facts["dead_work"] = dead_work(values, settings)
     facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
     return {
@@ -90,6 +92,8 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     yield from effects(values, settings, hardware)
     yield from bonus_remarks(values)
     yield from starts_of_their_own(values, settings.asynchrony)
+    if not settings.has_ratio:
+        yield from nft.remarks(values, settings)
     if settings.asynchrony.skip.masked:
         yield from left_out.remarks(values)
     yield from _remarks(cfg, settings)
@@ -222,6 +226,8 @@ def effects(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Machines)
 
 def _waiting(settings: RLinfSettings) -> str:
     """Return a remark on level 3 in a run with gradients that wait for the whole batch, with the remedy."""
+    if not settings.has_ratio:
+        return f"level 3 streams nothing: {nft.WAITS}"
     pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
     if pieces == 1:
         return "level 3 does nothing: all samples of a learner rank for a step come in one piece"

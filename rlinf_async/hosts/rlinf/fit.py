@@ -14,6 +14,7 @@ from rlinf_async.hosts.judge.reasons import Change, Reason
 from rlinf_async.hosts.judge.rows import Key
 from rlinf_async.hosts.rlinf.keys import TABLE, TRANSLATIONS
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
+from rlinf_async.hosts.rlinf.nft import has_ratio, without_ratio
 from rlinf_async.hosts.rlinf.reasons import level_reasons, refuse_other_algorithms
 from rlinf_async.hosts.rlinf.settings import overlap
 from rlinf_async.hosts.tasks import settled
@@ -47,12 +48,14 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     """Return the levels that `cfg` (plain data) can have, and the changes that they need.
 
     Raises:
-        ValueError: the `async` block is not valid, or the algorithm is neither PPO nor GRPO.
+        ValueError: the `async` block is not valid, or the algorithm is not served.
     """
     asynchrony = AsyncConfig.from_mapping(cfg.get("async"))
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
     refuse_other_algorithms(cfg)
+    if not has_ratio(cfg):
+        asynchrony = without_ratio(asynchrony)
     unsupported = unsupported_keys(cfg, asynchrony)
     stopped_levels = {level for levels in unsupported.values() for level in levels}
     dropped = stopped_levels & preset_levels(cfg.get("async"))

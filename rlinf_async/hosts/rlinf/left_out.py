@@ -10,6 +10,7 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.losses import GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
+from rlinf_async.hosts.rlinf.nft import has_ratio
 
 MEAN_TYPE = "action_level"
 """The `algorithm.entropy_type` with a bonus that is a mean over valid entries, computed row by row."""
@@ -71,6 +72,11 @@ def _against_all(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             "actor.enable_sft_co_train=True adds a loss to every pass, so that there must be as many; set "
             "actor.enable_sft_co_train=false to leave samples without a gradient out",
             "actor.enable_sft_co_train=false",
+        )
+    if not has_ratio(cfg):
+        yield Reason(
+            f"algorithm.loss_type={lookup(cfg, 'algorithm.loss_type')}: its loss is a mean over the valid "
+            "samples of each micro-batch, which RLinf's actor cuts by itself"
         )
     kind = lookup(cfg, "algorithm.entropy_type")
     if _has_bonus(cfg) and (kind != MEAN_TYPE or is_summed(cfg)):

@@ -32,10 +32,13 @@ ASYNC_PPO = "decoupled_actor_critic"
 """The `algorithm.loss_type` of configs for RLinf's own asynchronous PPO, `train_async.py`."""
 GAE_TYPE, GRPO_TYPE = ADVANTAGE_TYPES = "gae", "grpo"
 """RLinf's values of `algorithm.adv_type` for PPO and for GRPO."""
+NFT_LOSS = "embodied_nft"
+"""RLinf's loss on the velocities of flow matching, which needs no likelihood; see `hosts.rlinf.nft`."""
+LOSSES_WITHOUT_RATIO = {NFT_LOSS: (GRPO_TYPE, "raw")}
+"""{supported `algorithm.loss_type` without probability ratios: values of `algorithm.adv_type` for it}."""
 OTHER_ALGORITHMS = {
     "embodied_sac": "SAC",
     "embodied_dagger": "DAgger",
-    "embodied_nft": "NFT",
     "offline_iql": "IQL",
     "opd": "on-policy distillation",
     "rlt_ac": "RLT",
@@ -43,11 +46,19 @@ OTHER_ALGORITHMS = {
 }
 """RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
 OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
-"""RLinf's values of `algorithm.adv_type` that are not supported."""
+"""RLinf's values of `algorithm.adv_type` that PPO and GRPO do not have here."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
 """Supported values of `algorithm.logprob_type`: the level at which probability ratios are formed."""
 COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
 """RLinf's values of `algorithm.adv_type` that compare the members of a group."""
+
+
+
+def is_served(loss: object, advantage: object) -> bool:
+    """Return True if runs with a level on train with RLinf's `loss_type` and `adv_type`."""
+    own = LOSSES_WITHOUT_RATIO.get(str(loss), ())
+    return str(advantage) in (ADVANTAGE_TYPES if str(loss) in ON_POLICY_LOSSES else own)
+
 
 LOSS_NAME = "rlinf_async"
 """The name in RLinf's registry of the loss that replaces the config's loss."""

@@ -142,6 +142,8 @@ def shared_chance(cfg: Mapping[str, Any]) -> str | None:
         return ""
     if kind not in ONE_STEP_MODELS:
         return None
+    if lookup(model, "openpi.is_nft"):
+        return ""  # for NFT, pi0 keeps a step of its own for each sample
     return "" if is_joint(model) else SHARED_STEP
 
 

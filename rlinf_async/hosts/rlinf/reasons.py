@@ -17,12 +17,15 @@ from rlinf_async.hosts.rlinf.losses import (
     COMPARING_TYPES,
     CRITIC_LOSS,
     GRPO_TYPE,
+    LOSSES_WITHOUT_RATIO,
     ON_POLICY_LOSSES,
     OTHER_ALGORITHMS,
     RATIO_LEVELS,
+    is_served,
 )
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, UNMASKING_KEYS, is_summed
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
+from rlinf_async.hosts.rlinf.nft import correction_reasons
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
 from rlinf_async.hosts.rlinf.settings import HISTORY, asks_for_evaluation, last_step, scored_by_workers
 from rlinf_async.hosts.rlinf.sources import sources_of
@@ -33,7 +36,6 @@ SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.
 SCRIPTS_OF_LOSS = {
     "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
     "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
-    "embodied_nft": (SCRIPT,),
     "offline_iql": ("train_offline_rl.py (OfflineRunner)",),
     "opd": (SCRIPT,),
     "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
@@ -53,14 +55,18 @@ WARM_UP_SCHEDULES = (None, "constant", "cosine")
 
 
 def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
-    """Check that `cfg` trains with PPO or GRPO; further checks do not apply to the keys of other algorithms.
+    """Check that `cfg` trains with a loss that is served; further checks do not apply to the keys of other
+    algorithms.
 
     Raises:
         RefusedError: it does not.
     """
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
-    if str(loss) in ON_POLICY_LOSSES and str(advantage) in ADVANTAGE_TYPES:
+    if is_served(loss, advantage):
         return
+    if (own := LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
+        text = f"algorithm.adv_type={shortened(advantage)} does not go with algorithm.loss_type={loss}"
+        refuse([Reason(f"{text}: served are {' and '.join(own)}; use one of them, or async.mode=off")])
     if loss is None and advantage is None:
         refuse([NO_ALGORITHM])
     key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
@@ -161,6 +167,7 @@ def _schedule_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield a reason for each setting that no level supports, or that does not fit the `async` block."""
     yield from _reward_reasons(cfg)
+    yield from correction_reasons(cfg)
     if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
         yield Reason(
             f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from rlinf_async.entry_points import find, load_class
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.losses import NFT_LOSS
 from rlinf_async.hosts.rlinf.own_engine import (
     APPLY_METHOD,
     POLICY_ATTRIBUTE,
@@ -29,6 +31,15 @@ ROLE_OF_CLASS = {
 }
 """Worker classes of RLinf's synchronous and asynchronous scripts, and the names of our entry points for
 them."""
+
+LEARNER_OF_CLASS = {
+    "rlinf.workers.actor.fsdp_nft_policy_worker.EmbodiedNFTFSDPPolicy": (
+        "rlinf_async.hosts.rlinf.nft_worker",
+        "NFTActorWorker",
+    )
+}
+"""RLinf's subclasses of its actor for other losses: (module, name) of our class before each. It extends our
+actor."""
 
 STOCK_CLASSES = ("rlinf.workers.reward.reward_worker.EmbodiedRewardWorker",)
 """RLinf's classes that run unchanged in our runs, as do their subclasses."""
@@ -94,8 +105,15 @@ def replacement(cls: type) -> type:
             "async.mode=off"
         )
     role = ROLE_OF_CLASS[dotted(base_class)]
-    replacement_class = load_class(WORKERS_GROUP, role)
+    replacement_class = _learner(cls) or load_class(WORKERS_GROUP, role)
     return replacement_class if cls is base_class else _before(replacement_class, cls, base_class, role)
+
+
+def _learner(cls: type) -> Any:
+    """Return our class for the loss of an actor class of RLinf, or None if it is the class of every loss."""
+    places = (LEARNER_OF_CLASS.get(dotted(base)) for base in cls.__mro__)
+    place = next(filter(None, places), None)
+    return None if place is None else getattr(import_module(place[0]), place[1])
 
 
 def _before(replacement: Any, users: type, base: type, role: str) -> type:
@@ -165,10 +183,13 @@ def runner_replacement(cls: type) -> type:
     return runner
 
 
-def replacements() -> dict[str, str]:
-    """Return {class name in the installed RLinf: our class that runs instead}."""
+def replacements(loss: object = None) -> dict[str, str]:
+    """Return {class name in the installed RLinf: our class that runs instead}, for runs with `loss`."""
     classes = {
         borrowed.dotted_name(name): find(WORKERS_GROUP, ROLE_OF_CLASS[borrowed.dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
     }
+    if loss == NFT_LOSS:
+        del classes[borrowed.dotted_name("EmbodiedFSDPActor")]
+        classes |= {theirs: ":".join(ours) for theirs, ours in LEARNER_OF_CLASS.items()}
     return {**classes, RUNNER_CLASSES[0]: find("rlinf_async.runners", "embodied").value}

@@ -20,6 +20,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
 from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
+from rlinf_async.hosts.rlinf.losses import NFT_LOSS
 from rlinf_async.hosts.rlinf.settings import scored_by_workers
 from rlinf_async.hosts.rlinf.stock import ObservedRunner
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
@@ -111,6 +112,10 @@ def _rollout(cfg: DictConfig) -> Any:
 
 
 def _actor(cfg: DictConfig) -> Any:
+    if cfg.algorithm.get("loss_type") == NFT_LOSS:
+        from rlinf_async.hosts.rlinf.borrowed import EmbodiedNFTFSDPPolicy
+
+        return EmbodiedNFTFSDPPolicy
     if not cfg.runner.get("use_training_pipeline", False):
         return EmbodiedFSDPActor
     from rlinf_async.hosts.rlinf.borrowed import PipelineEmbodiedFSDPActor
