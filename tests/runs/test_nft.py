@@ -9,20 +9,23 @@ from tests.runs.conftest import Run, Runner, small
 
 pytestmark = pytest.mark.ray
 CONFIG = "metaworld_grpo_mlp"
-NFT = (
+FLOW = (
     "actor.model.model_type=tiny_flow",
     "actor.model.add_value_head=false",
     "algorithm.loss_type=embodied_nft",
+    "+algorithm.nft_loss_form=mse",
+    "+algorithm.nft_target_space=x0",
+    "+algorithm.adv_clip_max=0.5",
+    "+algorithm.max_drift=100",
+)
+NFT = (
+    *FLOW,
     "algorithm.group_size=4",
     "env.eval.group_size=1",
     "env.train.reward_kind=dense",
     "env.train.reward_scale=100",
     "actor.optim.lr=0.01",
     "runner.save_interval=1",
-    "+algorithm.nft_loss_form=mse",
-    "+algorithm.nft_target_space=x0",
-    "+algorithm.adv_clip_max=0.5",
-    "+algorithm.max_drift=100",
 )
 ONE_SHARD = ("async.mode=rollout", "async.rollout.shards=1")
 

@@ -149,7 +149,8 @@ def parts(plan, rank):
 
 
 def _recorded(batch):
-    taken = {name: value for name, value in batch.items() if name not in ("states", "action", "number")}
+    inputs = {"states", "action", "number", *_velocities(batch)}
+    taken = {name: value for name, value in batch.items() if name not in inputs}
     return {
         **taken,
         "actions": batch["action"],
@@ -167,4 +168,10 @@ def _inputs(batch):
         "action": batch["action"],
         "model_action": batch["action"],
         "states": batch["states"][:, :-1],
+        **_velocities(batch),
     }
+
+
+def _velocities(batch):
+    """What a policy that matches flows records for RLinf's NFT."""
+    return {name: value for name, value in batch.items() if name.startswith("nft_")}
