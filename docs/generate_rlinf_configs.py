@@ -144,7 +144,7 @@ def _levels_of(row: Row) -> str:
 def _streams(row: Row) -> bool:
     """Whether level 3 computes gradients before the batch is complete."""
     on = _accepted(row) and row["facts"]["levels"]["streamer"]
-    return on and "normalization is deferred" not in row["facts"]["exactness"]["streamer"]
+    return on and "waits for the whole batch" not in row["facts"]["exactness"]["streamer"]
 
 
 def _notes(row: Row) -> str:

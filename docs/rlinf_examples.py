@@ -35,6 +35,7 @@ ALGORITHMS = {
     "actor_critic": "PPO",
     "actor": "GRPO",
     "decoupled_actor_critic": "asynchronous PPO",
+    "embodied_nft": "NFT",
 }
 """What RLinf's on-policy losses are, in the words of the page."""
 

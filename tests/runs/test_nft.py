@@ -65,3 +65,13 @@ def test_level_2_alone_trains_the_weights_of_rlinfs_own_runner(train):
     assert [step["train/actor/nft_tau"] for step in ours.metrics] == pytest.approx([1.0, 0.65, 0.3])
     first, last = weights(stock, 1), weights(stock, 3)
     assert not any(torch.equal(first[name], tensor) for name, tensor in last.items())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("source", ["rollout", "resample"])
+def test_in_full_mode_every_trajectory_is_trained_once_with_a_bounded_lag(train, source):
+    overrides = (f"+algorithm.nft_xcur_source={source}", "+algorithm.nft_tau=[1.0,0.3,0,2]")
+    (run,) = train(("async.mode=full", "runner.max_epochs=5", *overrides))
+    assert run.summary["trajectories"] == {"produced": 40, "trained": 40, "in_flight": 0, "refused": {}}
+    assert run.summary["staleness"]["max"] == 1
+    assert all(step["train/actor/grad_norm"] > 0 for step in run.metrics)

@@ -53,7 +53,9 @@ MODELS = """
 OCTOBER = Values(
     env_type=frozenset(ENVIRONMENTS.split()),
     model_type=frozenset(MODELS.split()),
-    loss_type=frozenset({*losses.ON_POLICY_LOSSES, *losses.OTHER_ALGORITHMS}),
+    loss_type=frozenset(
+        {*losses.ON_POLICY_LOSSES, *losses.LOSSES_WITHOUT_RATIO, *losses.OTHER_ALGORITHMS}
+    ),
     adv_type=frozenset({"gae", "grpo", "opd"}),
     logprob_type=frozenset({"token_level", "action_level", "chunk_level", "sequence_token_level"}),
 )
@@ -126,6 +128,8 @@ def test_an_algorithm_that_is_not_served_is_refused_by_its_name_without_a_guess(
         if kind in served:
             reasons.refuse_other_algorithms(cfg)
             continue
+        if kind in losses.LOSSES_WITHOUT_RATIO:
+            continue  # served, with advantages of its own: test_refusals.py
         with pytest.raises(RefusedError) as raised:
             fit(cfg)
         (reason,) = raised.value.reasons
