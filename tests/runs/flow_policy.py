@@ -20,9 +20,7 @@ class FlowPolicy(nn.Module):
         self.config = SimpleNamespace(num_steps=STEPS)
         self._shape = (chunk, action_dim)
         size = chunk * action_dim
-        self.net = nn.Sequential(
-            nn.Linear(obs_dim + size + 1, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, size)
-        )
+        self.net = nn.Sequential(nn.Linear(obs_dim + size + 1, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, size))
         draw = torch.Generator().manual_seed(0)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.2, generator=draw)

@@ -52,20 +52,18 @@ RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
 COMPARING_TYPES = (GRPO_TYPE, "grpo_dynamic", "reinpp_baseline")
 """RLinf's values of `algorithm.adv_type` that compare the members of a group."""
 
-
-
-def is_served(loss: object, advantage: object) -> bool:
-    """Return True if runs with a level on train with RLinf's `loss_type` and `adv_type`."""
-    own = LOSSES_WITHOUT_RATIO.get(str(loss), ())
-    return str(advantage) in (ADVANTAGE_TYPES if str(loss) in ON_POLICY_LOSSES else own)
-
-
 LOSS_NAME = "rlinf_async"
 """The name in RLinf's registry of the loss that replaces the config's loss."""
 Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 """A loss of RLinf: takes tensors [N, ...], and returns the loss and metrics."""
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it applies the mask."""
+
+
+def is_served(loss: object, advantage: object) -> bool:
+    """Return True if runs with a level on train with RLinf's `loss_type` and `adv_type`."""
+    own = LOSSES_WITHOUT_RATIO.get(str(loss), ())
+    return str(advantage) in (ADVANTAGE_TYPES if str(loss) in ON_POLICY_LOSSES else own)
 
 
 class CorrectedLoss:

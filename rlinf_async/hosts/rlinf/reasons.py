@@ -65,8 +65,11 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     if is_served(loss, advantage):
         return
     if (own := LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
-        text = f"algorithm.adv_type={shortened(advantage)} does not go with algorithm.loss_type={loss}"
-        refuse([Reason(f"{text}: served are {' and '.join(own)}; use one of them, or async.mode=off")])
+        other = Reason(
+            f"algorithm.adv_type={shortened(advantage)} does not go with algorithm.loss_type={loss}: served "
+            f"are {' and '.join(own)}; use one of them, or async.mode=off"
+        )
+        refuse([other])
     if loss is None and advantage is None:
         refuse([NO_ALGORITHM])
     key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)

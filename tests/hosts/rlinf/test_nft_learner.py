@@ -7,13 +7,13 @@ from rlinf.workers.actor.fsdp_nft_policy_worker import EmbodiedNFTFSDPPolicy
 
 from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import map_tensors
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.rlinf.borrowed import register_model
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.nft_worker import RememberingSnapshot
 from rlinf_async.hosts.rlinf.replacements import replacement
-from rlinf_async.hosts.async_block import plain
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf.alone import one_rank
 from tests.hosts.rlinf.learners import SIZES, actor_of
@@ -176,7 +176,10 @@ def test_every_mode_is_accepted_and_level_1_says_what_a_lag_means(overrides, wor
 @pytest.mark.parametrize(
     ("override", "text"),
     [
-        ("async.train.correction=tis", r"correction=tis weighs samples by a probability ratio.*remove the key"),
+        (
+            "async.train.correction=tis",
+            r"correction=tis weighs samples by a probability ratio.*remove the key",
+        ),
         ("algorithm.adv_type=gae", r"adv_type='gae' does not go with algorithm.loss_type=embodied_nft"),
     ],
 )

@@ -97,7 +97,10 @@ def test_another_algorithm_is_refused_by_its_name_before_anything_else(mode, los
 @pytest.mark.parametrize("mode", ["lean", *LEVEL_NAMES, "full"])
 @pytest.mark.parametrize("advantage", ["grpo", "raw"])
 def test_nft_is_served_in_every_mode_with_the_advantages_of_its_examples(mode, advantage):
-    check({"algorithm.loss_type": "embodied_nft", "algorithm.adv_type": advantage, "algorithm.group_size": 2}, mode)
+    check(
+        {"algorithm.loss_type": "embodied_nft", "algorithm.adv_type": advantage, "algorithm.group_size": 2},
+        mode,
+    )
 
 
 def test_a_config_without_rl_is_refused_with_the_scripts_of_rlinf_that_run_it():

@@ -53,9 +53,7 @@ MODELS = """
 OCTOBER = Values(
     env_type=frozenset(ENVIRONMENTS.split()),
     model_type=frozenset(MODELS.split()),
-    loss_type=frozenset(
-        {*losses.ON_POLICY_LOSSES, *losses.LOSSES_WITHOUT_RATIO, *losses.OTHER_ALGORITHMS}
-    ),
+    loss_type=frozenset({*losses.ON_POLICY_LOSSES, *losses.LOSSES_WITHOUT_RATIO, *losses.OTHER_ALGORITHMS}),
     adv_type=frozenset({"gae", "grpo", "opd"}),
     logprob_type=frozenset({"token_level", "action_level", "chunk_level", "sequence_token_level"}),
 )
