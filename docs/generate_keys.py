@@ -12,12 +12,11 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.hosts.judge.keys import Table
 from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
-from rlinf_async.hosts.judge.rows import Key
+from rlinf_async.hosts.judge.table import Key, Table
 from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
-from rlinf_async.hosts.verl import keys as verl
+from rlinf_async.hosts.verl import reasons as verl
 
 PAGE = Path(__file__).with_name("keys.md")
 TABLES = {"rlinf": rlinf.TABLE, "verl": verl.TABLE, "local": local.TABLE}

@@ -97,6 +97,8 @@ def raised(module: ast.Module) -> Iterator[str]:
                 ast.unparse(kind).rpartition(".")[2] not in NO_MESSAGES
             ):
                 yield from texts(module, message)
+            case ast.Call(func=ast.Name(id="override_reason"), args=[message, override]):
+                yield f"{template(message)}; use {template(override)}"
             case ast.Call(func=ast.Name(id="PeerError" | "DeadlineError" | "Reason"), args=[message, *_]):
                 yield from texts(module, message)
 

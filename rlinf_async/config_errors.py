@@ -11,7 +11,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
 from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest
-from rlinf_async.hosts.judge.keys import counterparts
+from rlinf_async.hosts.judge.table import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.plain_data import (
     FAST_YAML_LOADER,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.hosts.rlinf.keys import TABLE as RLINF_TABLE
-from rlinf_async.hosts.verl.keys import TABLE as VERL_TABLE
+from rlinf_async.hosts.verl.reasons import TABLE as VERL_TABLE
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -177,7 +177,7 @@ class PackagedHost(Host):
 
     @property
     def setting_keys(self) -> Mapping[str, str]:
-        from rlinf_async.hosts.judge.rows import read_settings
+        from rlinf_async.hosts.judge.table import read_settings
 
         return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 

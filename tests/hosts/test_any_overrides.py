@@ -25,8 +25,8 @@ from rich.console import Console
 from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.host import Host, load
-from rlinf_async.hosts.judge.keys import Table
 from rlinf_async.hosts.judge.reasons import reasons_of
+from rlinf_async.hosts.judge.table import Table
 from tests.written import noting_writes
 
 SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
@@ -80,7 +80,7 @@ def table_of(host: str) -> Table:
     elif host == "rlinf":
         from rlinf_async.hosts.rlinf.keys import TABLE
     else:
-        from rlinf_async.hosts.verl.keys import TABLE
+        from rlinf_async.hosts.verl.reasons import TABLE
     return TABLE
 
 

@@ -33,33 +33,29 @@ class Number(Kind):
     """Finite numbers within limits. A bool is not a number, and 2.0 is not a whole number."""
 
     is_whole: bool = False
-    """True if only whole numbers are accepted."""
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
     """An exclusive limit; `least` and `most` are inclusive."""
 
     def accepts(self, value: Any) -> bool:
         # Python's bool is an int.
         if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
             return False
-        return self._fits(value) and bool(self._clip(value) == value)
+        return self._fits(value) and self.least <= value <= self.most
 
     def near(self, value: Any) -> Any:
         number = _number(value)
         # There is no nearest number above an exclusive limit.
         if number is None or not self._fits(number):
             return None
-        return self._clip(round(number) if self.is_whole else number)
+        number = round(number) if self.is_whole else number
+        return min(max(number, self.least), self.most)
 
     def _fits(self, value: float) -> bool:
         """Return True if a number is above the exclusive limit and, unless whole, fits into a float."""
-        fits_float = self.is_whole or abs(value) <= sys.float_info.max  # False for NaN, too
-        return fits_float and (self.above is None or value > self.above)
-
-    def _clip(self, value: Any) -> Any:
-        value = value if self.least is None else max(value, self.least)
-        return value if self.most is None else min(value, self.most)
+        # The comparison is False for NaN, too.
+        return (self.is_whole or abs(value) <= sys.float_info.max) and value > self.above
 
 
 @dataclass(frozen=True)
@@ -142,13 +138,9 @@ COUNT_KIND = kind_of("a whole number of at least 1")
 
 def kind_of_default(default: Any) -> Kind:
     """Return the kind of values that may replace a default."""
-    if isinstance(default, bool):  # before numbers: Python's bool is an int
-        return FLAG_KIND
-    if isinstance(default, int | float):
-        return NUMBER_KIND
-    if isinstance(default, Mapping):
-        return BLOCK_KIND
-    return TEXT_KIND if isinstance(default, str) else UNCHECKED_KIND
+    # Flags before numbers: Python's bool is an int.
+    of_type = {bool: FLAG_KIND, int | float: NUMBER_KIND, Mapping: BLOCK_KIND, str: TEXT_KIND}
+    return next((kind for type_, kind in of_type.items() if isinstance(default, type_)), UNCHECKED_KIND)
 
 
 def written(value: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
-from rlinf_async.hosts.judge.reasons import LONG_WORD, Reason, RefusedError, clip_word, unknown
+from rlinf_async.hosts.judge.reasons import LONG_WORD, Reason, RefusedError, clip_word, unknown_reason
 
 CHECKS_GROUP = "rlinf_async.env_checks"
 """Entry points by environment class: functions `(section, *, key)` that yield the reasons why environments
@@ -51,7 +51,7 @@ def environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         if not isinstance(section, Mapping) or (mode == "eval" and section == train):
             continue
         if (name := section.get("env_class")) and name not in classes:
-            yield unknown(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
+            yield unknown_reason(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
         elif name in names_of(CHECKS_GROUP):
             yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
 
@@ -64,7 +64,7 @@ def logger_reasons(key: str, choice: object, loggers: Sequence[str], *, descript
     """
     for name in _names(choice):
         if name not in loggers:
-            yield unknown(key, name, loggers, description)
+            yield unknown_reason(key, name, loggers, description)
 
 
 def logger_package_reasons(

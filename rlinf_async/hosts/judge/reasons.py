@@ -73,7 +73,12 @@ def _message(reasons: Sequence[Reason]) -> str:
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 
 
-def unknown(key: str, name: object, names: Sequence[str], description: str) -> Reason:
+def override_reason(text: str, override: str) -> Reason:
+    """Return a reason with a remedy that its sentence names at its end."""
+    return Reason(f"{text}; use {override}", override)
+
+
+def unknown_reason(key: str, name: object, names: Sequence[str], description: str) -> Reason:
     """Return the reason that `name`, the value of `key`, is not among `names`.
 
     The message suggests the nearest name, or lists all. A suggestion is not given as an override, as only the

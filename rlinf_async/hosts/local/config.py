@@ -14,9 +14,9 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import nearest, shortened
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
-from rlinf_async.hosts.judge.keys import Table, counterparts, own_sections
 from rlinf_async.hosts.judge.presence import directory_reasons, model_reasons
-from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
+from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown_reason
+from rlinf_async.hosts.judge.table import Table, own_sections
 from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.tasks import settled, task_reasons
 
@@ -48,7 +48,7 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     refuse(TABLE.block_reasons(values))
     refuse([*TABLE.reasons(values), *_unread_key_reasons(values)])
     asynchrony = AsyncConfig.from_mapping(read_block(values))
-    refuse(list(_unserved(asynchrony)))
+    refuse(list(_unserved_reasons(asynchrony)))
     asynchrony = settled(asynchrony, values["env"])
     settings = values.get("settings") or {}
     # A misspelt key that is null or an empty block has no effect, and is not reported as unknown.
@@ -66,7 +66,7 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
         # Other blocks belong to the user, except keys of a framework, which would have no effect here.
-        if other := next((one for one in counterparts(key) if TABLE.find(one)), None):
+        if other := TABLE.counterpart(key):
             yield Reason(
                 f"a run of the local host does not read {key}={shortened(value)}; use {other}", f"~{key}"
             )
@@ -78,7 +78,7 @@ def own_blocks(cfg: DictConfig) -> Iterator[str]:
     yield from own_sections(cfg, sections, framework="the local host")
 
 
-def _unserved(asynchrony: AsyncConfig) -> Iterator[Reason]:
+def _unserved_reasons(asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield a reason for every key of `async` that this host does not serve, unless it has its default."""
     usual = AsyncConfig()
     for key, why in UNSERVED_KEYS.items():
@@ -113,7 +113,7 @@ def _declared_part_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for section, key, group in (("env", "env_class", ENVS_GROUP), ("model", "model_type", MODELS_GROUP)):
         name, names = cfg[section][key], sorted(entry_points(group=group).names)
         if name not in names:
-            yield unknown(f"{section}.{key}", name, names, f"an entry point of {group}")
+            yield unknown_reason(f"{section}.{key}", name, names, f"an entry point of {group}")
     if cfg["env"].get("auto_reset"):
         yield Reason(
             "env.auto_reset=true: a rollout of the local host begins with a reset; set it to false",

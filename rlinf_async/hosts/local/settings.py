@@ -13,7 +13,7 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.judge.kinds import Kind
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.judge.rows import Key, read_rows
+from rlinf_async.hosts.judge.table import Key, read_rows
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 
@@ -66,7 +66,7 @@ class LocalSettings:
 
     def __post_init__(self) -> None:
         keys = (Key(name=name, kind=kind, required=True) for name, kind in SETTING_KINDS.items())
-        reasons = (key.wrong(getattr(self, key.name)) for key in keys)
+        reasons = (key.reason(getattr(self, key.name)) for key in keys)
         refuse([reason for reason in reasons if reason])
         if self.algorithm == "grpo" and self.group_size < 2:
             raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")

@@ -18,7 +18,7 @@ import yaml
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
+from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE, chains_of
 from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
     COMPARING_TYPES,
@@ -29,7 +29,6 @@ from rlinf_async.hosts.rlinf.losses import (
     RATIO_LEVELS,
 )
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, shared_chance
-from rlinf_async.hosts.rlinf.reads import chains_of
 from rlinf_async.hosts.rlinf.sources import Sources
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
 from rlinf_async.hosts.simulators import splitting

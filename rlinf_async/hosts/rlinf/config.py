@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import rlinf  # noqa: F401  # its resolvers, such as ${multiply:2,3}
 import torch
@@ -18,91 +15,14 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, write_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.judge.presence import model_reasons, own_check
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
-from rlinf_async.hosts.rlinf.fit import Fit, as_rlinf_counts, fit, translated
-from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.presence import name_reasons, needed_key_reasons, presence_reasons
-from rlinf_async.hosts.rlinf.reasons import contradictions, refuse_other_algorithms
+from rlinf_async.hosts.rlinf.reasons import Fit, fit
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
-from rlinf_async.hosts.rlinf.settings import (
-    RLinfSettings,
-    scored_by_workers,
-)
-from rlinf_async.hosts.rlinf.tree import supported_rlinf
-
-CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
-"""The classes that RLinf's `validate_cfg` uses to start the cluster, and to count the processes in it."""
-
-
-def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
-    """Return `cfg` as plain data, with values that are of their key's kind.
-
-    Args:
-        complete: True if missing required keys are an error; with a level on they always are.
-
-    Raises:
-        ValueError: a level is on and this RLinf, or the algorithm, does not support it; or a value is not of
-            its key's kind.
-    """
-    values = plain(cfg)
-    # First: the next lines read keys of sections, which may not be blocks.
-    refuse(TABLE.block_reasons(values))
-    if active := is_active(cfg):
-        supported_rlinf()
-        refuse_other_algorithms(values)
-    refuse(TABLE.reasons(values, complete=complete or active))
-    return TABLE.without_nulls(values)
-
-
-def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
-    """Return the reasons, apart from its sizes, why `cfg` (a result of `checked`) cannot run.
-
-    Args:
-        active: True if a level is on.
-        here: True if the run is to begin on this machine, which may lack packages or files.
-    """
-    return [
-        *name_reasons(cfg),
-        *(presence_reasons(cfg) if here else ()),
-        *contradictions(cfg),
-        *(unserved_key_reasons(cfg) if active else ()),
-        *model_reasons(cfg["actor"]["model"], key="actor.model"),
-        *needed_key_reasons(cfg),
-    ]
-
-
-def check_by_rlinf(cfg: DictConfig) -> None:
-    """Check a copy of a config with RLinf's own `validate_cfg`, which gets our count of the processes: to
-    count them itself it starts Ray, even for a config that it then refuses.
-
-    Raises:
-        ValueError: RLinf refuses the config.
-    """
-    from rlinf_async.hosts.rlinf.borrowed import validate_cfg
-
-    names, values = validate_cfg.__globals__, plain(cfg)
-    if not names.keys() >= CLUSTER_NAMES:
-        return  # a newer RLinf counts processes in another place
-
-    class Placement:
-        def __init__(self, *_: Any) -> None:
-            self._sizes = world_sizes(values["cluster"], machines(cfg))
-
-        def get_world_size(self, component: str) -> int:
-            return self._sizes[component]
-
-    # Its warnings are printed when the run calls `validate_cfg` itself.
-    silent = logging.Logger("silent", logging.CRITICAL)
-    stand_ins = {
-        "Cluster": lambda *_, **__: None,
-        "HybridComponentPlacement": Placement,
-        "logging": silent,
-    }
-    with patch.dict(names, stand_ins), own_check("RLinf"):
-        validate_cfg(copy.deepcopy(cfg))
+from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers
+from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 
 
 def read_fit(cfg: DictConfig) -> Fit:

@@ -16,19 +16,20 @@ from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.rlinf import left_out, nft
-from rlinf_async.hosts.rlinf.config import checked, config_reasons, is_active, machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
-from rlinf_async.hosts.rlinf.fit import Fit, translations
 from rlinf_async.hosts.rlinf.footprints import footprints
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
-from rlinf_async.hosts.rlinf.presence import presence_reasons
+from rlinf_async.hosts.rlinf.presence import checked, config_reasons, presence_reasons
+from rlinf_async.hosts.rlinf.reasons import Fit
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
+from rlinf_async.hosts.rlinf.translation import translations
 from rlinf_async.hosts.simulators import splitting
 
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}

@@ -20,9 +20,6 @@ from rlinf_async.hosts.rlinf import borrowed, compat
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
-    check_by_rlinf,
-    checked,
-    config_reasons,
     is_active,
     machines,
     read_fit,
@@ -32,6 +29,7 @@ from rlinf_async.hosts.rlinf.config import (
     write_shards,
 )
 from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks

@@ -1,4 +1,5 @@
-"""Finds, in RLinf's syntax trees, the keys that its environments, models and workers need.
+"""The keys that RLinf's environments, models and workers need, from its syntax trees; why a config lacks
+them.
 
 RLinf's configs are in struct mode: a worker fails when it reads a key that is absent. It also fails at a
 null, when it reads or sets a key below it, calculates with it, or passes it to a simulator.
@@ -9,9 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
+from typing import Any
 
+from rlinf_async.core.config_keys import dotted, lookup, shortened
+from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
-from rlinf_async.hosts.rlinf.reads import READING_METHODS, Chain, Chains
+from rlinf_async.hosts.rlinf.keys import READING_METHODS, Chain, Chains, filled_in
+from rlinf_async.hosts.rlinf.settings import evaluates
 from rlinf_async.hosts.rlinf.sources import SUPER_PREFIX, Sources, sources_of
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
@@ -38,6 +44,17 @@ SIMULATOR_ARGUMENTS = "init_params"
 """The section with the arguments of simulators."""
 MAX_CALL_DEPTH = 4
 """Depth of calls from method to method that are followed."""
+UNSURE_NODES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Expressions whose parts may not run."""
+LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
+CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
+"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
+OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
+"""The key of a section of environments that our env shards read."""
+TASK_SIMULATORS = ("isaaclab", "maniskill")
+"""Simulators that find a task by its `id`."""
+SIM_CONFIG = "sim_config"
+"""An argument of ManiSkill's environments: a block of numbers, none of them null."""
 
 
 def of_maniskill() -> frozenset[str]:
@@ -132,10 +149,10 @@ class Needs(Chains):
     """
 
     def __init__(
-        self, methods: Mapping[str, ast.FunctionDef], attributes: Mapping[str, Chain] | None = None
+        self, methods: Mapping[str, ast.FunctionDef], attributes: Mapping[str, Chain] = MappingProxyType({})
     ) -> None:
-        super().__init__(attributes or {})
-        self._methods = methods
+        super().__init__(attributes)
+        self._methods = dict(methods)
         self._set: set[Chain] = set()
         """Chains that the code itself assigns, which a config may leave out."""
         self._calls = 0
@@ -151,50 +168,63 @@ class Needs(Chains):
 
     def _body(self, body: Iterable[ast.stmt], names: dict[str, Chain]) -> set[Chain]:
         found: set[Chain] = set()
-        functions: dict[str, ast.FunctionDef] = {}
         for node in body:
-            found |= self._statement(node, names)
-            match node:
-                case ast.FunctionDef(name=name):
-                    functions[name] = node
-                # A returned function is called later: simulators are built so, in their own processes.
-                case ast.Return(value=ast.Name(id=name)) if name in functions:
-                    return found | self._body(functions[name].body, {**names})
+            found |= self._read(node, names)
             # After a branch that may return from the function, no read is certain.
             leaves = ast.walk(node) if isinstance(node, ast.If) else (node,)
             if any(isinstance(each, ast.Return | ast.Raise) for each in leaves):
-                return found
+                break
         return found
 
-    def _statement(self, node: ast.stmt, names: dict[str, Chain]) -> set[Chain]:
-        found: set[Chain] = set()
+    def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
+        """Return the chains that a statement or an expression reads for certain."""
+        if isinstance(node, ast.expr) and self.chain(node, names) is not None:
+            return self._used([node], "", names)
         match node:
-            case ast.If(test=test, body=body, orelse=otherwise):
-                found = self._read(test, names)
-                branches = []
-                for branch in (body, otherwise):
-                    branches.append(self._body(branch, {**names}))
-                    self._forget(node, names)
-                return found | (branches[0] & branches[1])
+            case ast.Call():
+                return self._call(node, names)
+            case ast.BoolOp(values=[part, *_]) | ast.IfExp(test=part) | ast.Assert(test=part):
+                return self._read(part, names)
+            case ast.FunctionDef(name=name):
+                self._methods[name] = node
+            # A returned function is called later: simulators are built so, in their own processes.
+            case ast.Return(value=ast.Name(id=name)) if name in self._methods:
+                return self._body(self._methods[name].body, {**names})
             case ast.With(body=body):
                 return self._body(body, names)
+            case ast.If():
+                return self._branches(node, names)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 found, chain = self._read(value, names), self.chain(value, names)
                 return found.union(*(self._assign(target, chain, names) for target in targets))
-            case ast.Expr(value=value) | ast.Assert(test=value) | ast.Return(value=ast.expr() as value):
-                return self._read(value, names)
-            case ast.For(iter=value):
-                found = self._read(value, names) | self._used([value], ANY_VALUE, names)
-            case ast.AugAssign(value=value):
-                found = self._read(value, names)
+            case ast.Expr() | ast.Return() | ast.keyword() | ast.expr() if not isinstance(node, UNSURE_NODES):
+                return self._inner(node, names)
         self._forget(node, names)
+        return set()
+
+    def _branches(self, node: ast.If, names: dict[str, Chain]) -> set[Chain]:
+        found, branches = self._read(node.test, names), []
+        for branch in (node.body, node.orelse):
+            branches.append(self._body(branch, {**names}))
+            self._forget(node, names)
+        return found | (branches[0] & branches[1])
+
+    def _inner(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
+        """Return the chains that the parts of an expression read, and those that it calculates with."""
+        found = set().union(*(self._read(child, names) for child in ast.iter_child_nodes(node)))
+        match node:
+            # `%` formats texts, too.
+            case ast.BinOp(left=left, right=right, op=op) if not isinstance(op, ast.Mod):
+                return found | self._used([left, right], ANY_VALUE, names)
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
+                return found | self._used([left, *node.comparators], ANY_VALUE, names)
         return found
 
-    def _forget(self, block: ast.stmt, names: dict[str, Chain]) -> None:
+    def _forget(self, block: ast.AST, names: dict[str, Chain]) -> None:
         """Forget the chains of variables that are assigned inside `block`, as the assignment may not run."""
         for node in ast.walk(block):
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(getattr(node, "ctx", None), ast.Store):
                 self.hold(node, None, names)
 
     def _assign(self, target: ast.expr, chain: Chain | None, names: dict[str, Chain]) -> set[Chain]:
@@ -204,27 +234,6 @@ class Needs(Chains):
             return set()
         self._set.add(given)
         return {(*given[:-1], ANY_KEY)} if given[1:] else set()
-
-    def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
-        """Return the chains that an expression reads for certain."""
-        if isinstance(node, ast.expr) and self.chain(node, names) is not None:
-            return self._used([node], "", names)
-        match node:
-            case ast.Call():
-                return self._call(node, names)
-            case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
-                return self._read(first, names)
-            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                return set()
-        found = set().union(*(self._read(child, names) for child in ast.iter_child_nodes(node)))
-        match node:
-            case ast.BinOp(op=ast.Mod()):  # which also formats texts
-                return found
-            case ast.BinOp(left=left, right=right):
-                return found | self._used([left, right], ANY_VALUE, names)
-            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
-                return found | self._used([left, *node.comparators], ANY_VALUE, names)
-        return found
 
     def _used(self, nodes: Iterable[ast.expr], need: str, names: Mapping[str, Chain]) -> set[Chain]:
         """Return the chains among expressions, each also with the last part `need`, unless that is ""."""
@@ -245,22 +254,21 @@ class Needs(Chains):
         match call.func:
             case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
                 return found | self._used(call.args, ANY_VALUE, names)
-            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION and call.args:
+            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
                 return found | self._used(call.args[:1], ANY_VALUE, names)
             case ast.Attribute(value=section, attr=name) if (
                 name in READING_METHODS and self.chain(section, names) is not None
             ):
                 return found | self._used([section], ANY_KEY, names)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                return found | self._inside(self._methods.get(name), call, names)
+                return found | self._inside(name, call, names)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                return found | self._inside(self._methods.get(f"{SUPER_PREFIX}{name}"), call, names)
+                return found | self._inside(f"{SUPER_PREFIX}{name}", call, names)
         return found
 
-    def _inside(
-        self, method: ast.FunctionDef | None, call: ast.Call, names: Mapping[str, Chain]
-    ) -> set[Chain]:
+    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
         """Return the chains that a method needs of the arguments of a call."""
+        method = self._methods.get(name)
         if method is None or self._calls == MAX_CALL_DEPTH:
             return set()
         arguments = zip(_parameters(method), call.args, strict=False)
@@ -275,16 +283,13 @@ class Needs(Chains):
 
         A default that is false to Python, as null is, needs nothing.
         """
-        match call:
+        match call.func, call.args:
             case (
-                ast.Call(
-                    func=ast.Attribute(value=section, attr="get"),
-                    args=[ast.Constant(value=key), ast.Constant(value=default)],
-                )
-                | ast.Call(
-                    func=ast.Name(id="getattr"),
-                    args=[section, ast.Constant(value=key), ast.Constant(value=default)],
-                )
+                ast.Attribute(value=section, attr="get"),
+                [ast.Constant(value=key), ast.Constant(value=default)],
+            ) | (
+                ast.Name(id="getattr"),
+                [section, ast.Constant(value=key), ast.Constant(value=default)],
             ) if default and default is not True:
                 chain = self.longer(section, key, names)
                 return {(*chain, IF_THERE)} if chain else set()
@@ -293,3 +298,85 @@ class Needs(Chains):
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in function.args.args if argument.arg != "self"]
+
+
+def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for each key that RLinf needs and that is absent from `cfg` (plain data), or is in a
+    block that is null.
+    """
+    sources = sources_of("rlinf")
+    if sources is None:
+        return
+    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
+        section = lookup(cfg, f"env.{mode}")
+        if not isinstance(section, Mapping):
+            continue
+        yield from _missing_reasons(section, OWN_READS, key=f"env.{mode}", reader="env worker")
+        if not section.get("env_class"):
+            arguments = section.get(SIMULATOR_ARGUMENTS)
+            task = arguments.get("id") if isinstance(arguments, Mapping) else None
+            reader, chains = of_environment(sources, str(section.get("env_type")), task)
+            yield from _missing_reasons(section, chains, key=f"env.{mode}", reader=reader)
+            yield from _simulator_reasons(section, key=f"env.{mode}")
+    yield from _missing_reasons(cfg, LAUNCH_READS, key="", reader="entry script")
+    for name in WORKER_SECTIONS:
+        yield from _missing_reasons(cfg, of_worker(sources, name), key="", reader=name)
+    if isinstance(critic := cfg.get("critic"), Mapping):
+        yield from _missing_reasons(critic, CRITIC_READS, key="critic", reader="validate_cfg")
+    model = lookup(cfg, "actor.model")
+    chains = of_model(sources, str(model["model_type"]))
+    yield from _missing_reasons(model, chains, key="actor.model", reader=f"builder of {model['model_type']}")
+
+
+def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
+    """Yield a reason for each argument of a simulator, in the environments' section at `key`, that cannot be
+    null.
+    """
+    arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
+    if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
+        return
+    place = _dotted(key, SIMULATOR_ARGUMENTS)
+    if not isinstance(task := arguments.get("id"), str):
+        yield Reason(f"{place}.id={'null' if task is None else shortened(task)} must be the name of a task")
+    numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
+    for name, value in {**arguments, **dotted(numbers)}.items():
+        if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
+            yield Reason(
+                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
+            )
+
+
+def _missing_reasons(
+    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str, reader: str
+) -> Iterator[Reason]:
+    told = filled_in()
+    for chain in sorted(chains):
+        known, lack = _lack(section, chain, key=key)
+        if lack and known not in told:
+            told = {*told, known}
+            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
+            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
+
+
+def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
+    """Return the first key of a chain in `section`, the block at `key`, with a fault, and the words for that
+    fault; both may be "".
+    """
+    place: Any = section
+    for name in chain:
+        shown = "null" if place is None else repr(place)
+        if name in (ANY_VALUE, IF_THERE):
+            return key, f"={shown} must have a value" if place is None else ""
+        if not isinstance(place, Mapping):
+            return key, f"={shown} must be a block of keys"
+        if name == ANY_KEY:
+            break
+        key = _dotted(key, name)
+        if name not in place:
+            return key, "" if chain[-1] == IF_THERE else " is missing"
+        place = place[name]
+    return "", ""
+
+
+def _dotted(*names: str) -> str:
+    return ".".join(filter(None, names))

@@ -1,17 +1,23 @@
-"""Checks that a config has the keys that RLinf needs, and that its models, files and loggers exist.
+"""All reasons why a config cannot run under RLinf; here those about models, files and loggers.
 
 RLinf itself finds such a fault in its workers, after Ray has started, or in a driver that waits for them.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest.mock import patch
 
-from rlinf_async.core.config_keys import dotted, lookup, shortened
+from omegaconf import DictConfig
+
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import MODELS_GROUP, names_of
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
@@ -19,24 +25,17 @@ from rlinf_async.hosts.judge.presence import (
     is_here,
     logger_package_reasons,
     logger_reasons,
+    model_reasons,
+    own_check,
 )
-from rlinf_async.hosts.judge.reasons import Reason, unknown
-from rlinf_async.hosts.rlinf.keys import filled_in
+from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown_reason
+from rlinf_async.hosts.rlinf.config import is_active, machines
+from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL, model_types
-from rlinf_async.hosts.rlinf.needs import (
-    ANY_KEY,
-    ANY_VALUE,
-    IF_THERE,
-    SIMULATOR_ARGUMENTS,
-    WORKER_SECTIONS,
-    of_environment,
-    of_maniskill,
-    of_model,
-    of_worker,
-)
-from rlinf_async.hosts.rlinf.reads import Chain
-from rlinf_async.hosts.rlinf.settings import evaluates
-from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.needs import needed_key_reasons
+from rlinf_async.hosts.rlinf.placement import world_sizes
+from rlinf_async.hosts.rlinf.reasons import refuse_other_algorithms, setting_reasons
+from rlinf_async.hosts.rlinf.tree import supported_rlinf
 
 SIMULATOR_PACKAGES = {
     "d4rl": "d4rl",
@@ -58,22 +57,88 @@ SYNCER_TYPES = ("bucket", "patch")
 """RLinf's weight syncers; each reads the block of its name."""
 FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
-LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
-CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
-"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
-OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
-"""The key of a section of environments that our env shards read."""
-TASK_SIMULATORS = ("isaaclab", "maniskill")
-"""Simulators that find a task by its `id`."""
-SIM_CONFIG = "sim_config"
-"""An argument of ManiSkill's environments: a block of numbers, none of them null."""
+CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
+"""The classes that RLinf's `validate_cfg` uses to start the cluster, and to count the processes in it."""
+
+
+def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
+    """Return `cfg` as plain data, with values that are of their key's kind.
+
+    Args:
+        complete: True if missing required keys are an error; with a level on they always are.
+
+    Raises:
+        ValueError: a level is on and this RLinf, or the algorithm, does not support it; or a value is not of
+            its key's kind.
+    """
+    values = plain(cfg)
+    # First: the next lines read keys of sections, which may not be blocks.
+    refuse(TABLE.block_reasons(values))
+    if active := is_active(cfg):
+        supported_rlinf()
+        refuse_other_algorithms(values)
+    refuse(TABLE.reasons(values, complete=complete or active))
+    return TABLE.without_nulls(values)
+
+
+def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
+    """Return the reasons, apart from its sizes, why `cfg` (a result of `checked`) cannot run.
+
+    Args:
+        active: True if a level is on.
+        here: True if the run is to begin on this machine, which may lack packages or files.
+    """
+    return [
+        *name_reasons(cfg),
+        *(presence_reasons(cfg) if here else ()),
+        *setting_reasons(cfg),
+        *(unserved_key_reasons(cfg) if active else ()),
+        *model_reasons(cfg["actor"]["model"], key="actor.model"),
+        *needed_key_reasons(cfg),
+    ]
+
+
+def check_by_rlinf(cfg: DictConfig) -> None:
+    """Check a copy of a config with RLinf's own `validate_cfg`, which gets our count of the processes: to
+    count them itself it starts Ray, even for a config that it then refuses.
+
+    Raises:
+        ValueError: RLinf refuses the config.
+    """
+    from rlinf_async.hosts.rlinf.borrowed import validate_cfg
+
+    names, values = validate_cfg.__globals__, plain(cfg)
+    if not names.keys() >= CLUSTER_NAMES:
+        return  # a newer RLinf counts processes in another place
+
+    class Placement:
+        def __init__(self, *_: Any) -> None:
+            self._sizes = world_sizes(values["cluster"], machines(cfg))
+
+        def get_world_size(self, component: str) -> int:
+            return self._sizes[component]
+
+    # Its warnings are printed when the run calls `validate_cfg` itself.
+    silent = logging.Logger("silent", logging.CRITICAL)
+    stand_ins = {
+        "Cluster": lambda *_, **__: None,
+        "HybridComponentPlacement": Placement,
+        "logging": silent,
+    }
+    with patch.dict(names, stand_ins), own_check("RLinf"):
+        validate_cfg(copy.deepcopy(cfg))
 
 
 def name_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
     """Return reasons for names in `cfg` (plain data) that neither this RLinf nor a package has, on any
     machine.
     """
-    return [*_model(cfg), *_environments(cfg), *_loggers(cfg), *_weight_syncer(cfg)]
+    return [
+        *_model_reasons(cfg),
+        *_environment_reasons(cfg),
+        *_logger_reasons(cfg),
+        *_weight_syncer_reasons(cfg),
+    ]
 
 
 def presence_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
@@ -89,7 +154,11 @@ def presence_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
         missing += directory_reasons(run_dir, key=RUN_DIR_KEY)
     if on_this_machine(cfg):
         adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
-        missing += [*_model_package(cfg), *_simulators(cfg), *file_reasons(cfg, (*FILE_KEYS, *adapters))]
+        missing += [
+            *_model_package_reasons(cfg),
+            *_simulator_reasons(cfg),
+            *file_reasons(cfg, (*FILE_KEYS, *adapters)),
+        ]
     return missing
 
 
@@ -98,16 +167,16 @@ def on_this_machine(cfg: Mapping[str, Any]) -> bool:
     return (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups")
 
 
-def _model(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _model_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     models = sorted(model_types())
     # A run that only evaluates makes the model of its rollout section.
     for section in ("actor", "rollout") if lookup(cfg, "runner.only_eval") else ("actor",):
         key = f"{section}.model.model_type"
         if (name := lookup(cfg, key)) not in models:
-            yield unknown(key, name, models, f"a model of RLinf or of {MODELS_GROUP}")
+            yield unknown_reason(key, name, models, f"a model of RLinf or of {MODELS_GROUP}")
 
 
-def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _model_package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     name = str(lookup(cfg, "actor.model.model_type"))
     package = PACKAGE_OF_MODEL.get(name)
     if package is None or is_here(package) or name in names_of(MODELS_GROUP):
@@ -118,14 +187,14 @@ def _model_package(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     )
 
 
-def _environments(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for mode in ("train", "eval"):
         kind = lookup(cfg, f"env.{mode}.env_type")
         if lookup(cfg, f"env.{mode}") and not _is_env_type(kind):
             from rlinf_async.hosts.rlinf.borrowed import SupportedEnvType
 
             types = [known.value for known in SupportedEnvType]
-            yield unknown(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
+            yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     yield from environment_reasons(cfg)
 
 
@@ -144,7 +213,7 @@ def _is_env_type(kind: object) -> bool:
     return True
 
 
-def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _simulator_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if lookup(cfg, "env.train.env_class"):
         return  # with an `env_class`, `env_type` only decides how RLinf prepares actions
     kind = str(lookup(cfg, "env.train.env_type"))
@@ -158,14 +227,14 @@ def _simulators(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     )
 
 
-def _loggers(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _logger_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 
     names = list(MetricLogger.supported_logger)
     return logger_reasons(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, description="a logger of RLinf")
 
 
-def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _weight_syncer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     block, key = lookup(cfg, "weight_syncer"), "weight_syncer.type"
     if not block:
         # 512 MiB is the size in RLinf's example configs.
@@ -177,88 +246,6 @@ def _weight_syncer(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         return
     kind = block.get("type")
     if kind not in SYNCER_TYPES:
-        yield unknown(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
+        yield unknown_reason(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
     elif not isinstance(block.get(kind), Mapping):
         yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")
-
-
-def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each key that RLinf needs and that is absent from `cfg` (plain data), or is in a
-    block that is null.
-    """
-    sources = sources_of("rlinf")
-    if sources is None:
-        return
-    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
-        section = lookup(cfg, f"env.{mode}")
-        if not isinstance(section, Mapping):
-            continue
-        yield from _missing(section, OWN_READS, key=f"env.{mode}", reader="env worker")
-        if not section.get("env_class"):
-            arguments = section.get(SIMULATOR_ARGUMENTS)
-            task = arguments.get("id") if isinstance(arguments, Mapping) else None
-            reader, chains = of_environment(sources, str(section.get("env_type")), task)
-            yield from _missing(section, chains, key=f"env.{mode}", reader=reader)
-            yield from _simulator_reasons(section, key=f"env.{mode}")
-    yield from _missing(cfg, LAUNCH_READS, key="", reader="entry script")
-    for name in WORKER_SECTIONS:
-        yield from _missing(cfg, of_worker(sources, name), key="", reader=name)
-    if isinstance(critic := cfg.get("critic"), Mapping):
-        yield from _missing(critic, CRITIC_READS, key="critic", reader="validate_cfg")
-    model = lookup(cfg, "actor.model")
-    chains = of_model(sources, str(model["model_type"]))
-    yield from _missing(model, chains, key="actor.model", reader=f"builder of {model['model_type']}")
-
-
-def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason for each argument of a simulator, in the environments' section at `key`, that cannot be
-    null.
-    """
-    arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
-    if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
-        return
-    place = _dotted(key, SIMULATOR_ARGUMENTS)
-    if not isinstance(task := arguments.get("id"), str):
-        yield Reason(f"{place}.id={'null' if task is None else shortened(task)} must be the name of a task")
-    numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
-    for name, value in {**arguments, **dotted(numbers)}.items():
-        if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
-            yield Reason(
-                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
-            )
-
-
-def _missing(
-    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str, reader: str
-) -> Iterator[Reason]:
-    told = filled_in()
-    for chain in sorted(chains):
-        known, lack = _lack(section, chain, key=key)
-        if lack and known not in told:
-            told = {*told, known}
-            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
-            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
-
-
-def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
-    """Return the first key of a chain in `section`, the block at `key`, with a fault, and the words for that
-    fault; both may be "".
-    """
-    place: Any = section
-    for name in chain:
-        shown = "null" if place is None else repr(place)
-        if name in (ANY_VALUE, IF_THERE):
-            return key, f"={shown} must have a value" if place is None else ""
-        if not isinstance(place, Mapping):
-            return key, f"={shown} must be a block of keys"
-        if name == ANY_KEY:
-            break
-        key = _dotted(key, name)
-        if name not in place:
-            return key, "" if chain[-1] == IF_THERE else " is missing"
-        place = place[name]
-    return "", ""
-
-
-def _dotted(*names: str) -> str:
-    return ".".join(filter(None, names))

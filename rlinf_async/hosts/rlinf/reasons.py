@@ -1,4 +1,4 @@
-"""Settings of RLinf's config that do not go together, or that no level serves.
+"""Settings of RLinf's config that do not go together, or that no level serves; and the levels that remain.
 
 RLinf finds most of them in its workers, or by an assertion after it has started Ray.
 """
@@ -6,12 +6,15 @@ RLinf finds most of them in its workers, or by an assertion after it has started
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
-from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown
+from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
+from rlinf_async.hosts.judge.table import Key
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
     COMPARING_TYPES,
@@ -25,11 +28,17 @@ from rlinf_async.hosts.rlinf.losses import (
 )
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, UNMASKING_KEYS, is_summed
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
-from rlinf_async.hosts.rlinf.nft import correction_reasons
+from rlinf_async.hosts.rlinf.nft import correction_reasons, has_ratio, without_ratio
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
-from rlinf_async.hosts.rlinf.settings import HISTORY, asks_for_evaluation, last_step, scored_by_workers
+from rlinf_async.hosts.rlinf.settings import (
+    HISTORY,
+    asks_for_evaluation,
+    last_step,
+    overlap,
+    scored_by_workers,
+)
 from rlinf_async.hosts.rlinf.sources import sources_of
-from rlinf_async.hosts.tasks import task_reasons
+from rlinf_async.hosts.tasks import settled, task_reasons
 
 SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
 """RLinf's scripts in `examples/embodiment`, and the runners that they start."""
@@ -84,7 +93,7 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     refuse([other])
 
 
-def contradictions(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def setting_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the settings of `cfg` (plain data) that do not go together, with or without a level."""
     yield from algorithm_reasons(cfg)
     yield from interval_reasons(cfg)
@@ -104,22 +113,19 @@ def algorithm_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     needs_mask = advantage == GRPO_TYPE and not lookup(cfg, "algorithm.filter_rewards")
     for key in UNMASKING_KEYS:
         if needs_mask and lookup(cfg, key):
-            yield Reason(
+            yield override_reason(
                 f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of the steps after "
-                f"an episode's end, and there is none; set {key}=false",
+                "an episode's end, and there is none",
                 f"{key}=false",
             )
     loss = lookup(cfg, "algorithm.loss_type")
     if ON_POLICY_LOSSES.get(loss) == CRITIC_LOSS and not lookup(cfg, "actor.model.add_value_head"):
-        yield Reason(
-            f"algorithm.loss_type={loss} needs a critic: set actor.model.add_value_head=true",
-            "actor.model.add_value_head=true",
-        )
+        yield override_reason(f"algorithm.loss_type={loss} needs a critic", "actor.model.add_value_head=true")
     # RLinf does not check the name of a level, and would form other ratios.
     level = lookup(cfg, "algorithm.logprob_type")
     if level is not None and level not in (known := {*RATIO_LEVELS, *_levels_of_rlinf()}):
         levels = (*RATIO_LEVELS, *sorted(known.difference(RATIO_LEVELS)))
-        yield unknown("algorithm.logprob_type", level, levels, "a level of RLinf's")
+        yield unknown_reason("algorithm.logprob_type", level, levels, "a level of RLinf's")
 
 
 def _levels_of_rlinf() -> set[str]:
@@ -172,9 +178,8 @@ def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
     yield from _reward_reasons(cfg)
     yield from correction_reasons(cfg)
     if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
-        yield Reason(
-            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained; use "
-            "runner.only_eval=true",
+        yield override_reason(
+            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained",
             "runner.only_eval=true",
         )
     if why := UNSERVED_MODELS.get(str(model)):
@@ -251,3 +256,80 @@ def bonus_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
             f"it at actor.micro_batch_size={size}, or set {MEAN_OVERRIDE}",
             "async.streamer.micro_batch_size=auto",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """The result of fitting a config.
+
+    A level that only `mode: full` asks for is dropped if a setting of RLinf conflicts with it. The setting is
+    refused instead if the level was asked for by name, or if no level would remain.
+    """
+
+    asynchrony: AsyncConfig
+    """The block with the levels that remain; with all requested levels, if there are `reasons`."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Dropped levels, with the reason for each."""
+    changes: tuple[Change, ...] = ()
+    """RLinf's settings that the levels change."""
+    reasons: tuple[Reason, ...] = ()
+    """Why the config cannot run."""
+
+    @property
+    def notes(self) -> list[str]:
+        """The dropped levels and changed settings, as sentences."""
+        dropped = [f"async.{level} stays off: {why}" for level, why in self.dropped.items()]
+        return [*dropped, *map(str, self.changes)]
+
+
+def fit(cfg: Mapping[str, Any]) -> Fit:
+    """Return the levels that `cfg` (plain data) can have, and the changes that they need.
+
+    Raises:
+        ValueError: the `async` block is not valid, or the algorithm is not served.
+    """
+    asynchrony = AsyncConfig.from_mapping(cfg.get("async"))
+    if not asynchrony.active:
+        return Fit(asynchrony=asynchrony)
+    refuse_other_algorithms(cfg)
+    if not has_ratio(cfg):
+        asynchrony = without_ratio(asynchrony)
+    unsupported = _refused_keys(cfg, asynchrony)
+    stopped_levels = {level for levels in unsupported.values() for level in levels}
+    dropped = stopped_levels & preset_levels(cfg.get("async"))
+    remaining = asynchrony.without(dropped)
+    if not any(remaining.levels.values()):
+        dropped, remaining = set(), asynchrony
+    # After levels were dropped: `balance: auto` depends on whether level 2 remains.
+    remaining = settled(remaining, lookup(cfg, "env.train") or {})
+    refused_keys = [key for key, levels in unsupported.items() if not dropped.issuperset(levels)]
+    changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
+    reasons = [
+        *level_reasons(cfg, remaining),
+        *(key.refused_reason(f"async.{unsupported[key][0]}", lookup(cfg, key.name)) for key in refused_keys),
+    ]
+    return Fit(
+        asynchrony=asynchrony if reasons else remaining,
+        dropped={level: _why(cfg, level, unsupported) for level in LEVEL_NAMES if level in dropped},
+        changes=changes,
+        reasons=tuple(reasons),
+    )
+
+
+def _why(cfg: Mapping[str, Any], level: str, unsupported: Mapping[Key, tuple[str, ...]]) -> str:
+    stops = [key for key, levels in unsupported.items() if level in levels]
+    return "; ".join(f"it {key.refused_words(lookup(cfg, key.name))}" for key in stops)
+
+
+def _refused_keys(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
+    """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
+    unsupported = {}
+    on = asynchrony.levels
+    for key in TABLE.refused:
+        levels = tuple(level for level in key.levels if on[level])
+        # A setting that no level supports is not supported by our workers without a level, either.
+        if not any(on.values()) and set(key.levels) == set(LEVEL_NAMES):
+            levels = ("skip",)
+        if levels and key.where(cfg, asynchrony) and not key.allows(lookup(cfg, key.name)):
+            unsupported[key] = levels
+    return unsupported

@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import BLOCK_KEY, MISSING_VALUE, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.simulators import max_batch_size, shard_choices
-from rlinf_async.hosts.tasks import settled, task_reasons
-from rlinf_async.hosts.verl.algorithms import (
-    COMPARING_ESTIMATORS,
-    REFUSED_ESTIMATORS,
-    VALUE_ESTIMATORS,
-    normalizes,
-    override_for,
-    streams,
-)
-from rlinf_async.hosts.verl.keys import TABLE, class_reasons, filled_in, unknown_key_reasons, usual
+from rlinf_async.hosts.tasks import settled
+from rlinf_async.hosts.verl.algorithms import normalizes, streams
+from rlinf_async.hosts.verl.defaults import usual
 from rlinf_async.hosts.verl.left_out import left_out
-from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
+from rlinf_async.hosts.verl.reasons import (
+    TABLE,
+    is_for_verl_to_judge,
+    key_reasons,
+    presence_reasons,
+    run_reasons,
+    setting_reasons,
+    validate,
+    value_reasons,
+)
 from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.hosts.verl.settings import (
     ACTOR_SECTION,
     MODEL_SECTION,
     VerlSettings,
-    evaluates,
     evaluation,
     group_size,
     horizon,
     make_plan,
-    process_count,
     section,
-    size_reasons,
     whole,
 )
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
@@ -62,19 +61,17 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     refuse(TABLE.block_reasons(cfg))
     cfg = filled_in(cfg)
     asynchrony = AsyncConfig.from_mapping(read_block(cfg))
-    wrong_values = [*TABLE.reasons(cfg, usual=usual(cfg)), *class_reasons(cfg)]
-    reasons = [*wrong_values, *_refused_key_reasons(cfg), *unknown_key_reasons(cfg), *more_reasons]
+    values = list(value_reasons(cfg))
+    reasons = [*values, *key_reasons(cfg), *more_reasons]
     # Refused before anything is calculated: the arithmetic below relies on the kinds of its numbers.
-    if wrong_values:
+    if values:
         refuse(reasons)
     try:
         # First: the checks below read `balance`, and need it resolved.
         asynchrony = settled(asynchrony, section(cfg, "train"))
-        reasons += _setting_reasons(cfg, asynchrony)
+        reasons += setting_reasons(cfg, asynchrony)
         settings = _settings(cfg, asynchrony)
-        reasons += size_reasons(cfg, settings)
-        reasons += _streamed_loss_reasons(cfg, settings)
-        reasons += _place_reasons(cfg, settings)
+        reasons += run_reasons(cfg, settings)
     except ValueError as error:
         # The arithmetic raises at its first bad number; earlier reasons are reported with it.
         raise RefusedError([*reasons, *reasons_of(error)]) from error
@@ -189,124 +186,42 @@ def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
     )
 
 
-def _refused_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for every key of a plain config that is not served."""
-    for key in TABLE.refused:
-        if not key.allows(value := lookup(cfg, key.name)):
-            yield key.refusal("trainer_mode vla_async", value)
+def filled_in(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `cfg` (plain data) with nulls replaced by the values that they stand for, and with veRL's
+    defaults for absent keys, except for keys that every run must set.
+    """
+    result = TABLE.without_nulls(cfg)
+    for key, value in usual(cfg).items():
+        row, (*sections, name) = TABLE.find(key), key.split(".")
+        if value == MISSING_VALUE or (row is not None and row.required):
+            continue
+        place: Any = result
+        for each in sections:
+            place = place.setdefault(each, {}) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place.setdefault(name, value)
+    return result
 
 
-def _setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason for settings of a plain config that do not go together."""
-    yield from _estimator_reasons(cfg, asynchrony)
-    yield from _other_reasons(cfg, asynchrony)
-    yield from _checkpoint_reasons(cfg)
-    yield from placement_reasons(cfg)
+def fill_in(config: DictConfig) -> None:
+    """Do the same in a config in place, as veRL's own code fails at absent keys and at some nulls."""
+    before, after = dotted(plain(config)), dotted(filled_in(plain(config)))
+    with open_dict(config):
+        for key, value in after.items():
+            if key not in before or (value is not None and before[key] is None):
+                OmegaConf.update(config, key, value)
 
 
-def _streamed_loss_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """Yield a reason if the streamed micro-batches of a policy loss do not add up to an optimizer step."""
-    name, mode = (
-        str(lookup(cfg, f"{ACTOR_SECTION}.{key}")) for key in ("policy_loss.loss_mode", "loss_agg_mode")
-    )
-    override = override_for(name, mode) if settings.streams else ""
-    if override:
-        yield Reason(
-            f"async.streamer does not support {ACTOR_SECTION}.policy_loss.loss_mode={name} with "
-            f"loss_agg_mode={mode}: that loss is no mean over tokens, and its micro-batches do "
-            f"not add up to one; use {override}",
-            override,
-        )
+def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
+    """Return the settings of a run of `cfg` (plain data) that can begin on this machine.
 
-
-def _place_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
-    """Yield a reason if a run on one node starts a Ray cluster with fewer CPUs than processes."""
-    key = "ray_kwargs.ray_init.num_cpus"
-    places, processes = lookup(cfg, key), process_count(settings.plan)
-    if places is not None and places < processes and starts_ray(cfg):
-        yield Reason(
-            f"{key}={places} has no place for each of {processes} processes: learner ranks, env workers and "
-            f"inference ranks; set {key}={processes}, which places processes and may be more than there are "
-            "cores",
-            f"{key}={processes}",
-        )
-
-
-def _checkpoint_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if a run would load parts of a checkpoint that its checkpoints do not have."""
-    load, save = (
-        _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
-    )
-    if missing := [name for name in load if name not in save]:
-        yield Reason(
-            f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
-            f"save_contents={save} leaves out; use load_contents={save}",
-            f"{ACTOR_SECTION}.checkpoint.load_contents=[{','.join(save)}]",
-        )
-
-
-def _as_list(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
-
-
-def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    name = str(lookup(cfg, "algorithm.adv_estimator"))
-    if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
-        yield Reason(
-            f"algorithm.adv_estimator={name} compares the members of a group, and actor_rollout_ref.rollout.n"
-            "=1; use 2 or more, or adv_estimator=gae",
-            "actor_rollout_ref.rollout.n=2",
-        )
-    if name in REFUSED_ESTIMATORS:
-        yield Reason(
-            f"trainer_mode vla_async does not support algorithm.adv_estimator={name}: "
-            f"{REFUSED_ESTIMATORS[name]}; use "
-            "gae or grpo",
-            "algorithm.adv_estimator=grpo",
-        )
-    elif name in VALUE_ESTIMATORS and lookup(cfg, "vla.model.add_value_head") is False:
-        yield Reason(
-            f"algorithm.adv_estimator={name} needs values; set vla.model.add_value_head=true",
-            "vla.model.add_value_head=true",
-        )
-    elif name not in VALUE_ESTIMATORS and section(cfg, "train")["auto_reset"]:
-        yield Reason(
-            f"algorithm.adv_estimator={name} compares whole episodes, which env.train.auto_reset=true cuts; "
-            "use env.train.auto_reset=false",
-            "env.train.auto_reset=false",
-        )
-    if asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running" and not streams(name):
-        yield Reason(
-            f"async.advanced.normalization=running does not support algorithm.adv_estimator={name}, which "
-            "looks at the whole batch; use deferred",
-            "async.advanced.normalization=deferred",
-        )
-
-
-def _other_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    if asynchrony.deterministic and evaluates(cfg):
-        yield Reason(
-            "async.deterministic does not support evaluation, which draws from the generator that samples "
-            "rollouts; use trainer.test_freq=-1 and trainer.val_before_train=false",
-            "trainer.test_freq=-1 trainer.val_before_train=false",
-        )
-    precision = lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype")
-    if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
-        yield Reason(
-            f"async.streamer does not support {ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype="
-            f"{precision}: its scaler may skip a step; use bf16",
-            f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype=bf16",
-        )
-    if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
-        yield Reason(
-            "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
-            "add that block, or use trainer.test_freq=-1 and trainer.val_before_train=false",
-            "trainer.test_freq=-1 trainer.val_before_train=false",
-        )
-    if asynchrony.advanced.shared_group_scene:
-        yield Reason(
-            "async.advanced.shared_group_scene=true is not served under veRL: only RLinf's LIBERO draws "
-            "scenes beside initial states; use async.advanced.shared_group_scene=false",
-            "async.advanced.shared_group_scene=false",
-        )
-    yield from task_reasons(section(cfg, "train"), asynchrony)
+    Raises:
+        RefusedError: the config cannot run; has all reasons.
+        ValueError: as of `config.read`, and of veRL's own checks.
+    """
+    refuse(TABLE.block_reasons(cfg))
+    cfg = filled_in(cfg)
+    settings = read(cfg, more_reasons=list(presence_reasons(cfg)))
+    if is_for_verl_to_judge(cfg):
+        validate(OmegaConf.create(dict(cfg)))
+    return settings

@@ -23,9 +23,9 @@ from rlinf_async.hosts.judge.presence import is_declared, parameters
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
-from rlinf_async.hosts.verl.keys import TABLE, changes, filled_in, other_words, unread_sections, without_fate
+from rlinf_async.hosts.verl.config import filled_in, runnable_settings
 from rlinf_async.hosts.verl.placement import in_words
-from rlinf_async.hosts.verl.presence import runnable_settings
+from rlinf_async.hosts.verl.reasons import TABLE, key_remarks
 from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
 
 FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
@@ -92,10 +92,7 @@ def _evaluation(cfg: Mapping[str, Any]) -> str:
 
 def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     """Yield remarks on a config (plain data) that can run; a run prints them, too."""
-    yield from TABLE.without_effect(changes(cfg))
-    yield from other_words(cfg)
-    yield from without_fate(cfg)
-    yield from unread_sections(cfg)
+    yield from key_remarks(cfg)
     mode, path = lookup(cfg, "trainer.resume_mode"), lookup(cfg, "trainer.resume_from_path")
     if path and mode != "resume_path":
         yield (

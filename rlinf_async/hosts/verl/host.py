@@ -59,8 +59,8 @@ class VerlHost(PackagedHost):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
-        from rlinf_async.hosts.verl.keys import fill_in
-        from rlinf_async.hosts.verl.presence import runnable_settings, validate
+        from rlinf_async.hosts.verl.config import fill_in, runnable_settings
+        from rlinf_async.hosts.verl.reasons import validate
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")
@@ -78,7 +78,7 @@ class VerlHost(PackagedHost):
         make_ready(cfg)
 
     def absent(self, cfg: DictConfig) -> list[str]:
-        from rlinf_async.hosts.verl.presence import presence_reasons
+        from rlinf_async.hosts.verl.reasons import presence_reasons
 
         return [reason.text for reason in presence_reasons(plain(cfg))]
 
@@ -101,8 +101,7 @@ class VerlHost(PackagedHost):
         return Path(cfg.vla.run_dir)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        from rlinf_async.hosts.verl.config import write_back
-        from rlinf_async.hosts.verl.presence import runnable_settings
+        from rlinf_async.hosts.verl.config import runnable_settings, write_back
 
         # A copy, as `write_back` changes its argument.
         result = copy.deepcopy(cfg)

@@ -15,7 +15,7 @@ from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multip
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.judge.kinds import COUNT_KIND
 from rlinf_async.hosts.judge.reasons import Reason, refuse
-from rlinf_async.hosts.judge.rows import Key
+from rlinf_async.hosts.judge.table import Key
 from rlinf_async.hosts.simulators import Evaluation, divide, request_reasons
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
@@ -47,8 +47,8 @@ def whole(cfg: Mapping[str, Any], key: str, *, default: int | None = None) -> in
     """
     value: Any = lookup(cfg, key)
     value = default if value is None else value
-    row = Key(name=key, kind=COUNT_KIND, required=True)
-    refuse([reason] if (reason := row.missing() if value is None else row.wrong(value)) else [])
+    reason = Key(name=key, kind=COUNT_KIND, required=True).reason(value)
+    refuse([reason] if reason else [])
     return int(value)
 
 

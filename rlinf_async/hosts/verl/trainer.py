@@ -20,10 +20,9 @@ from rlinf_async.hosts.channels import start_channels, start_request_channel
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
-from rlinf_async.hosts.verl.config import read, write_back
+from rlinf_async.hosts.verl.config import fill_in, read, write_back
 from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
-from rlinf_async.hosts.verl.keys import fill_in
 from rlinf_async.hosts.verl.rates import rate_settings
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
 from rlinf_async.hosts.workers.env_actor import EnvActor

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rlinf.utils.runner_utils import check_progress
 
-from rlinf_async.hosts.rlinf.config import config_reasons, read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.config import read_fit, resolve, uses_us, write_back
+from rlinf_async.hosts.rlinf.presence import config_reasons
 from rlinf_async.hosts.rlinf.reasons import interval_reasons
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 

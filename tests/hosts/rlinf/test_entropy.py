@@ -7,8 +7,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.explain import explain
-from rlinf_async.hosts.rlinf.fit import fit
-from rlinf_async.hosts.rlinf.reasons import bonus_reasons
+from rlinf_async.hosts.rlinf.reasons import bonus_reasons, fit
 from tests.hosts.rlinf.alone import Run, one_rank
 from tests.hosts.rlinf.given import config
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rlinf_async.config import LEVEL_NAMES
-from rlinf_async.hosts.rlinf.fit import fit
+from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS
 from tests.hosts.rlinf.given import config
 

@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.hosts.rlinf import reads
+from rlinf_async.hosts.rlinf import keys
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     DEFAULTS,
@@ -134,7 +134,7 @@ def test_what_packages_prepare_and_what_is_null_is_not_named():
 
 
 def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypatch):
-    monkeypatch.setattr(reads, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
+    monkeypatch.setattr(keys, "chains_here", lambda: frozenset({("env", "brand_new_packing"), ("env",)}))
     (reason,) = unserved_key_reasons(config(NEW))
     assert reason.text.startswith(
         "env.brand_new_packing.enable=True is read by RLinf's own workers or runner"
@@ -147,7 +147,7 @@ def test_a_key_that_rlinfs_own_workers_read_is_refused_unless_it_is_off(monkeypa
 
 
 def test_a_block_that_a_newer_rlinf_reads_is_none_of_the_users_own(monkeypatch):
-    monkeypatch.setattr(reads, "chains_here", lambda: frozenset({("somebody",)}))
+    monkeypatch.setattr(keys, "chains_here", lambda: frozenset({("somebody",)}))
     (reason,) = unserved_key_reasons(config({"somebody.elses": 1}))
     assert reason.text.startswith("somebody.elses=1 is read by RLinf")
     assert not list(undecided(config({"somebody.elses": 1})))
@@ -177,7 +177,7 @@ class Reasoning:
 
 
 def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced():
-    whole = {chain for chain in reads.chains_in([ast.parse(SOURCE)]) if len(chain) > 1}
+    whole = {chain for chain in keys.chains_in([ast.parse(SOURCE)]) if len(chain) > 1}
     assert whole == {
         ("runner", "in_a_function"),
         ("actor", "optim"),
@@ -191,7 +191,7 @@ def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced()
 
 
 def test_the_classes_that_are_replaced_are_read():
-    chains = reads.chains_here()
+    chains = keys.chains_here()
     assert {
         ("env", "train", "video_cfg", "save_video"),
         ("rollout", "collect_transitions"),
@@ -199,8 +199,8 @@ def test_the_classes_that_are_replaced_are_read():
         ("runner", "val_check_interval"),
     } <= chains
     assert {chain[0] for chain in chains} <= TABLE.sections
-    found = {name for place, name in reads.REPLACED_CLASSES if sources_of("rlinf").defines(f"{place}:{name}")}
-    assert found == {name for _, name in reads.REPLACED_CLASSES}
+    found = {name for place, name in keys.REPLACED_CLASSES if sources_of("rlinf").defines(f"{place}:{name}")}
+    assert found == {name for _, name in keys.REPLACED_CLASSES}
 
 
 BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "optim", "train", "name")
@@ -208,7 +208,7 @@ BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_users_own_is_noted_whatever_words_are_in_it(block):
-    words = {name for chain in reads.chains_here() for name in chain}
+    words = {name for chain in keys.chains_here() for name in chain}
     assert len(words) > 80
     cfg = config({f"{block}.{name}": 3 for name in words})
     assert not list(unserved_key_reasons(cfg))

@@ -16,17 +16,18 @@ from omegaconf.errors import OmegaConfBaseException
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf import sources as rlinf_sources
-from rlinf_async.hosts.rlinf.config import check_by_rlinf, resolve, write_back
+from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.needs import (
     IF_THERE,
     Needs,
+    needed_key_reasons,
     of_environment,
     of_maniskill,
     of_model,
     of_worker,
 )
-from rlinf_async.hosts.rlinf.presence import needed_key_reasons
+from rlinf_async.hosts.rlinf.presence import check_by_rlinf
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config

@@ -4,10 +4,10 @@ import pytest
 
 from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.rlinf.reasons import fit
 from tests.hosts.rlinf.given import config
 
 WRONG = {

@@ -11,7 +11,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.objectives import importance_weight, ppo_loss
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
-from rlinf_async.hosts.rlinf.fit import as_rlinf_counts, translated, translations
+from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 ASYNC_PPO = {

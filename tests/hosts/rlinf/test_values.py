@@ -21,9 +21,9 @@ from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence, reasons
 from rlinf_async.hosts.rlinf.checkout import IS_KNOWN_VALUE, Values, unknown_values, values_of
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.fit import fit
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
+from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.simulators import splitting
 from tests.checkouts import RELEASED, TREES, others, package

@@ -7,9 +7,11 @@ from rlinf_async.core.config_keys import dotted
 from rlinf_async.entry_points import MODELS_GROUP
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
+from rlinf_async.hosts.verl.config import fill_in
+from rlinf_async.hosts.verl.defaults import changes, defaults, resolved_defaults
 from rlinf_async.hosts.verl.explain import explain
-from rlinf_async.hosts.verl.keys import TABLE, changes, defaults, fill_in, resolved_defaults
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT_KEY
+from rlinf_async.hosts.verl.reasons import TABLE
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"

@@ -39,7 +39,7 @@ MISTAKES = {
     "actor_rollout_ref.actor.fsdp_config.model_dtype=bff16": "did you mean 'bf16'?",
     "actor_rollout_ref.actor.checkpoint.save_contents=[modl]": "must be one of model, optimizer, extra",
     "actor_rollout_ref.actor.checkpoint.save_contents=[model] "
-    "actor_rollout_ref.actor.checkpoint.load_contents=[model,optimizer]": "use load_contents=['model']",
+    "actor_rollout_ref.actor.checkpoint.load_contents=[model,optimizer]": "checkpoint.load_contents=[model]",
     "vla.ckpt_path=/dev/null/nowhere.pt": "does not exist",
     "ray_kwargs.ray_init.num_cpus=2": "set ray_kwargs.ray_init.num_cpus=3",
     "+trainer.total_training_step=3": "did you mean trainer.total_training_steps?",

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf, open_dict
 
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl.config import read
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.reasons import TABLE
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
@@ -48,7 +48,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
         (["async.train.max_stalenes=2"], "did you mean async.train.max_staleness"),
         (["trainer.resume_mode=latest"], "resume_mode='latest' must be one of auto"),
         (["vla.ratio_level=step"], "vla.ratio_level='step'"),
-        ([f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp16"], "use bf16"),
+        ([f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp16"], "param_dtype=bf16"),
         (["data.train_batch_size=30"], "nearest: data.train_batch_size=32"),
         ([f"{ACTOR}.ppo_mini_batch_size=7"], "nearest: 8"),
         ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=150"], "nearest: 160"),

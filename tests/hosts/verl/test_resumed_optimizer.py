@@ -7,7 +7,7 @@ import torch
 import torch.multiprocessing
 
 from rlinf_async.hosts.kit.sharded import whole
-from rlinf_async.hosts.verl.keys import TABLE
+from rlinf_async.hosts.verl.reasons import TABLE
 from tests.hosts.verl.engines import free_port, join, learner, rollout, settings, train, weights
 
 OPTIM = "actor_rollout_ref.actor.optim"

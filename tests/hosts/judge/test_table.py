@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
-from rlinf_async.hosts.judge.keys import Table, counterparts
 from rlinf_async.hosts.judge.kinds import (
     BLOCK_KIND,
     COUNT_KIND,
@@ -17,7 +16,7 @@ from rlinf_async.hosts.judge.kinds import (
     kind_of,
     written,
 )
-from rlinf_async.hosts.judge.rows import Key, read_rows
+from rlinf_async.hosts.judge.table import Key, Table, counterparts, read_rows
 
 KINDS = tuple(
     map(
@@ -55,7 +54,7 @@ UNSTATED_KIND = st.recursive(
 
 @given(kind=st.sampled_from(KINDS), value=UNSTATED_KIND)
 def test_a_refusal_is_one_line_and_what_it_names_as_near_is_accepted(kind, value):
-    reason = Key(name="a.b", kind=kind).wrong(value)
+    reason = Key(name="a.b", kind=kind).reason(value)
     if reason is None:
         assert value is None or kind.accepts(value)
         return

@@ -1,0 +1,366 @@
+"""The table of a host's config keys, read from the file `keys.toml` beside the host's modules.
+
+It yields the refusals of wrong values, the remarks about keys without effect, and the pages that list keys.
+The file has a TOML table for each fate of a key. An entry gives a property that several keys have in common,
+then those keys:
+
+    [served]
+    "a whole number of at least -1 (null is -1)" = "runner.max_steps runner.save_interval"
+    [refused]
+    "rollout.collect_transitions=false" = "only on-policy losses are supported"
+    ["without effect"]
+    "DAgger alone reads it" = "algorithm.dagger* runner.expert_ckpt_path"
+
+The property is a kind, in the words of `judge.kinds`, with a note in brackets; in `changed` and `translated`,
+a reason follows it. In `without effect` the property is a reason, and the keys may have any value. `refused`
+differs: an entry gives, as an override, the only value that is served, then the reason. The kind follows the
+override in brackets if the value does not tell it. A line `SECTION: NAME NAME` lists keys of one section.
+`open` has served keys that other code judges, `defaults` the values of keys that a config lacks, and
+`settings` the keys of each setting that other hosts have as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
+from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
+from rlinf_async.hosts.judge.kinds import (
+    BLOCK_KIND,
+    FLAG_KIND,
+    UNSTATED_KIND,
+    WHOLE_KIND,
+    Kind,
+    kind_of,
+    kind_of_default,
+    written,
+)
+from rlinf_async.hosts.judge.reasons import Change, Reason
+
+Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
+UNSET_VALUES = (None, False, 0, "")
+"""Values that switch nothing on; empty blocks and lists do not, either."""
+OVERRIDE_LITERALS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+"""Values as an override writes them; all others are whole numbers or texts."""
+NULL_NOTE = "null is "
+
+
+def is_off(value: Any) -> bool:
+    """Return True if a value switches nothing on."""
+    # `in` compares by `==`: 0.0 and False equal 0, and True equals no unset value.
+    return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A row: one key by its dotted name, or several keys by a pattern with `*` and `?`."""
+
+    name: str
+    kind: Kind = UNSTATED_KIND
+    required: bool = False
+    """True if a run needs a value."""
+    nullable: bool = False
+    """True if null is accepted."""
+    null: Any = None
+    """The value that replaces null; None if null stands for no value."""
+    fate: Fate = "served"
+    why: str = ""
+    """The reason, for users, why the key has no effect, is changed, or is refused."""
+    levels: tuple[str, ...] = LEVEL_NAMES
+    """The levels that the key concerns."""
+    serves: Callable[[Any], bool] = is_off
+    """Returns True for the values of a refused key that are served, and for the values of a key without
+    effect that need no remark."""
+    override: str = ""
+    """The only value of a refused key that is served, as a Hydra override."""
+    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = lambda cfg, asynchrony: True
+    """Returns True if a run with one of `levels` on refuses the key."""
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if the row may match several keys."""
+        return "*" in self.name or "?" in self.name
+
+    @property
+    def remedy(self) -> str:
+        """The remedy for a refused key, in words."""
+        word = self.override.partition("=")[2]
+        return f"set it to {word}: {self.why}" if word else f"remove it: {self.why}"
+
+    def matches(self, key: str) -> bool:
+        """Return True if this row is about the dotted `key`; a refused block is about all keys inside."""
+        return fnmatchcase(key, self.name) or (self.fate == "refused" and key.startswith(f"{self.name}."))
+
+    def allows(self, value: Any) -> bool:
+        """Return True if this refused key does not refuse `value`: it is served, or of a wrong kind."""
+        return (value is not None and not self.kind.accepts(value)) or self.serves(value)
+
+    def refused_words(self, value: Any) -> str:
+        """Return a refusal without its subject, such as `does not support KEY=VALUE; remove it: WHY`."""
+        return f"does not support {self.name}={shortened(value)}; {self.remedy}"
+
+    def refused_reason(self, subject: str, value: Any) -> Reason:
+        """Return the reason why `subject`, the levels of a run, refuses this key's `value`."""
+        return Reason(f"{subject} {self.refused_words(value)}", self.override)
+
+    def reason(self, value: Any) -> Reason | None:
+        """Return the reason why this key cannot have `value`; None if it can."""
+        if value is None:
+            return self.null_reason(None)
+        if self.kind.accepts(value):
+            return None
+        near = self.kind.near(value)
+        hint, override = "", ""
+        if isinstance(near, str):  # a guess at a name: only the user knows whether it was meant
+            hint = f"; did you mean {near!r}?"
+        elif near is not None:
+            hint, override = f"; nearest: {written(near)}", f"{self.name}={written(near)}"
+        return Reason(f"{self.name}={shortened(value)} must be {self.kind.words}{hint}", override)
+
+    def null_reason(self, default: Any) -> Reason:
+        """Return the reason why this key cannot be null; `default` is its default, None without one."""
+        if self.required:
+            return Reason(f"{self.name} is missing; set it to {self.kind.words}")
+        hint = "" if default is None else f"; the default is {written(default)}"
+        override = "" if default is None else f"{self.name}={written(default)}"
+        return Reason(f"{self.name}=null must be {self.kind.words}{hint}", override)
+
+
+def read_rows(
+    file: Path, more: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[list[Key], dict[str, Any]]:
+    """Return the rows of a file, in its order, and the defaults by dotted keys.
+
+    `more` are further fields of `Key`, such as functions, for the rows of a dotted key or of a fate.
+    """
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    tables.pop("settings", None)
+    defaults = dotted(tables.pop("defaults", {}))
+    found = (fields for fate, entries in tables.items() for fields in _rows(fate, entries))
+    rows = [Key(**{**row, **more.get(row["fate"], {}), **more.get(row["name"], {})}) for row in found]
+    return rows, defaults
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """Return the table `settings` of a host's file of rows: the host's keys by the name of the setting."""
+    settings: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))["settings"]
+    return settings
+
+
+def _rows(fate: str, entries: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of the rows in one table of a file."""
+    for heading, text in entries.items():
+        if fate == "refused":
+            yield {"fate": fate, "why": text, **_refused_fields(heading)}
+            continue
+        common = {"why": heading} if fate == "without effect" else _kind_fields(heading)
+        common["fate"] = "served" if fate == "open" else fate
+        for line in text.strip().splitlines():
+            section, _, names = line.strip().rpartition(": ")
+            yield from ({**common, "name": f"{section}.{name}".lstrip(".")} for name in names.split())
+
+
+def _kind_fields(heading: str) -> dict[str, Any]:
+    """Return the fields of `Key` from `KIND (NOTE): WHY`; NOTE is `needed`, `or null` or `null is NUMBER`."""
+    words, _, why = heading.partition(": ")
+    words, _, note = words.removesuffix(")").partition(" (")
+    null = int(note.removeprefix(NULL_NOTE)) if note.startswith(NULL_NOTE) else None
+    required = note == "needed"
+    nullable = bool(note) and not required
+    return {"kind": kind_of(words), "required": required, "nullable": nullable, "null": null, "why": why}
+
+
+def _refused_fields(setting: str) -> dict[str, Any]:
+    """Return the fields of a refused key from `KEY=VALUE (KIND)` or `~KEY (KIND)`."""
+    override, _, words = setting.removesuffix(")").partition(" (")
+    name, _, word = override.removeprefix("~").partition("=")
+    is_number = word.lstrip("-").isdigit()
+    value = int(word) if is_number else OVERRIDE_LITERALS.get(word, word)
+    kind = WHOLE_KIND if is_number else FLAG_KIND if isinstance(value, bool) else UNSTATED_KIND
+    serves = is_off if value in UNSET_VALUES else (None, value).__contains__
+    return {"name": name, "kind": kind_of(words) if words else kind, "override": override, "serves": serves}
+
+
+class Table:
+    """The keys of a host."""
+
+    def __init__(
+        self,
+        rows: Sequence[Key],
+        *,
+        default_of: Callable[[str], Any] = lambda key: None,
+        knows_all_defaults: bool = False,
+    ) -> None:
+        """The first row that matches a key is its row; rows without a pattern come before others.
+
+        Args:
+            default_of: returns the default of a dotted key; None if it has none. A key without a kind in its
+                row has the kind of its default.
+            knows_all_defaults: True if the framework lists all of its defaults; a key without one may be
+            null.
+        """
+        self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
+        self._default_of, self._knows_all_defaults = default_of, knows_all_defaults
+        self._row_of_key: dict[str, Key | None] = {}
+        self.refused = [row for row in self.rows if row.fate == "refused"]
+        """The rows of keys with only one value that this host serves."""
+        self.names = [row.name for row in self.rows if not row.is_pattern]
+        """The dotted names of keys in rows for a single key."""
+        self.sections = frozenset(row.name.partition(".")[0].rstrip("*?") for row in self.rows)
+        """The names of the top-level sections of all rows."""
+        # Reversed, so that the first of several rows with the same name is kept.
+        self._exact = {row.name: row for row in reversed(self.rows)}
+        # Patterns, and refused blocks, which match all keys inside.
+        self._wide = [row for row in self.rows if row.is_pattern or row.fate == "refused"]
+
+    def find(self, key: str) -> Key | None:
+        """Return the row of a dotted key; None if the table has none."""
+        if key not in self._row_of_key:
+            wide = (row for row in self._wide if row.matches(key))
+            self._row_of_key[key] = self._exact.get(key) or next(wide, None)
+        return self._row_of_key[key]
+
+    @cached_property
+    def _blocks(self) -> list[Key]:
+        """A row for every section of the named keys, outer sections first."""
+        required = _sections(row.name for row in self.rows if row.required)
+        return [
+            self._exact.get(name) or Key(name=name, kind=BLOCK_KIND, required=name in required)
+            for name in sorted(_sections(self.names), key=lambda name: (name.count("."), name))
+        ]
+
+    def reasons(
+        self, cfg: Mapping[str, Any], *, complete: bool = True, usual: Mapping[str, Any] | None = None
+    ) -> list[Reason]:
+        """Return a reason for each value of `cfg` (plain data) that is not of its key's kind.
+
+        Args:
+            complete: True if missing required keys are reasons, too.
+            usual: values by dotted key that the framework computes from other keys of `cfg`; they are not
+                judged a second time.
+        """
+        # Sections first: no key can be looked up below a section that is not a mapping.
+        if blocks := self.block_reasons(cfg):
+            return blocks
+        single = (row for row in self.rows if row.kind is not UNSTATED_KIND and not row.is_pattern)
+        judged = (*single, *self._open_rows(cfg, usual or {}))
+        return [reason for row in judged if (reason := self._reason(row, cfg, complete=complete))]
+
+    def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
+        """Return a reason for each section of `cfg` (plain data) that is not a block of keys."""
+        held = (row for row in self._blocks if row.fate == "served" and _holds(cfg, row.name))
+        return [reason for row in held if (reason := self._reason(row, cfg, complete=True))]
+
+    def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
+        """Yield a row for each key of `cfg` that has only its default to tell its kind."""
+        for key, value in dotted(cfg).items():
+            row, default = self.find(key), self._default_of(key)
+            is_open = row is None or (row.kind is UNSTATED_KIND and row.fate == "served")
+            if is_open and default is not None and (value is None or value != usual.get(key)):
+                yield Key(name=key, kind=kind_of_default(default))
+
+    def _reason(self, row: Key, cfg: Mapping[str, Any], *, complete: bool) -> Reason | None:
+        """Return the reason why the row's key cannot have its value in `cfg`; None if it can."""
+        if (value := lookup(cfg, row.name)) is not None:
+            return row.reason(value)
+        if not _holds(cfg, row.name):
+            return row.null_reason(None) if row.required and complete else None
+        default = self._default_of(row.name)
+        is_unset = self._knows_all_defaults and default is None and not row.required
+        if row.fate != "served" or row.nullable or is_unset or (row.required and not complete):
+            return None
+        return row.null_reason(None if isinstance(default, Mapping) else default)
+
+    def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield each key of `cfg` (plain data) that is null, with the value that null stands for."""
+        for row in self.rows:
+            if row.null is not None and lookup(cfg, row.name) is None and _holds(cfg, row.name):
+                yield row.name, row.null
+
+    def without_nulls(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of `cfg` (plain data) with every null of `nulls` replaced by its value."""
+        result = copy.deepcopy(dict(cfg))
+        for key, value in self.nulls(cfg):
+            section, _, name = key.rpartition(".")
+            lookup(result, section)[name] = value
+        return result
+
+    def unknown(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of `cfg` (plain data) without a row, with their values other than null and `{}`."""
+        pairs = dotted(cfg).items()
+        return {key: value for key, value in pairs if value not in (None, {}) and self.find(key) is None}
+
+    def nearest(self, key: str) -> str | None:
+        """Return the most similar known key, first from the same section, then from all; None without any."""
+        section = key.rpartition(".")[0]
+        siblings = [name for name in self.names if name.rpartition(".")[0] == section]
+        return nearest(key, siblings, cutoff=0.8) or nearest(key, self.names, cutoff=0.85)
+
+    def counterpart(self, key: str) -> str | None:
+        """Return the key here for the setting that the dotted `key` has in another host; None without one."""
+        return next((one for one in counterparts(key) if self.find(one)), None)
+
+    def without_effect(self, settings: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """Yield a remark for each of `settings`, dotted keys with values, that has an effect in the
+        framework's own run and none here.
+        """
+        for key, value in settings:
+            row = self.find(key)
+            if row is not None and row.fate == "without effect" and not row.allows(value):
+                yield f"{key}={shortened(value)} has no effect here: {row.why}"
+
+    def changes(self, cfg: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield the settings of `cfg` (plain data) that the run switches off."""
+        for row in self.rows:
+            if row.fate == "changed" and lookup(cfg, row.name):
+                yield Change(row.name, False, row.why)
+
+
+def _sections(names: Iterable[str]) -> frozenset[str]:
+    """Return every section that contains one of the dotted `names`."""
+    parts = [name.split(".") for name in names]
+    return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
+
+
+def _holds(cfg: Mapping[str, Any], key: str) -> bool:
+    """Return True if `cfg` has a dotted key, with any value or null."""
+    section, _, name = key.rpartition(".")
+    around = lookup(cfg, section) if section else cfg
+    return isinstance(around, Mapping) and name in around
+
+
+def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
+    """Yield a note for each key at the top of `cfg` that is the user's own: not `known`, the sections of the
+    framework and of this package.
+    """
+    brought = entry_points(group="rlinf_async.preparations").names
+    for name in cfg:
+        if name not in known and name not in brought:
+            near = misspelt(name, known)
+            hint = f"; did you mean {near}?" if near else ""
+            own = f"{clipped(str(name))} is a block of this config's own"
+            yield f"{own}, which {framework} does not read{hint}"
+
+
+@cache
+def _setting_keys() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return (setting, dotted keys) for every setting of every host; a setting has an item per host."""
+    from rlinf_async.hosts.host import every  # it loads the hosts, and a worker has none
+
+    pairs = (pair for host in every() for pair in host.setting_keys.items())
+    return tuple((setting, tuple(keys.split())) for setting, keys in pairs)
+
+
+def counterparts(key: str) -> list[str]:
+    """Return the other keys, of all hosts, for the same setting as the dotted `key`."""
+    settings = {setting for setting, keys in _setting_keys() if key in keys}
+    return [name for setting, keys in _setting_keys() for name in keys if setting in settings and name != key]

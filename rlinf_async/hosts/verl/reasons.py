@@ -1,0 +1,346 @@
+"""The reasons why veRL's trainer mode `vla_async` refuses a config, and the table of keys that they rest on.
+
+The effects here of veRL's keys, and our own keys (`vla`, `env`, `async`), are rows of `keys.toml`. veRL
+itself would find most of these faults in its processes, after Ray has started. It is imported, which takes
+seconds, only if it alone can tell: for names that a user's package may have registered with it, for keys that
+it checks and our table does not, and before a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from rlinf_async.config import AsyncConfig
+from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
+from rlinf_async.entry_points import MODELS_GROUP, names_of
+from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
+from rlinf_async.hosts.judge.presence import (
+    directory_reasons,
+    environment_reasons,
+    file_reasons,
+    is_here,
+    logger_package_reasons,
+    logger_reasons,
+    model_reasons,
+    own_check,
+)
+from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
+from rlinf_async.hosts.judge.table import Table, counterparts, own_sections, read_rows
+from rlinf_async.hosts.tasks import task_reasons
+from rlinf_async.hosts.verl.algorithms import (
+    COMPARING_ESTIMATORS,
+    ESTIMATOR_NAMES,
+    LOSS_NAMES,
+    REFUSED_ESTIMATORS,
+    VALUE_ESTIMATORS,
+    override_for,
+    streams,
+)
+from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
+from rlinf_async.hosts.verl.defaults import changes, default_of, defaults, is_known, usual
+from rlinf_async.hosts.verl.installation import get_ready
+from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
+from rlinf_async.hosts.verl.settings import (
+    ACTOR_SECTION,
+    MODEL_SECTION,
+    VerlSettings,
+    evaluates,
+    group_size,
+    process_count,
+    section,
+    size_reasons,
+)
+
+ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
+"""The beginnings of keys that veRL's engine may read."""
+CLASS_SUFFIX = "_target_"
+"""The end of Hydra's keys that name a class or another callable."""
+OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
+"""Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
+LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
+"""Loggers of veRL that need the package of the same name."""
+LOGGER_NAMES = sorted(
+    (*LOGGER_PACKAGES, "console", "file", "rl_insight", "tensorboard", "tracking", "vemlp_wandb")
+)
+ESTIMATOR_KEY = "algorithm.adv_estimator"
+LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
+LOGGER_KEY = "trainer.logger"
+RUN_DIR_KEY = "vla.run_dir"
+CHECKPOINTS_KEY = "trainer.default_local_dir"
+CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
+OPTIM_SECTION = f"{ACTOR_SECTION}.optim"
+PRECISION_KEY = f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype"
+USUAL_OPTIMIZER = ("AdamW", "torch.optim")
+NO_EVALUATION = "trainer.test_freq=-1 trainer.val_before_train=false"
+JUDGED_PREFIXES = (
+    f"{ACTOR_SECTION}.",
+    "actor_rollout_ref.rollout.log_prob_",
+    "actor_rollout_ref.rollout.val_kwargs.",
+)
+"""The beginnings of keys that veRL's own check of a config reads."""
+
+ROWS, _ = read_rows(
+    Path(__file__).with_name("keys.toml"),
+    {
+        "trainer.use_v1": {"serves": lambda value: value is True},
+        "critic.enable": {"serves": lambda value: value is False},
+        f"{ACTOR_SECTION}.strategy": {"serves": lambda value: value == "fsdp2"},
+        f"{ACTOR_SECTION}.policy_loss.loss_mode": {"serves": lambda value: value != "bypass_mode"},
+        f"{MODEL_SECTION}.lora.rank": {"serves": lambda value: value is None or value <= 0},
+        # The name of our model in veRL's keys, which our configs set.
+        "without effect": {"serves": lambda value: value == "vla"},
+    },
+)
+TABLE = Table(ROWS, default_of=default_of, knows_all_defaults=True)
+"""Our own keys, and veRL's keys with an effect here."""
+
+
+def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each key of `cfg` (plain data) that does less than it says, or that no code
+    reads.
+    """
+    yield from TABLE.without_effect(changes(cfg))
+    # A key of another framework that contradicts the key of the same setting here.
+    for key, value in dotted(cfg).items():
+        names = [name for name in counterparts(key) if name in TABLE.names]
+        if value is None or not names or key in TABLE.names:
+            continue
+        if (counting := lookup(cfg, names[0])) != value:
+            yield (
+                f"only the environment reads {key}={shortened(value)}: the run uses "
+                f"{names[0]}={shortened(counting)}"
+            )
+    for key, value in changes(cfg):
+        if TABLE.find(key) is None and is_known(key, defaults()):
+            yield (
+                f"{key}={shortened(value)}: the effect of this key under trainer_mode vla_async was not "
+                "examined"
+            )
+    if defaults():
+        yield from own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")
+
+
+def value_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for each value of `cfg` (plain data) that its key cannot have."""
+    yield from TABLE.reasons(cfg, usual=usual(cfg))
+    for key, value in changes(cfg):
+        # veRL's check calls the class that such a key names, and so would `explain`.
+        if key.startswith(ENGINE_PREFIXES) and CLASS_SUFFIX in f"{key}={value}":
+            yield Reason(
+                f"{key}={shortened(value)} is not served, only veRL's own class; remove it", f"~{key}"
+            )
+
+
+def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for each key of `cfg` (plain data) that is not served, and for each that no code
+    reads.
+    """
+    for row in TABLE.refused:
+        if not row.allows(value := lookup(cfg, row.name)):
+            yield row.refused_reason("trainer_mode vla_async", value)
+    verl_keys = defaults()
+    # If veRL is not installed its keys are unknown, and each of them would look like a mistake.
+    if not verl_keys:
+        return
+    names = [*dotted(verl_keys), *TABLE.names]
+    for key, value in TABLE.unknown(cfg).items():
+        section = key.partition(".")[0]
+        if section in {*verl_keys, "vla", "env"} and not is_known(key, verl_keys):
+            siblings = [name for name in names if name.startswith(f"{section}.")]
+            near = TABLE.counterpart(key) or nearest(key, siblings, cutoff=0.8)
+            hint = f"; did you mean {near}?" if near else "; remove it"
+            yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
+
+
+def setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason for settings of `cfg` (plain data) that do not go together."""
+    yield from _estimator_reasons(cfg, asynchrony)
+    yield from _evaluation_reasons(cfg, asynchrony)
+    precision = lookup(cfg, PRECISION_KEY)
+    if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
+        yield override_reason(
+            f"async.streamer does not support {PRECISION_KEY}={precision}: its scaler may skip a step",
+            f"{PRECISION_KEY}=bf16",
+        )
+    if asynchrony.advanced.shared_group_scene:
+        yield override_reason(
+            "async.advanced.shared_group_scene=true is not served under veRL: only RLinf's LIBERO draws "
+            "scenes beside initial states",
+            "async.advanced.shared_group_scene=false",
+        )
+    yield from task_reasons(section(cfg, "train"), asynchrony)
+    # A run would load parts of a checkpoint that its checkpoints do not have.
+    load, save = (
+        _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
+    )
+    if missing := [name for name in load if name not in save]:
+        yield override_reason(
+            f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
+            f"save_contents={save} leaves out",
+            f"{ACTOR_SECTION}.checkpoint.load_contents=[{','.join(save)}]",
+        )
+    yield from placement_reasons(cfg)
+
+
+def run_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+    """Yield a reason for each number of a run's `settings` that does not fit the others, or this machine."""
+    yield from size_reasons(cfg, settings)
+    loss, mode = str(lookup(cfg, LOSS_KEY)), str(lookup(cfg, f"{ACTOR_SECTION}.loss_agg_mode"))
+    if settings.streams and (override := override_for(loss, mode)):
+        yield override_reason(
+            f"async.streamer does not support {LOSS_KEY}={loss} with loss_agg_mode={mode}: that loss is no "
+            "mean over tokens, and its micro-batches do not add up to one",
+            override,
+        )
+    places, processes = lookup(cfg, CPUS_KEY), process_count(settings.plan)
+    if places is not None and places < processes and starts_ray(cfg):
+        yield Reason(
+            f"{CPUS_KEY}={places} has no place for each of {processes} processes: learner ranks, env workers "
+            f"and inference ranks; set {CPUS_KEY}={processes}, which places processes and may be more than "
+            "there are cores",
+            f"{CPUS_KEY}={processes}",
+        )
+
+
+def _as_list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    name = str(lookup(cfg, ESTIMATOR_KEY))
+    setting = f"{ESTIMATOR_KEY}={name}"
+    if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
+        yield Reason(
+            f"{setting} compares the members of a group, and actor_rollout_ref.rollout.n=1; use 2 or more, "
+            "or adv_estimator=gae",
+            "actor_rollout_ref.rollout.n=2",
+        )
+    if name in REFUSED_ESTIMATORS:
+        yield Reason(
+            f"trainer_mode vla_async does not support {setting}: {REFUSED_ESTIMATORS[name]}; use gae or grpo",
+            f"{ESTIMATOR_KEY}=grpo",
+        )
+    elif name in VALUE_ESTIMATORS and lookup(cfg, "vla.model.add_value_head") is False:
+        yield override_reason(f"{setting} needs values", "vla.model.add_value_head=true")
+    elif name not in VALUE_ESTIMATORS and section(cfg, "train")["auto_reset"]:
+        yield override_reason(
+            f"{setting} compares whole episodes, which env.train.auto_reset=true cuts",
+            "env.train.auto_reset=false",
+        )
+    if asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running" and not streams(name):
+        yield override_reason(
+            f"async.advanced.normalization=running does not support {setting}, which looks at the whole "
+            "batch",
+            "async.advanced.normalization=deferred",
+        )
+
+
+def _evaluation_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    if asynchrony.deterministic and evaluates(cfg):
+        yield override_reason(
+            "async.deterministic does not support evaluation, which draws from the generator that samples "
+            "rollouts",
+            NO_EVALUATION,
+        )
+    if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
+        yield override_reason(
+            "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
+            "add that block",
+            NO_EVALUATION,
+        )
+
+
+def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
+    yield from environment_reasons(cfg)
+    models = names_of(MODELS_GROUP)
+    if (name := lookup(cfg, "vla.model.model_type")) not in models:
+        yield unknown_reason("vla.model.model_type", name, models, f"an entry point of {MODELS_GROUP}")
+    if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in ESTIMATOR_NAMES:
+        registry = _algorithms_of_verl().ADV_ESTIMATOR_REGISTRY
+        names = sorted(str(getattr(each, "value", each)) for each in registry)
+        if name not in names:
+            yield unknown_reason(ESTIMATOR_KEY, name, names, "an estimator of veRL")
+    if (name := lookup(cfg, LOSS_KEY)) is not None and name not in LOSS_NAMES:
+        losses = sorted(_algorithms_of_verl().POLICY_LOSS_REGISTRY)
+        if name not in losses:
+            yield unknown_reason(LOSS_KEY, name, losses, "a policy loss of veRL")
+    if isinstance(model := lookup(cfg, "vla.model"), Mapping):
+        yield from model_reasons(model, key="vla.model")
+    yield from _optimizer_reasons(cfg)
+    yield from _machine_reasons(cfg)
+
+
+def _machine_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the packages and files of `cfg` (plain data) that this machine does not have."""
+    if lookup(cfg, f"{MODEL_SECTION}.lora_rank") and not is_here("peft"):
+        yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
+    yield from logger_reasons(
+        LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, description="a logger of veRL"
+    )
+    yield from logger_package_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
+    if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
+        yield from file_reasons(cfg, ("vla.ckpt_path",))
+        saves = (lookup(cfg, "trainer.save_freq") or -1) != -1
+        for key in (RUN_DIR_KEY, CHECKPOINTS_KEY) if saves else (RUN_DIR_KEY,):
+            yield from directory_reasons(str(lookup(cfg, key)), key=key)
+        resumes = lookup(cfg, "trainer.resume_mode") == "resume_path"
+        if resumes and (why := why_no_checkpoint(lookup(cfg, "trainer.resume_from_path"))):
+            yield Reason(why, "trainer.resume_mode=disable")
+
+
+def _optimizer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason if veRL would not find the optimizer; an unusual package is imported."""
+    name, package = (lookup(cfg, f"{OPTIM_SECTION}.{key}") for key in ("optimizer", "optimizer_impl"))
+    if not (isinstance(name, str) and isinstance(package, str)) or (name, package) == USUAL_OPTIMIZER:
+        return
+    try:
+        module = import_module(package)
+    except (ImportError, TypeError, ValueError) as error:  # an empty or a relative name
+        yield Reason(f"{OPTIM_SECTION}.optimizer_impl={package} cannot be imported: {error}")
+        return
+    if not hasattr(module, name):
+        classes = [each for each, value in vars(module).items() if isinstance(value, type)]
+        yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
+
+
+def _algorithms_of_verl() -> Any:
+    """Return the module with veRL's registries of estimators and losses."""
+    get_ready()
+    import verl.trainer.ppo.core_algos
+
+    return verl.trainer.ppo.core_algos
+
+
+def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
+    """Return True if `cfg` (plain data) sets a key that veRL checks and our table has no kind for.
+
+    A bool need not be checked: if the default of its key is a bool, both values are served.
+    """
+    defaults = usual(cfg)
+    return any(
+        key.startswith(JUDGED_PREFIXES) and value != defaults.get(key) and not isinstance(value, bool)
+        for key, value in dotted(cfg).items()
+        if (row := TABLE.find(key)) is None or (row.kind is UNSTATED_KIND and row.fate != "refused")
+    )
+
+
+def validate(cfg: DictConfig) -> None:
+    """Make veRL's own checks of its keys.
+
+    Raises:
+        ValueError: one of them fails.
+    """
+    get_ready()
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    with own_check("veRL", HydraException):
+        reference, critic = need_reference_policy(cfg), need_critic(cfg)
+        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)

@@ -1,0 +1,53 @@
+"""The code that judges configs is small, and has one word for "cannot run": a reason, why it is refused."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(__file__).parents[2] / "rlinf_async" / "hosts"
+JUDGE = (
+    "judge/kinds.py",
+    "judge/presence.py",
+    "judge/reasons.py",
+    "judge/table.py",
+    "local/config.py",
+    "rlinf/keys.py",
+    "rlinf/needs.py",
+    "rlinf/presence.py",
+    "rlinf/reasons.py",
+    "verl/reasons.py",
+)
+"""The files about whether a config can run. Sizes are judged where they are calculated, and parts of a run
+beside their code (tasks, scenes, placement)."""
+MOST_LINES = 2600
+OTHER_WORDS = ("contradiction", "fault", "misfit", "misshapen", "malformed", "obstacle", "refusal", "wrong")
+"""Words for the same that names of functions do not use."""
+
+
+def functions():
+    for file in JUDGE:
+        for node in ast.walk(ast.parse((HOSTS / file).read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield file, node
+
+
+def test_the_judge_is_no_larger_than_this():
+    lines = {name: len((HOSTS / name).read_text().splitlines()) for name in JUDGE}
+    assert set(lines) >= {f"judge/{path.name}" for path in (HOSTS / "judge").glob("[!_]*.py")}
+    assert sum(lines.values()) <= MOST_LINES, lines
+
+
+def test_what_returns_reasons_is_called_so():
+    named = {
+        (file, node.name): "reason" in node.name
+        for file, node in functions()
+        if node.returns is not None and "Reason" in ast.unparse(node.returns)
+    }
+    assert len(named) > 40
+    assert [key for key, is_named in named.items() if not is_named] == []
+
+
+@pytest.mark.parametrize("word", OTHER_WORDS)
+def test_no_function_of_the_judge_has_another_word_for_it(word):
+    assert [(file, node.name) for file, node in functions() if word in node.name.split("_")] == []
