@@ -1,0 +1,38 @@
+"""A run of several turns, which `python -m benchmarks.off_policy` starts.
+
+python -m benchmarks.off_policy.run LOG_PATH [KEY=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import configs
+from omegaconf import DictConfig, OmegaConf
+
+from benchmarks.off_policy.turns import TurningEnvWorker, TurningLearner, TurningRolloutWorker, TurnsRunner
+from benchmarks.off_policy.workload import register
+from rlinf_async.hosts.rlinf.train import launch
+
+BASE = Path(configs.__file__).parent / "base" / "cpu.yaml"
+
+
+def config(log_path: str, overrides: list[str]) -> DictConfig:
+    """Return the config of a run: this package's base for CPUs, `config.yaml`, and `overrides`."""
+    own = OmegaConf.load(Path(__file__).with_name("config.yaml"))
+    changes = OmegaConf.from_dotlist([*overrides, f"runner.logger.log_path={log_path}"])
+    merged = OmegaConf.merge(OmegaConf.load(BASE), own, changes)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+if __name__ == "__main__":
+    register()
+    launch(
+        config(sys.argv[1], sys.argv[2:]),
+        TurnsRunner,
+        actor=TurningLearner,
+        rollout=TurningRolloutWorker,
+        env=TurningEnvWorker,
+    )
