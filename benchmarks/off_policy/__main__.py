@@ -66,8 +66,14 @@ class Workload:
 
 WORKLOADS = {
     "emulated": Workload(
-        modes=(("stock", "all"), ("decoupled", "all"), ("sharded", "all")),
-        turn_s=30.0,
+        modes=(
+            ("stock", "all"),
+            ("stock", "last"),
+            ("decoupled", "all"),
+            ("sharded", "all"),
+            ("sharded", "last"),
+        ),
+        turn_s=25.0,
         environments=8,
         overrides=("env.train.env_class=emulated", "env.train.image_size=64"),
     ),

@@ -95,8 +95,7 @@ class Shard:
         return EnvOutput(obs=observation, dones=none, terminations=none.clone(), truncations=none.clone())
 
     def _step(self, actions: Any) -> tuple[EnvOutput, dict[str, Any]]:
-        # Without RLinf's timer, which counts in one thread.
-        return type(self._worker).env_interact_step.__wrapped__(self._worker, actions, self._stage)
+        return self._worker.env_interact_step(actions, self._stage)
 
     async def _ask(self, output: EnvOutput) -> RolloutResult:
         request = Request(self._number, self._env.num_envs, output.to_dict()["obs"])
@@ -135,7 +134,7 @@ class DynamicRolloutWorker(AsyncMultiStepRolloutWorker):
 
     def _act(self, batch: list[Request]) -> RolloutResult:
         merged = self._merge_obs_batches([{"obs": request.observation} for request in batch])
-        actions, found = type(self).predict.__wrapped__(self, merged["obs"])
+        actions, found = self.predict(merged["obs"])
         return RolloutResult(
             actions=actions,
             forward_inputs=found["forward_inputs"],

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import configs
 from omegaconf import DictConfig, OmegaConf
 
+import configs
 from benchmarks.off_policy.turns import TurningEnvWorker, TurningLearner, TurningRolloutWorker, TurnsRunner
 from benchmarks.off_policy.workload import register
 from rlinf_async.hosts.rlinf.train import launch

@@ -1,7 +1,7 @@
 """RLinf's asynchronous SAC and the prototype by turns, in the same processes.
 
-Every turn has channels' keys, a replay and episodes of its own. RLinf's loops have no end but cancelling, which
-loses what a channel has promised: here a turn ends by an item that ends its reader.
+Every turn has keys of channels, a replay and episodes of its own. RLinf's loops have no end but cancelling,
+which loses what a channel has promised: here a turn ends by an item that ends its reader.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class TurnsRunner(AsyncEmbodiedRunner):
 
     def run(self) -> None:
         channels = self.env_channel, self.rollout_channel, self.actor_channel
-        for self._turn, (mode, frames) in enumerate(self.cfg.turns):
+        for turn, (mode, frames) in enumerate(self.cfg.turns):
+            self._turn = turn
             self.env.begin_turn(mode, frames).wait()
             self.rollout.begin_turn(mode).wait()
             self.actor.begin_turn().wait()

@@ -23,6 +23,7 @@ from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 from benchmarks.learning import fsdp1_on_cpu
 from rlinf_async.hosts.rlinf.frames.choice import with_last_frames
 from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
+from rlinf_async.lab.emulated.env import EmulatedEnv
 
 MODEL = "noise_policy"
 EVENTS_VARIABLE = "OFF_POLICY_EVENTS"
@@ -67,14 +68,17 @@ class NoisePolicy(MLPPolicy):
 class CountedEnv:
     """A mixin before an environment class: it notes each decision, and draws fewer frames if told to."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        self._last_share = cfg.last_share
         self._one_at_a_time = threading.Lock()  # the last step of a turn may reach into the next
 
     def show(self, frames: str) -> None:
         """Draw `all` frames from now on, or the `last` of each decision."""
         self._last_only = frames == "last"
-        if self._last_only:
+        if isinstance(self, EmulatedEnv):
+            self._batch._slower = [self._last_share if self._last_only else 1.0] * self.num_envs
+        elif self._last_only:
             self.draw_last_only()  # type: ignore[attr-defined]
 
     def chunk_step(self, actions: Any) -> Any:
