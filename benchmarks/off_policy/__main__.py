@@ -74,7 +74,7 @@ WORKLOADS = {
             ("sharded", "last"),
         ),
         turn_s=25.0,
-        environments=8,
+        environments=4,
         overrides=("env.train.env_class=emulated", "env.train.image_size=64"),
     ),
     "libero": Workload(
