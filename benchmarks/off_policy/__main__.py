@@ -3,7 +3,8 @@
     python -m benchmarks.off_policy emulated libero
     python -m benchmarks.off_policy --report
 
-The plan, written before the first run, is in `plan.md`. Each turn is a row of `results/WORKLOAD.jsonl`; a
+The plan, written before the first run, is in `plan.md`. Each turn is a row of
+`results/WORKLOAD-WHERE.jsonl`; a
 workload that has rows is not run again. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
 """
 
@@ -47,11 +48,11 @@ class Workload:
     environments: int
     overrides: tuple[str, ...] = ()
 
-    def command(self, folder: Path) -> list[str]:
+    def command(self, folder: Path, where: str) -> list[str]:
         turns = [list(mode) for _ in range(TURN_COUNT) for mode in self.modes]
         last = self.environments - 1
         return [
-            *(sys.executable, "-m", "benchmarks.off_policy.run", str(folder / "log")),
+            *(sys.executable, "-m", "benchmarks.off_policy.run", where, str(folder / "log")),
             f"turns={str(turns).replace(chr(39), '')}",
             f"turn_s={self.turn_s}",
             f"env.train.total_num_envs={self.environments}",
@@ -85,13 +86,13 @@ WORKLOADS = {
 }
 
 
-def run(name: str) -> list[dict[str, Any]]:
-    """Run all turns of a workload; return a row for each.
+def run(name: str, where: str) -> list[dict[str, Any]]:
+    """Run all turns of a workload, on `ray` or `local`, in one process; return a row for each.
 
     Raises:
         RuntimeError: the run failed; the message has the end of its output.
     """
-    workload, folder = WORKLOADS[name], (RUNS_FOLDER / name).absolute()
+    workload, folder = WORKLOADS[name], (RUNS_FOLDER / f"{name}-{where}").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     events_folder = folder / "events"
     events_folder.mkdir(parents=True)
@@ -109,7 +110,7 @@ def run(name: str) -> list[dict[str, Any]]:
     day_s, log = time.time() - time.monotonic(), folder / "output.log"
     with CpuMeter(f"{MARK_VARIABLE}={name}") as meter:
         status = run_command(
-            workload.command(folder), log, environment=environment, deadline_s=workload.deadline_s
+            workload.command(folder, where), log, environment=environment, deadline_s=workload.deadline_s
         )
     found = read_events(events_folder)
     spans = windows(found)
@@ -122,6 +123,7 @@ def run(name: str) -> list[dict[str, Any]]:
         rows.append(
             {
                 "workload": name,
+                "where": where,
                 "loop": loop,
                 "frames": frames,
                 "turn": number // len(workload.modes),
@@ -198,6 +200,7 @@ def _ratios(pairs: Iterable[tuple[float | None, float | None]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" or ".join(WORKLOADS))
+    parser.add_argument("--ray", action="store_true", help="with RLinf's own runner and channels, on Ray")
     parser.add_argument("--report", action="store_true", help="only print the tables")
     options = parser.parse_args()
     if unknown := set(options.workloads) - WORKLOADS.keys():
@@ -205,9 +208,10 @@ def main() -> None:
     lines = code_lines(FOLDER / "prototype.py")
     print(f"prototype.py has {lines} lines of code, of {MAX_PROTOTYPE_LINES} at most\n")
     for name in options.workloads or WORKLOADS:
-        file = FOLDER / "results" / f"{name}.jsonl"
+        where = "ray" if options.ray else "local"
+        file = FOLDER / "results" / f"{name}-{where}.jsonl"
         if not options.report and not file.exists():
-            for one in run(name):
+            for one in run(name, where):
                 add_row(file, one)
         if file.exists():
             print(table(name, read_rows(file)), end="\n\n")

@@ -5,6 +5,7 @@ python -m benchmarks.off_policy.run LOG_PATH [KEY=VALUE ...]
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import configs
 from benchmarks.off_policy.turns import TurningEnvWorker, TurningLearner, TurningRolloutWorker, TurnsRunner
 from benchmarks.off_policy.workload import register
 from rlinf_async.hosts.rlinf.train import launch
+from rlinf_async.hosts.rlinf.worker_process import WORKER_NAME
 
 BASE = Path(configs.__file__).parent / "base" / "cpu.yaml"
 
@@ -27,12 +29,23 @@ def config(log_path: str, overrides: list[str]) -> DictConfig:
     return merged
 
 
-if __name__ == "__main__":
+def main() -> None:
+    where, log_path, *overrides = sys.argv[1:]
+    cfg = config(log_path, overrides)
+    if where == "ray":
+        register()
+        workers = {"actor": TurningLearner, "rollout": TurningRolloutWorker, "env": TurningEnvWorker}
+        launch(cfg, TurnsRunner, **workers)
+        return
+    os.environ.setdefault(WORKER_NAME, "local")  # all workers are in this process
     register()
-    launch(
-        config(sys.argv[1], sys.argv[2:]),
-        TurnsRunner,
-        actor=TurningLearner,
-        rollout=TurningRolloutWorker,
-        env=TurningEnvWorker,
-    )
+    from benchmarks.off_policy.local import LocalRun
+
+    run = LocalRun(cfg)
+    for number, (mode, frames) in enumerate(cfg.turns):
+        run.turn(number, mode, frames)
+    os._exit(0)  # threads of RLinf's still wait for items
+
+
+if __name__ == "__main__":
+    main()
