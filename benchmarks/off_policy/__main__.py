@@ -70,11 +70,10 @@ WORKLOADS = {
         modes=(
             ("stock", "all"),
             ("stock", "last"),
-            ("decoupled", "all"),
             ("sharded", "all"),
             ("sharded", "last"),
         ),
-        turn_s=25.0,
+        turn_s=20.0,
         environments=4,
         overrides=("env.train.env_class=emulated", "env.train.image_size=64"),
     ),

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,10 +142,12 @@ class LocalRun:
         learner.start(learner.worker.recv_rollout_trajectories(trajectories)).result()
         steps, ends_s = 0, 0.0
         while not ends_s or time.time() < ends_s:
+            training = learner.start(learner.worker.run_training())
+            wait([training, *playing], return_when=FIRST_COMPLETED)
             for one in playing:
                 if one.done():
-                    raise RuntimeError(f"a worker ended before its turn: {one.exception()}")
-            learner.start(learner.worker.run_training()).result()
+                    raise RuntimeError("a worker ended before its turn") from one.exception()
+            training.result()
             steps += 1
             if steps % self._cfg.runner.weight_sync_interval == 0:
                 self._copy_weights()

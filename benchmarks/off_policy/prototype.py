@@ -74,11 +74,14 @@ class Shard:
         worker = self._worker
         rollout = EmbodiedRolloutResult(max_episode_length=worker.cfg.env.train.max_episode_steps)
         output, info = await self._in_thread(self._reset), {}
+        request = self._request(output)
         for _ in range(worker.n_train_chunk_steps):
             before = output.obs
-            answer = await self._ask(output)
+            answer = await self._ask(request)
             rollout.append_step_result(_record(output, answer))
             output, info = await self._in_thread(self._step, answer.actions)
+            # First, as RLinf's record takes the task out of the observation.
+            request = self._request(output)
             rollout.append_transitions(before, output.obs)
         # RLinf asks for the policy's answer to the last observation as well, and reads nothing of it here.
         rollout.append_step_result(_record(output, None))
@@ -97,8 +100,10 @@ class Shard:
     def _step(self, actions: Any) -> tuple[EnvOutput, dict[str, Any]]:
         return self._worker.env_interact_step(actions, self._stage)
 
-    async def _ask(self, output: EnvOutput) -> RolloutResult:
-        request = Request(self._number, self._env.num_envs, output.to_dict()["obs"])
+    def _request(self, output: EnvOutput) -> Request:
+        return Request(self._number, self._env.num_envs, output.to_dict()["obs"])
+
+    async def _ask(self, request: Request) -> RolloutResult:
         self._asks.put(request, key=REQUESTS, async_op=True)
         return await self._answers.get(key=answers_of(self._number), async_op=True).async_wait()
 

@@ -63,6 +63,7 @@ class Policy:
 
     def put(self, request, key, async_op):
         assert key == prototype.REQUESTS
+        assert request.observation["task_descriptions"] == ["wait"] * ENVS
         self.answers.put_nowait(answer(request.observation))
 
     def get(self, key, async_op):
