@@ -1,11 +1,10 @@
 """RLinf's asynchronous SAC beside the prototype, by turns: transitions and updates a second.
 
-    python -m benchmarks.off_policy emulated libero
+    python -m benchmarks.off_policy emulated
     python -m benchmarks.off_policy --report
 
 The plan, written before the first run, is in `plan.md`. Each turn is a row of
-`results/WORKLOAD-WHERE.jsonl`; a
-workload that has rows is not run again. LIBERO needs RLINF_ASYNC_LIBERO_ASSETS.
+`results/WORKLOAD.jsonl`; a workload that has rows is not run again.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from benchmarks.off_policy.events import Event, counted, read_events, windows
 from benchmarks.off_policy.size import code_lines
 from benchmarks.result_store import add_row, read_rows
 from rlinf_async.lab.bench.cpu import CpuMeter
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
-from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
+from rlinf_async.lab.process import run_command, tail
 
 FOLDER = Path(__file__).parent
 REPOSITORY_ROOT = Path(__file__).parents[2]
 RUNS_FOLDER = Path("runs") / "off_policy"
 MARK_VARIABLE = "OFF_POLICY_RUN"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 TURN_COUNT = 3
 START_S, END_S = 600.0, 120.0
 """Seconds that starting a run, and beginning and ending one of its turns, may take on a busy machine."""
@@ -46,18 +45,14 @@ class Workload:
     modes: tuple[Mode, ...]
     turn_s: float
     environments: int
-    overrides: tuple[str, ...] = ()
 
-    def command(self, folder: Path, where: str) -> list[str]:
+    def command(self, folder: Path) -> list[str]:
         turns = [list(mode) for _ in range(TURN_COUNT) for mode in self.modes]
-        last = self.environments - 1
         return [
-            *(sys.executable, "-m", "benchmarks.off_policy.run", where, str(folder / "log")),
+            *(sys.executable, "-m", "benchmarks.off_policy.run", str(folder / "log")),
             f"turns={str(turns).replace(chr(39), '')}",
             f"turn_s={self.turn_s}",
             f"env.train.total_num_envs={self.environments}",
-            f"cluster.component_placement.env.placement=0:0-{last}",
-            *self.overrides,
         ]
 
     @property
@@ -75,41 +70,30 @@ WORKLOADS = {
         ),
         turn_s=20.0,
         environments=4,
-        overrides=("env.train.env_class=emulated", "env.train.image_size=64"),
-    ),
-    "libero": Workload(
-        modes=(("stock", "all"), ("stock", "last"), ("sharded", "all"), ("sharded", "last")),
-        turn_s=60.0,
-        environments=2,
     ),
 }
 
 
-def run(name: str, where: str) -> list[dict[str, Any]]:
-    """Run all turns of a workload, on `ray` or `local`, in one process; return a row for each.
+def run(name: str) -> list[dict[str, Any]]:
+    """Run all turns of a workload; return a row for each.
 
     Raises:
         RuntimeError: the run failed; the message has the end of its output.
     """
-    workload, folder = WORKLOADS[name], (RUNS_FOLDER / f"{name}-{where}").absolute()
+    workload, folder = WORKLOADS[name], (RUNS_FOLDER / name).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     events_folder = folder / "events"
     events_folder.mkdir(parents=True)
     environment = {
-        **OWN_CLUSTER,
-        # Ray lets workers give way to everything else, which starves them on a busy machine.
-        "RAY_worker_niceness": "0",
-        "RLINF_EXT_MODULE": "benchmarks.off_policy.workload",
+        **ONE_THREAD,
         "OFF_POLICY_EVENTS": str(events_folder),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY_ROOT), os.environ.get("PYTHONPATH")])),
         MARK_VARIABLE: name,
     }
-    if name == "libero":
-        prepare_libero(Path(os.environ[ASSETS_VARIABLE]), folder / "libero")
     day_s, log = time.time() - time.monotonic(), folder / "output.log"
     with CpuMeter(f"{MARK_VARIABLE}={name}") as meter:
         status = run_command(
-            workload.command(folder, where), log, environment=environment, deadline_s=workload.deadline_s
+            workload.command(folder), log, environment=environment, deadline_s=workload.deadline_s
         )
     found = read_events(events_folder)
     spans = windows(found)
@@ -122,7 +106,6 @@ def run(name: str, where: str) -> list[dict[str, Any]]:
         rows.append(
             {
                 "workload": name,
-                "where": where,
                 "loop": loop,
                 "frames": frames,
                 "turn": number // len(workload.modes),
@@ -199,7 +182,6 @@ def _ratios(pairs: Iterable[tuple[float | None, float | None]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" or ".join(WORKLOADS))
-    parser.add_argument("--ray", action="store_true", help="with RLinf's own runner and channels, on Ray")
     parser.add_argument("--report", action="store_true", help="only print the tables")
     options = parser.parse_args()
     if unknown := set(options.workloads) - WORKLOADS.keys():
@@ -207,10 +189,9 @@ def main() -> None:
     lines = code_lines(FOLDER / "prototype.py")
     print(f"prototype.py has {lines} lines of code, of {MAX_PROTOTYPE_LINES} at most\n")
     for name in options.workloads or WORKLOADS:
-        where = "ray" if options.ray else "local"
-        file = FOLDER / "results" / f"{name}-{where}.jsonl"
+        file = FOLDER / "results" / f"{name}.jsonl"
         if not options.report and not file.exists():
-            for one in run(name, where):
+            for one in run(name):
                 add_row(file, one)
         if file.exists():
             print(table(name, read_rows(file)), end="\n\n")

@@ -88,7 +88,8 @@ class Member:
     """A worker of RLinf's with an event loop in a thread."""
 
     def __init__(self, group: str, rank: int, size: int, cfg: DictConfig) -> None:
-        self.worker = GROUPS[group].__new__(GROUPS[group])
+        worker_class: Any = GROUPS[group]
+        self.worker = worker_class.__new__(worker_class)
         self.worker.__dict__ |= {
             "_rank": rank,
             "_world_size": size,
@@ -100,7 +101,7 @@ class Member:
             "_manager_proxy": None,
             "broadcast": lambda *_, **__: None,
         }
-        self.worker.__init__(cfg)  # type: ignore[misc]
+        self.worker.__init__(cfg)
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(8))
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

@@ -12,10 +12,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 import configs
-from benchmarks.off_policy.turns import TurningEnvWorker, TurningLearner, TurningRolloutWorker, TurnsRunner
+from benchmarks.off_policy.local import LocalRun
 from benchmarks.off_policy.workload import register
-from rlinf_async.hosts.rlinf.train import launch
-from rlinf_async.hosts.rlinf.worker_process import WORKER_NAME
 
 BASE = Path(configs.__file__).parent / "base" / "cpu.yaml"
 
@@ -29,23 +27,11 @@ def config(log_path: str, overrides: list[str]) -> DictConfig:
     return merged
 
 
-def main() -> None:
-    where, log_path, *overrides = sys.argv[1:]
-    cfg = config(log_path, overrides)
-    if where == "ray":
-        register()
-        workers = {"actor": TurningLearner, "rollout": TurningRolloutWorker, "env": TurningEnvWorker}
-        launch(cfg, TurnsRunner, **workers)
-        return
-    os.environ.setdefault(WORKER_NAME, "local")  # all workers are in this process
+if __name__ == "__main__":
+    cfg = config(sys.argv[1], sys.argv[2:])
     register()
-    from benchmarks.off_policy.local import LocalRun
-
     run = LocalRun(cfg)
     for number, (mode, frames) in enumerate(cfg.turns):
         run.turn(number, mode, frames)
+    sys.stdout.flush()
     os._exit(0)  # threads of RLinf's still wait for items
-
-
-if __name__ == "__main__":
-    main()

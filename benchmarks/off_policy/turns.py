@@ -7,14 +7,10 @@ which loses what a channel has promised: here a turn ends by an item that ends i
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from omegaconf import DictConfig
-from rlinf.runners.async_embodied_runner import AsyncEmbodiedRunner
 from rlinf.scheduler.channel.channel import DEFAULT_KEY
 from rlinf.workers.actor.async_fsdp_sac_policy_worker import AsyncEmbodiedSACFSDPPolicy
 from rlinf.workers.env.async_env_worker import AsyncEnvWorker
@@ -25,7 +21,6 @@ from benchmarks.off_policy.workload import note
 
 OVER = "the turn is over"
 AGAIN_S = 0.3
-MODES = ("stock", "decoupled", "sharded")
 
 
 class TurnOver(Exception):
@@ -89,7 +84,8 @@ class TurningEnvWorker(ShardedEnvWorker):
     """RLinf's env worker, or the prototype's, turn by turn."""
 
     def begin_turn(self, mode: str, frames: str) -> None:
-        self._mode, self.env_decoupled_mode, self.batch_router = mode, mode == "decoupled", {}
+        self._mode, self.env_decoupled_mode = mode, mode == "decoupled"
+        self.batch_router: dict[str, list[Any]] = {}
         for env in self.env_list:
             env.show(frames)
 
@@ -123,7 +119,7 @@ class TurningRolloutWorker(DynamicRolloutWorker):
             else:
                 await AsyncMultiStepRolloutWorker._generate(self, *channels)
 
-    async def stop(self) -> None:  # type: ignore[override]
+    async def stop(self) -> None:
         await _close(self._channels, self._generate_task)
 
 
@@ -159,46 +155,7 @@ class TurningLearner(AsyncEmbodiedSACFSDPPolicy):
         await super().stop()
 
 
-class TurnsRunner(AsyncEmbodiedRunner):
-    """RLinf's asynchronous runner, once for each of `cfg.turns`; a turn ends some seconds after its first
-    step.
-    """
-
-    def __init__(self, cfg: DictConfig, actor: Any, rollout: Any, env: Any) -> None:
-        self._turn, self._ends_s = 0, 0.0
-        super().__init__(cfg, actor, rollout, env, None)
-
-    def run(self) -> None:
-        channels = self.env_channel, self.rollout_channel, self.actor_channel
-        for turn, (mode, frames) in enumerate(self.cfg.turns):
-            self._turn = turn
-            self.env.begin_turn(mode, frames).wait()
-            self.rollout.begin_turn(mode).wait()
-            self.actor.begin_turn().wait()
-            self.env_channel, self.rollout_channel, self.actor_channel = (
-                TurnChannel(channel, self._turn) for channel in channels
-            )
-            self.global_step, self._ends_s = 0, 0.0
-            note("turn", self._turn)
-            super().run()
-
-    @property
-    def max_steps(self) -> int:
-        """RLinf asks before each step."""
-        if not self._ends_s and self.global_step:
-            self._ends_s = time.time() + self.cfg.turn_s
-            note("begin", self._turn)
-        if self._ends_s and time.time() > self._ends_s:
-            note("end", self._turn)
-            return 0
-        return sys.maxsize
-
-    @max_steps.setter
-    def max_steps(self, value: int) -> None:
-        """RLinf's own number of steps does not end a turn."""
-
-
-async def _close(channels: tuple[Any, ...], task: asyncio.Task[None]) -> None:
+async def _close(channels: tuple[Any, ...], task: Any) -> None:
     while not task.done():
         for channel in channels:
             if isinstance(channel, TurnChannel):

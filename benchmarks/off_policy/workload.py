@@ -1,6 +1,6 @@
 """The run that is measured, the same for RLinf's workers and the prototype's: its policy, and its counters.
 
-It is also an extension module of RLinf's workers (`RLINF_EXT_MODULE`), as RLinf's SAC expects an accelerator.
+`register` also gives RLinf's SAC what it lacks on a CPU.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rlinf.models import register_model
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 
 from benchmarks.learning import fsdp1_on_cpu
-from rlinf_async.hosts.rlinf.frames.choice import with_last_frames
 from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
 from rlinf_async.lab.emulated.env import EmulatedEnv
 
@@ -65,8 +64,8 @@ class NoisePolicy(MLPPolicy):
         return actions.reshape(-1, self._cfg.num_action_chunks, self._cfg.action_dim), result
 
 
-class CountedEnv:
-    """A mixin before an environment class: it notes each decision, and draws fewer frames if told to."""
+class CountedEnv(EmulatedEnv):
+    """Emulated environments that note each decision and reset."""
 
     def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
@@ -75,23 +74,19 @@ class CountedEnv:
 
     def show(self, frames: str) -> None:
         """Draw `all` frames from now on, or the `last` of each decision."""
-        self._last_only = frames == "last"
-        if isinstance(self, EmulatedEnv):
-            self._batch._slower = [self._last_share if self._last_only else 1.0] * self.num_envs
-        elif self._last_only:
-            self.draw_last_only()  # type: ignore[attr-defined]
+        self._batch._slower = [self._last_share if frames == "last" else 1.0] * self.num_envs
 
     def chunk_step(self, actions: Any) -> Any:
-        return self._noted("decisions", super().chunk_step, actions)  # type: ignore[misc]
+        return self._noted("decisions", super().chunk_step, actions)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        return self._noted("resets", super().reset, *args, **kwargs)  # type: ignore[misc]
+        return self._noted("resets", super().reset, *args, **kwargs)
 
     def _noted(self, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._one_at_a_time:
             began_s = time.time()
             found = function(*args, **kwargs)
-            note(kind, self.num_envs, time.time() - began_s)  # type: ignore[attr-defined]
+            note(kind, self.num_envs, time.time() - began_s)
         return found
 
 
@@ -105,24 +100,13 @@ def note(kind: str, number: int, seconds: float = 0.0) -> None:
     _events().write(json.dumps([time.time(), kind, number, round(seconds, 4)]) + "\n")
 
 
-def _counted(choose: Any) -> Any:
-    def get_env_cls(env_type: str, cfg: Any = None) -> type:
-        env_cls = choose(env_type, cfg)
-        if cfg is not None:
-            env_cls = with_last_frames(env_cls, OmegaConf.to_container(cfg, resolve=True))
-        return type(env_cls.__name__, (CountedEnv, env_cls), {"__module__": env_cls.__module__})
-
-    return get_env_cls
-
-
 def register() -> None:
-    """Make this process ready; RLinf calls this function in every worker."""
+    """Make this process ready for RLinf's workers, all of which are in it."""
+    os.environ.setdefault(WORKER_NAME, "local")
     register_model(MODEL, lambda cfg, dtype: NoisePolicy(cfg), force=True)
-    if WORKER_NAME not in os.environ:
-        return
     WORKER_HOOKS.install()
     fsdp1_on_cpu.register()
     # RLinf's SAC calls both by name.
-    torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_: None
-    if module := sys.modules.get(ENV_WORKER_MODULE):
-        module.get_env_cls = _counted(module.get_env_cls)  # type: ignore[attr-defined]
+    vars(torch.cuda).update(synchronize=lambda *_: None, empty_cache=lambda: None)
+    module: Any = sys.modules[ENV_WORKER_MODULE]
+    module.get_env_cls = lambda *_: CountedEnv
