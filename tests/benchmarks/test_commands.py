@@ -123,7 +123,8 @@ COMMANDS = (
     Smallest(r"dead_work\.runs.*", "dead_work.runs --report"),
     Smallest(r"dead_work\.balance", "dead_work.balance"),
     _stored("nodes", "--report"),
-    Smallest(r"off_policy.*", "off_policy --report"),
+    Smallest(r"off_policy\.ideal", "off_policy.ideal"),
+    Smallest(r"off_policy emulated", "off_policy --report"),
 )
 MEASURES = (
     ("chaos --steps 8 --every 10 --repetitions 1", None),

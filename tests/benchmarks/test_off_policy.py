@@ -17,9 +17,10 @@ from rlinf.scheduler import AcceleratorType
 from rlinf.workers.env.async_env_worker import AsyncEnvWorker
 
 from benchmarks.off_policy import __main__ as benchmark
-from benchmarks.off_policy import prototype, turns
+from benchmarks.off_policy import ideal, prototype, turns
 from benchmarks.off_policy.events import counted, read_events, windows
 from benchmarks.off_policy.size import code_lines
+from rlinf_async.lab.emulated.service import EnvService
 
 STEPS, CHUNK, ENVS = 3, 2, 2
 
@@ -263,3 +264,12 @@ def test_the_prototype_is_small_and_lines_are_counted_without_comments(tmp_path)
     )
     assert code_lines(file) == 4
     assert code_lines(Path(prototype.__file__)) <= benchmark.MAX_PROTOTYPE_LINES
+
+
+def test_loops_without_a_machine_take_the_sums_of_their_times():
+    times = ideal.Times(env=EnvService(decision_s=0.3), pass_s=0.1, sample_s=0.01, decisions=4)
+    # RLinf's loop makes one more pass at the end of a rollout, with everybody in each pass.
+    assert ideal.coupled(times, 2, 100.0) == pytest.approx(2 * 4 / (4 * (0.3 + 0.12) + 0.12))
+    assert ideal.sharded(times, 1, 100.0) == pytest.approx(1 / (0.3 + 0.11), rel=0.01)
+    # Even environments: all wait at once, and share a pass.
+    assert ideal.sharded(times, 2, 100.0) == pytest.approx(2 / (0.3 + 0.12), rel=0.01)
