@@ -10,9 +10,11 @@ import yaml
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.compose import compose_config
+from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.host import AssumedCluster
 from rlinf_async.hosts.rlinf.explain import explain
+from rlinf_async.hosts.rlinf.placement import Machines, assignments, world_sizes
 
 PAGE = (Path(__file__).parents[1] / "docs" / "placement.md").read_text()
 RECIPES = dict(re.findall(r"^```yaml\n# (.*?)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -24,7 +26,12 @@ CONFIG, GPUS, GPU_MEMORY = (
 
 def facts_of(recipe, examples):
     """What `explain` says of RLinf's config with the keys of a recipe in the place of its own."""
-    keys = dict(flat(yaml.safe_load(recipe)))
+    return explained(dict(flat(yaml.safe_load(recipe))), examples)
+
+
+def explained(keys, examples):
+    """What `explain` says of RLinf's config with `keys` in the place of its own."""
+    keys = dict(keys)
     placement = keys.pop("cluster.component_placement")
     parts = ",".join(f"{part}:'{where}'" for part, where in placement.items())
     overrides = [
@@ -61,6 +68,67 @@ def test_the_command_is_the_recipe_that_it_is_said_to_be(examples):
     overrides = [word for word in shlex.split(COMMAND) if re.match(r"[~+a-z][\w.]*(=|$)", word)][2:]
     cluster = AssumedCluster(nodes=2, gpus=int(GPUS), gpu_memory=float(GPU_MEMORY))
     assert explain(compose_config(CONFIG, overrides, examples), cluster) == facts_of(RECIPES["1:1"], examples)
+
+
+def spans(first, length, gpus):
+    """`length` ranks of each node, from its rank `first` on."""
+    return ",".join(f"{start}-{start + length - 1}" for start in range(first, gpus, int(GPUS)))
+
+
+def placed(name, gpus):
+    """The ranks of `env`, `rollout` and `actor` in a recipe on `gpus` GPUs, as the page puts it in words."""
+    if name.startswith("collocated"):
+        return dict.fromkeys(("env", "rollout", "actor"), "all")
+    first, second = (spans(start, int(GPUS) // 2, gpus) for start in (0, int(GPUS) // 2))
+    if name == "hybrid":
+        return {"env": first, "rollout": second, "actor": "all"}
+    if name == "local loops":
+        return {"env": first, "rollout": first, "actor": second}
+    parts = int(name.split(":")[0])
+    most = gpus * parts // (parts + 1)
+    return {"env": f"0-{most - 1}", "rollout": f"0-{most - 1}", "actor": f"{most}-{gpus - 1}"}
+
+
+def scaled(name, gpus):
+    """The keys of a recipe on `gpus` GPUs."""
+    keys = dict(flat(yaml.safe_load(RECIPES[name])))
+    ranks = world_sizes({"component_placement": placed(name, gpus)}, Machines(nodes=gpus, gpus=1, named=True))
+    return {
+        **keys,
+        "cluster.component_placement": placed(name, gpus),
+        "cluster.num_nodes": gpus // int(GPUS),
+        "env.train.total_num_envs": 8 * ranks["env"],
+        "actor.micro_batch_size": min(128, 2048 // ranks["actor"]),
+    }
+
+
+SCALE = re.search(r"^## From 8 to 256 GPUs\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL).group(1)
+ROWS = {
+    name: (memory, channels)
+    for name, *_, memory, channels in (
+        line.strip("| ").split(" | ") for line in SCALE.splitlines() if line.startswith("| ")
+    )
+}
+"""The memory and the request channels of each recipe, as the page says them."""
+
+
+@pytest.mark.parametrize(
+    "number", [0, pytest.param(1, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_on_more_gpus_needs_the_memory_and_channels_that_the_table_says(name, number, examples):
+    memory, channels = ROWS[name]
+    gpus = ((24, 48, 192) if name == "2:1" else (8, 64, 256))[number]
+    facts = explained(scaled(name, gpus), examples)
+    totals = [f"{kind['total'] / 1e9:.3g}" for kind in facts["memory"]["per_gpu"]]
+    said = memory.split(", then ")
+    assert " and ".join(totals) == said[min(number, len(said) - 1)]
+    machines = Machines(nodes=gpus // int(GPUS), gpus=int(GPUS))
+    places = assignments({"component_placement": placed(name, gpus)}, machines)
+    env, inference = (
+        [f"node {resources[0][1] // int(GPUS)}" for resources in places[part]] for part in ("env", "rollout")
+    )
+    assert len(channel_nodes("node 0", env=env, inference=inference)) == int(channels.split(", ")[number])
 
 
 def test_a_local_loop_begins_and_ends_on_its_node(examples):

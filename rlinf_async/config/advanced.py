@@ -46,6 +46,9 @@ class AdvancedConfig:
     shared_group_scene: bool = False
     """True starts all members of a group of RLinf's LIBERO in one scene. RLinf alone gives them the same task
     and initial state, but other places of cabinets, stoves and racks."""
+    gpu_shares: bool = False
+    """True limits torch's memory in learner and inference ranks that share a GPU with other processes of the
+    run, and names the process that exceeds its share. Not yet run on a GPU."""
     keep_checkpoints: int | Literal["all"] = "all"
     """Whole checkpoints that are kept, the newest; older ones are removed when one has been written."""
     measure_ratios: bool | Literal["auto"] = "auto"
@@ -86,6 +89,7 @@ class AdvancedConfig:
         if self.fit_shards != "auto":
             check_flag("async.advanced.fit_shards", self.fit_shards)
         check_flag("async.advanced.shared_group_scene", self.shared_group_scene)
+        check_flag("async.advanced.gpu_shares", self.gpu_shares)
         check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
         if self.measure_ratios != "auto":
             check_flag("async.advanced.measure_ratios", self.measure_ratios)

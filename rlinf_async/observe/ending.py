@@ -70,6 +70,8 @@ class Ending:
     """The exit status of the command."""
     process: str = str(Process.DRIVER)
     """The name of the process in the records of the run."""
+    lacks_memory: bool = False
+    """True if the process had no memory left."""
 
     def __str__(self) -> str:
         return f"{self.who} {self.why}; {self.what_next}"
@@ -122,7 +124,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
         )
     if memory := _no_memory(error):
         remedy = f"use fewer environments or smaller batches, and {again}"
-        return Ending(how="failed", who=driver, why=memory, what_next=remedy)
+        return Ending(how="failed", who=driver, why=memory, what_next=remedy, lacks_memory=True)
     blames = isinstance(error, FailedForGood | StuckThread)  # their messages name the part that failed
     message = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
     return Ending(how="failed", who=driver, why=message, what_next=f"mend that, and {again}")

@@ -30,7 +30,7 @@ RUN_HOLDER = "the run"
 directory."""
 MAX_ENTRIES = 20_000
 """The most files of a run directory that are counted for its size."""
-BYTE_RESOURCES = frozenset({"memory", "address space", "shared memory", "disk"})
+BYTE_RESOURCES = frozenset({"memory", "GPU memory", "address space", "shared memory", "disk"})
 """Resources that are counted in bytes; others are numbers of things."""
 
 Holding = dict[str, dict[str, float]]

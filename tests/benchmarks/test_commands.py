@@ -104,6 +104,7 @@ COMMANDS = (
     ),
     Smallest(r"chaos\.effective.*", "chaos.effective --faults 1 --every 20", nightly=True),
     Smallest(r"gpu\.frames.*", "gpu.frames --gl osmesa --quick --cases metaworld", nightly=True),
+    Smallest(r"gpu\.shares.*", "gpu.shares --device cpu"),
     Smallest(r"gpu.*", "gpu --device cpu --params 100000 --quick", nightly=True),
     Smallest(r"newcomer", "newcomer", nightly=True),
     Smallest(

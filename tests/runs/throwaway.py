@@ -58,6 +58,20 @@ class KilledRolloutWorker(BatchingRolloutWorker):
         return super().predict(*arguments, **keywords)
 
 
+class HungryRolloutWorker(BatchingRolloutWorker):
+    def predict(self, *arguments, **keywords):
+        if self.version >= 1:
+            self.gpu_memory.take(self.gpu_memory.share + 1)
+        return super().predict(*arguments, **keywords)
+
+
+class HungryActorWorker(StreamingActorWorker):
+    def optimizer_step(self):
+        if self.version == 1:
+            self.gpu_memory.take(self.gpu_memory.share + 1)
+        return super().optimizer_step()
+
+
 class BrokenActorWorker(StreamingActorWorker):
     def optimizer_step(self):
         if self.version == 1:

@@ -26,6 +26,7 @@ UNSERVED_KEYS = {
     "advanced.silent_s": "there is one process, and no other watches it",
     "advanced.fit_shards": "simulators have no process each, so that no number of shards is measured",
     "advanced.shared_group_scene": "only RLinf's LIBERO draws scenes beside initial states",
+    "advanced.gpu_shares": "there is one process, and it has its GPU for itself",
     "advanced.keep_checkpoints": "the policy is saved once, after the last step",
 }
 """Keys of the `async` block that have no meaning in a run of one process, with the reasons."""

@@ -26,7 +26,7 @@ from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
-from rlinf_async.hosts.rlinf.worker_process import PluginWorker
+from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
@@ -56,6 +56,9 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
         )
         # Each piece has one rollout epoch; this is the process's own copy of the config.
         self.cfg.env.train.rollout_epoch = 1
+
+    def gpu_device(self) -> torch.device | None:
+        return cuda_device(self.device)
 
     def init_worker(self) -> None:
         # RLinf does not seed new weights. All ranks must draw the same weights, and different numbers

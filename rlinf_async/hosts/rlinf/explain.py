@@ -20,6 +20,7 @@ from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolv
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
 from rlinf_async.hosts.rlinf.footprints import footprints
+from rlinf_async.hosts.rlinf.gpu_shares import share_facts, share_remarks, share_rows
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
@@ -72,10 +73,12 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         facts["correction"] = nft.NO_RATIO
     facts["dead_work"] = dead_work(values, settings)
     facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
+    memory = footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory)
     return {
         **facts,
         **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
-        "memory": footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory),
+        "memory": memory,
+        "gpu_shares": share_facts(values, settings, hardware, total=memory["gpu_bytes"]),
         "translated": list(translations(values, read_block(cfg))) if asynchrony.train.enabled else [],
         "remarks": [
             *_beyond(values, hardware),
@@ -91,6 +94,7 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     yield from TABLE.without_effect(dotted(values).items())
     yield from undecided(values)
     yield from effects(values, settings, hardware)
+    yield from share_remarks(values, settings, hardware)
     yield from bonus_remarks(values)
     yield from starts_of_their_own(values, settings.asynchrony)
     if not settings.has_ratio:
@@ -144,7 +148,7 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
     """Print `explain`'s facts for a reader."""
-    memory = memory_rows(facts["memory"]) if "memory" in facts else ()
+    memory = [*memory_rows(facts["memory"]), *share_rows(facts)] if "memory" in facts else []
     lines = (*_level_rows(facts), *_class_rows(facts), *_place_rows(facts), *memory)
     explanation.show_rows(lines, facts.get("remarks", []), console)
 

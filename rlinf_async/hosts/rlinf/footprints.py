@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,42 @@ def footprints(
         cfg: RLinf's config as plain data.
         gpu_memory: gigabytes of one GPU; None for a GPU of this machine.
     """
-    section = cfg["actor"]["model"]
-    model = model_size(section) or UNKNOWN_SIZE
-    model = replace(model, stored=CAST_BYTES.get(section["model_type"], model.stored))
+    estimate = estimated(cfg, settings)
     leaves = {
         role: settings.takes_turns and bool(lookup(cfg, f"{component}.enable_offload"))
         for role, component in {"learner": "actor", "inference": "rollout"}.items()
     }
     return facts(
         settings,
-        model=model,
-        learner=learner_footprint(cfg, settings, model),
-        inference=model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model),
+        model=estimate.model,
+        learner=estimate.learner,
+        inference=estimate.inference,
         places=_kinds(cfg, machines),
         gpu_memory=gpu_memory,
         leaves=leaves,
-        lora=_is_adapted(section),
+        lora=_is_adapted(cfg["actor"]["model"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The memory of one rank of each kind; activations are not counted."""
+
+    model: ModelSize
+    learner: LearnerFootprint
+    inference: int
+    """Bytes of an inference rank."""
+
+
+def estimated(cfg: Mapping[str, Any], settings: RLinfSettings) -> Estimate:
+    """Return the estimates of `cfg` (plain data); of `UNKNOWN_SIZE` if the model's size is not known."""
+    section = cfg["actor"]["model"]
+    model = model_size(section) or UNKNOWN_SIZE
+    model = replace(model, stored=CAST_BYTES.get(section["model_type"], model.stored))
+    return Estimate(
+        model=model,
+        learner=learner_footprint(cfg, settings, model),
+        inference=model.parameters * _bytes(lookup(cfg, "rollout.model.precision"), model),
     )
 
 

@@ -21,7 +21,7 @@ from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
-from rlinf_async.hosts.rlinf.worker_process import PluginWorker
+from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 
 
@@ -52,6 +52,9 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self._wants_graphs = bool(cfg.rollout.get("enable_cuda_graph", False))
         self._has_graphs = False
         self._buckets: tuple[int, ...] = ()
+
+    def gpu_device(self) -> torch.device | None:
+        return cuda_device(self.device)
 
     def init_worker(self) -> None:
         seed = int(self.cfg.actor.get("seed", 0))

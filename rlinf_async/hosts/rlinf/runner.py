@@ -20,7 +20,8 @@ from rlinf_async.hosts.rlinf.borrowed import (
     check_progress,
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
-from rlinf_async.hosts.rlinf.config import resolve
+from rlinf_async.hosts.rlinf.config import machines, resolve
+from rlinf_async.hosts.rlinf.gpu_shares import shared_gpus
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.rates import rate_settings
@@ -83,6 +84,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
             rate_settings=rate_settings(plain(cfg.actor.optim)),
             resume=f"++runner.resume_dir={AUTO_RESUME}",
             takes_turns=self.settings.takes_turns,
+            shared_gpus=shared_gpus(plain(cfg), self.settings, machines(cfg)),
             # Names of our workers' methods, called through Ray. RLinf's `init_worker` of an env worker would
             # wait for the other env workers, which are already running.
             rebuild={"env": "init_again", "inference": "init_worker"},

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
@@ -106,6 +107,13 @@ class PluginWorker(InstallsPlugin):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)  # type: ignore[call-arg]
         OmegaConf.set_struct(self.cfg, False)  # the process's own copy
+
+
+def cuda_device(device: Any) -> torch.device | None:
+    """Return RLinf's device of a worker, a number or a device, as torch's; None if it is no CUDA device."""
+    # A number alone: without a GPU torch may refuse it.
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return found if found.type == "cuda" and torch.cuda.is_available() else None
 
 
 def _load_users_module() -> None:

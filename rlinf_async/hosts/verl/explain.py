@@ -104,6 +104,11 @@ def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
             "environments; "
             f"{ACTOR_SECTION}.shuffle=true mixes them"
         )
+    if settings.asynchrony.advanced.gpu_shares:
+        yield (
+            "async.advanced.gpu_shares=true sets no limit: under veRL every learner and inference rank has a "
+            "GPU of its own"
+        )
     yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
@@ -38,6 +38,17 @@ LEDGER_TIMEOUT_S = 3.0
 """Seconds that a failed run waits for its ledger; after that it uses the last one that it has read."""
 
 
+class Tell(Protocol):
+    """Adds to the words of an ending."""
+
+    def __call__(self, ending: Ending, error: BaseException, *, again: str) -> Ending: ...
+
+
+def as_it_is(ending: Ending, error: BaseException, *, again: str) -> Ending:
+    """Return the ending unchanged."""
+    return ending
+
+
 class EndingInOrder:
     """Ends a run, and writes its summary into the run directory.
 
@@ -45,7 +56,9 @@ class EndingInOrder:
     coordinator, which holds the ledger, may be the process that dies.
     """
 
-    def __init__(self, fleet: Fleet, run: LaunchedRun, *, display: RunDisplay) -> None:
+    def __init__(self, fleet: Fleet, run: LaunchedRun, *, display: RunDisplay, told: Tell = as_it_is) -> None:
+        """`told` returns an ending with more words, given its error and the words for starting again."""
+        self._told = told
         self._fleet, self._run, self._display = fleet, run, display
         self.tally, self.ledger = Tally(), Ledger()
         self.saved: int | None = run.step if run.checkpoint is not None else None
@@ -93,7 +106,9 @@ class EndingInOrder:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
             # The error may follow from a death that no wait of the driver has seen yet.
             error = next(iter(self._fleet.deaths()), error)
-        return ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=self._how_to_restart())
+        again = self._how_to_restart()
+        ending = ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=again)
+        return self._told(ending, error, again=again)
 
     def _how_to_restart(self) -> str:
         if self.saved is None or not self._run.resume:

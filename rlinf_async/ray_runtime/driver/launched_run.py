@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlinf_async.core.gpu_shares import SharedGpu
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.driver.revivals import Elsewhere
 from rlinf_async.ray_runtime.driver.saver import SaveHooks
@@ -61,5 +62,7 @@ class LaunchedRun:
     rebuild: Mapping[str, Callable[..., Any] | str] = field(default_factory=dict)
     """By group ("env", "inference"): the method that builds environments or policy in a process that replaces
     a dead one. Processes of other groups are not brought back."""
+    shared_gpus: Sequence[SharedGpu] = ()
+    """The GPUs with several processes of the run, if learner and inference ranks are limited to shares."""
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     """By group: the function that starts a process on another node if its own is lost."""

@@ -77,14 +77,17 @@ class Revivals:
         coordinator: Handle,
         rebuild: Mapping[str, Callable[..., Any] | str],
         elsewhere: Mapping[str, Elsewhere],
+        limit: Callable[[str, int, Handle], Any] = lambda *_: None,
         run_dir: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`requests` may get further channels; `rebuild` and `elsewhere` are those of `LaunchedRun`."""
+        """`requests` may get further channels; `rebuild` and `elsewhere` are those of `LaunchedRun`;
+        `limit` starts the call by which a process keeps to its share of a GPU, or returns None.
+        """
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
         self._rebuild, self._run_dir, self._say = rebuild, run_dir, say
-        self._elsewhere = elsewhere
+        self._elsewhere, self._limit = elsewhere, limit
         self._survive, self._advanced = settings.asynchrony.survive, settings.asynchrony.advanced
         self.working = False
         """True if a step has been trained; a death before that is taken for a mistake in the set-up."""
@@ -332,6 +335,8 @@ class Revivals:
         )
         # The process joins before it is built, so that faults while building are recorded.
         yield self._soon(join)
+        if (limiting := self._limit(group, rank, actor)) is not None:
+            yield self._soon(limiting)
         yield self._soon(remote_method(actor, self._rebuild[group]).remote())
         # The process that has joined may have died since, and its successor would get the call.
         return remote_method(actor, RunProcess.go_on_as).remote(

@@ -27,6 +27,7 @@ from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.driver.endings import EndingInOrder
 from rlinf_async.ray_runtime.driver.fleet import Fleet
+from rlinf_async.ray_runtime.driver.gpu_shares import GpuShares
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Revivals, RunLoop
 from rlinf_async.ray_runtime.driver.saver import Saver
@@ -75,6 +76,7 @@ class AsyncRun:
             decisions=settings.samples_per_batch,
             say=say,
         )
+        self._gpu_shares = GpuShares(self.fleet, parts.shared_gpus, run_dir=run_dir, say=say)
         self._revivals = Revivals(
             self.fleet,
             settings,
@@ -82,11 +84,12 @@ class AsyncRun:
             coordinator=coordinator,
             rebuild=parts.rebuild,
             elsewhere=parts.elsewhere,
+            limit=self._gpu_shares.limit,
             run_dir=run_dir,
             say=say,
         )
         self._fitting = ShardFitting(self.fleet, settings, RunDir(run_dir), say=say)
-        self._endings = EndingInOrder(self.fleet, parts, display=self.display)
+        self._endings = EndingInOrder(self.fleet, parts, display=self.display, told=self._gpu_shares.told)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
         self._channel_calls: list[Any] = []
@@ -113,6 +116,7 @@ class AsyncRun:
             # the error, if another process fails while one is still starting.
             check_versions(self.fleet)
             self._open_channels()
+            self._gpu_shares.set_limits()
             initialise(self.fleet)
             self._observe()
             self.fleet.run(
@@ -378,6 +382,7 @@ class AsyncRun:
             guard=self._revivals,
             say=self.display.note,
             step=lambda: (self.step, self.total),
+            look=self._gpu_shares.look,
         )
         # Every wait of the driver checks for signals, checks Ray, and polls the processes.
         self.fleet.while_waiting = lambda: min(TERMINATION.check(), self._watch.check(), poller.poll())

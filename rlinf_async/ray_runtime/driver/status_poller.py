@@ -55,9 +55,10 @@ class StatusPoller:
         guard: Guard,
         say: Callable[[str], None],
         step: Callable[[], tuple[int, int]],
+        look: Callable[[ProcessAnswers], None] = lambda answers: None,
     ) -> None:
         """`actors` returns the present handles by process name; `step` returns the present and the last
-        step.
+        step; `look` gets the answers of each poll, with None for processes that are silent.
         """
         self._actors = actors
         self._run_dir = run_dir
@@ -68,7 +69,7 @@ class StatusPoller:
         """Workers that do not answer: the oldest call that each has not answered, and when it was made."""
         self._every_s = min(POLL_INTERVAL_S, stall_s / 2, silent_s / 2)
         self._say = say
-        self._step = step
+        self._step, self._look_at = step, look
         self._questions: dict[Any, str] = {}
         self._asked_at = 0.0
         self._progress: dict[str, int] = {}
@@ -116,6 +117,7 @@ class StatusPoller:
         self._progress |= progress
         still_s = now - self._moved_at
         self._write(answers, still_s)
+        self._look_at(answers)
         if still_s >= self._next_notice_s:
             self._next_notice_s = 2 * still_s
             lines = [f"  {name}: {line}" for name, line in who_does_what(answers)]

@@ -20,8 +20,9 @@ from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
+from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare
 from rlinf_async.ray_runtime.processes.request_clients import RequestServer
-from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
+from rlinf_async.ray_runtime.processes.run_process import hand_over_quickly
 from rlinf_async.ray_runtime.processes.seeds import seed_version
 from rlinf_async.ray_runtime.publication.weight_file import Tensors
 from rlinf_async.ray_runtime.publication.weights import WeightClient, apply, types_of
@@ -29,7 +30,7 @@ from rlinf_async.wire.payloads import read_sealed
 from rlinf_async.wire.shown_memory import Reader
 
 
-class InferenceWorker(RunProcess):
+class InferenceWorker(KeepsToShare):
     """One inference rank; a host gives the policy and its answers.
 
     Weights change between forward passes, never inside one: both happen in the one thread of inference.

@@ -22,9 +22,9 @@ from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
+from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient
-from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.seeds import learner_seed, seed_version
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 from rlinf_async.wire.connection import Address
@@ -44,7 +44,7 @@ def as_save_error(error: BaseException) -> ForeignError:
     return ForeignError.of(said or error)
 
 
-class LearnerRank(RunProcess):
+class LearnerRank(KeepsToShare):
     """One learner rank; a host gives the learner and the copies of its weights.
 
     A batch is computed in the learner thread, so that the process answers calls meanwhile.
