@@ -71,6 +71,7 @@ ALLOWED = {
     "plugin.py": {BY_NAME},
     "hosts/host.py": {BY_NAME},
     "hosts/local/__init__.py": {BY_NAME},
+    "hosts/rlinf/replacements.py": {BY_NAME},
     "hosts/rlinf/worker_groups.py": {BY_NAME},
     "hosts/verl/reasons.py": {BY_NAME},
     "hosts/verl/defaults.py": {UNPICKLES},
