@@ -36,6 +36,7 @@ ALGORITHMS = {
     "actor": "GRPO",
     "decoupled_actor_critic": "asynchronous PPO",
     "embodied_nft": "NFT",
+    "opd": "distillation",
 }
 """What RLinf's on-policy losses are, in the words of the page."""
 

@@ -18,13 +18,14 @@ from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.live_passes import couples_rows
 from rlinf_async.hosts.kit.rank_exchange import Exchange, RankExchange
 from rlinf_async.hosts.kit.sharded import TrainedShards
-from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict, get_policy_loss
+from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.live_training import LiveTraining
-from rlinf_async.hosts.rlinf.losses import CorrectedLoss, Loss, corrected_loss, register
+from rlinf_async.hosts.rlinf.losses import CorrectedLoss, Loss, corrected_loss, own_loss, register
 from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.teacher import NumberedTeacher, numbered, without_the_student
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.loops.foreign import blaming_the_policy, contained
@@ -102,7 +103,9 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             how: Any = {"around": around} if leaves else {}
             loss = self.loss = corrected_loss(self.cfg, settings.loss, weighting, **how)
         elif leaves:
-            loss = around(get_policy_loss(settings.loss))
+            loss = around(own_loss(settings.loss))
+        elif settings.distils:
+            loss = own_loss(settings.loss)  # another learner of this process may have replaced it
         if packed:
             self.live = LiveTraining(
                 packed[0],
@@ -116,7 +119,7 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
             )
         if loss is not None:
             # RLinf's `train_micro_batch` looks up its loss by this key for every micro-batch.
-            self.cfg.algorithm.loss_type = register(loss)
+            self.cfg.algorithm.loss_type = register(loss, replaced=settings.loss)
 
     def _left_out(self, settings: RLinfSettings) -> LeftOut:
         self.model.train()  # as at the start of every batch, so that layers in eval mode are recognised
@@ -181,6 +184,14 @@ class StreamingActorWorker(PluginWorker, LearnerRank, EmbodiedFSDPActor):
                 # weights.
                 dist.barrier()
             self._away = True
+
+    def compute_opd_teacher_logprobs(self) -> None:
+        """Have the teacher of on-policy distillation score the batch, by RLinf's own method."""
+        with without_the_student(self), numbered(self.rollout_batch):
+            super().compute_opd_teacher_logprobs()
+
+    def _get_opd_teacher_model(self) -> NumberedTeacher:
+        return NumberedTeacher(super()._get_opd_teacher_model(), self.held_inputs)
 
     def train_micro_batch(self, micro_batch: Tree, metrics: dict[str, list[float]], *, is_last: bool) -> None:
         if self.live is None:

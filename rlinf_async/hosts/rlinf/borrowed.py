@@ -181,6 +181,9 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
     "register_advantage": BorrowedName(ADVANTAGES, ("rlinf.algorithms.registry:register_advantage",)),
     "get_policy_loss": BorrowedName(LOSSES, ("rlinf.algorithms.registry:get_policy_loss",)),
     "register_policy_loss": BorrowedName(LOSSES, ("rlinf.algorithms.registry:register_policy_loss",)),
+    "compute_opd_actor_loss": BorrowedName(
+        LOSSES, ("rlinf.algorithms.losses:compute_opd_actor_loss",), optional=True
+    ),
     "all_reduce_dict": BorrowedName(METRICS, ("rlinf.utils.distributed:all_reduce_dict",)),
     "compute_rollout_metrics": BorrowedName(METRICS, ("rlinf.utils.metric_utils:compute_rollout_metrics",)),
     "check_progress": BorrowedName("when to evaluate and save", ("rlinf.utils.runner_utils:check_progress",)),

@@ -22,6 +22,7 @@ from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE, chains_of
 from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
     COMPARING_TYPES,
+    DISTILLATION,
     LOSSES_WITHOUT_RATIO,
     ON_POLICY_LOSSES,
     OTHER_ADVANTAGES,
@@ -105,7 +106,8 @@ def on_policy_examples(root: Path) -> dict[str, dict[str, Any]]:
 
 def may_be_on_policy(config: Mapping[str, Any]) -> bool:
     """Return True unless the file itself sets another loss; its `defaults` are not read."""
-    return lookup(config, "algorithm.loss_type") in (None, *ON_POLICY_LOSSES, *LOSSES_WITHOUT_RATIO)
+    served = (DISTILLATION, *ON_POLICY_LOSSES, *LOSSES_WITHOUT_RATIO)
+    return lookup(config, "algorithm.loss_type") in (None, *served)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -197,8 +199,8 @@ def _is_known_model(name: str) -> bool:
 IS_KNOWN_VALUE: dict[str, Callable[[str], bool]] = {
     "env_type": lambda name: splitting({"env_type": name}) != "unknown",
     "model_type": _is_known_model,
-    "loss_type": {*ON_POLICY_LOSSES, *LOSSES_WITHOUT_RATIO, *OTHER_ALGORITHMS}.__contains__,
-    "adv_type": {*ADVANTAGE_TYPES, *COMPARING_TYPES, *OTHER_ADVANTAGES}.__contains__,
+    "loss_type": {DISTILLATION, *ON_POLICY_LOSSES, *LOSSES_WITHOUT_RATIO, *OTHER_ALGORITHMS}.__contains__,
+    "adv_type": {DISTILLATION, *ADVANTAGE_TYPES, *COMPARING_TYPES, *OTHER_ADVANTAGES}.__contains__,
     "logprob_type": RATIO_LEVELS.__contains__,
 }
 """Functions that return True if a table of this package has a value, for each field of `Values`."""

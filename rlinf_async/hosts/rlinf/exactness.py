@@ -9,6 +9,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.rlinf import nft
+from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
@@ -32,10 +33,17 @@ def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]
         ),
         "streamer": streamer_exactness(
             settings,
-            **({} if settings.has_ratio else {"deferred": nft.WAITS}),
+            deferred=_why_whole(settings),
             more=list(_means_of_micro_batches(cfg)),
         ),
     }
+
+
+def _why_whole(settings: RLinfSettings) -> str:
+    """Return the reason why the learner waits for the whole batch, if it does."""
+    if settings.distils:
+        return WHOLE_BATCH
+    return "normalization is deferred" if settings.has_ratio else nft.WAITS
 
 
 def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -18,8 +18,9 @@ from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.rlinf import left_out, nft
 from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
+from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH, lag_remarks
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
-from rlinf_async.hosts.rlinf.footprints import footprints
+from rlinf_async.hosts.rlinf.footprints import footprints, teacher_remark
 from rlinf_async.hosts.rlinf.gpu_shares import share_facts, share_remarks, share_rows
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
@@ -135,6 +136,8 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
             "RLinf's asynchronous PPO interpolates the proximal policy; here it is recomputed, which is "
             "exact; async.advanced.proximal=loglinear interpolates"
         )
+    if settings.distils:
+        lines += [teacher_remark(plain(cfg)), *lag_remarks(settings.asynchrony)]
     if settings.has_critic and not cfg.algorithm.get("normalize_advantages", True):
         lines.append("algorithm.normalize_advantages=false is ignored by RLinf's actor, and so it is here")
     starts, compares = int(cfg.env.train.get("group_size") or 1), int(cfg.algorithm.get("group_size") or 1)
@@ -234,14 +237,17 @@ def _waiting(settings: RLinfSettings) -> str:
     if not settings.has_ratio:
         return f"level 3 streams nothing: {nft.WAITS}"
     pieces, ahead = settings.plan.pieces_per_rank, settings.pieces_anchored_ahead
+    what = "the anchor" if settings.distils else "the anchor and its values"
     if pieces == 1:
         return "level 3 does nothing: all samples of a learner rank for a step come in one piece"
     does = (
-        f"level 3 streams the anchor and its values, for up to {ahead} of {pieces} pieces before the last "
+        f"level 3 streams {what}, for up to {ahead} of {pieces} pieces before the last "
         "has come, which is exact"
         if ahead
         else "level 3 streams nothing"
     )
+    if settings.distils:
+        return f"{does}: {WHOLE_BATCH}, and gradients wait for it"
     return (
         f"{does}: with normalisation deferred gradients wait for the whole batch; "
         "async.advanced.normalization=running streams them"

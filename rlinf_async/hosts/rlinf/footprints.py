@@ -76,6 +76,20 @@ def estimated(cfg: Mapping[str, Any], settings: RLinfSettings) -> Estimate:
     )
 
 
+def teacher_remark(cfg: Mapping[str, Any]) -> str:
+    """Return a remark on where the teacher of on-policy distillation is in memory."""
+    section = {**cfg["actor"]["model"], **cfg["rollout"]["expert_model"]}
+    size = model_size(section)
+    if size is None:
+        much = ""
+    else:
+        much = f" ({size.parameters * _bytes(section.get('precision'), size) / 1e9:.1f} GB)"
+    return (
+        f"every learner rank holds the whole teacher{much} in the machine's memory; while it scores a "
+        "batch it is on the accelerator, which the student's weights and optimizer leave meanwhile"
+    )
+
+
 def learner_footprint(cfg: Mapping[str, Any], settings: RLinfSettings, model: ModelSize) -> LearnerFootprint:
     """Return the footprint of a learner rank with the model wrapped by `actor.fsdp_config`."""
     fsdp = cfg["actor"].get("fsdp_config") or {}

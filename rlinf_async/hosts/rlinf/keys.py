@@ -21,6 +21,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_rows
+from rlinf_async.hosts.rlinf.distillation import is_distilled
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
@@ -41,6 +42,7 @@ ROWS, DEFAULTS = read_rows(
     {
         "cluster.profiling": {"serves": lambda block: not block or not block.get("enabled", True)},
         "runner.weight_sync_interval": {"null": 1},  # RLinf compares it with 0
+        "rollout.expert_model": {"where": lambda cfg, asynchrony: not is_distilled(cfg)},
         "rollout.sampling_params.top_k": {
             "serves": lambda top_k: top_k is None or top_k <= 0,
             "levels": ("train",),

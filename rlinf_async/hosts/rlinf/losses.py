@@ -36,16 +36,17 @@ NFT_LOSS = "embodied_nft"
 """RLinf's loss on the velocities of flow matching, which needs no likelihood; see `hosts.rlinf.nft`."""
 LOSSES_WITHOUT_RATIO = {NFT_LOSS: (GRPO_TYPE, "raw")}
 """{supported `algorithm.loss_type` without probability ratios: values of `algorithm.adv_type` for it}."""
+DISTILLATION = "opd"
+"""The `algorithm.loss_type` and `algorithm.adv_type` of on-policy distillation, in RLinf's main branch."""
 OTHER_ALGORITHMS = {
     "embodied_sac": "SAC",
     "embodied_dagger": "DAgger",
     "offline_iql": "IQL",
-    "opd": "on-policy distillation",
     "rlt_ac": "RLT",
     "rlt_td3": "RLT",
 }
 """RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
-OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "opd", "raw", "reinpp"})
+OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "raw", "reinpp"})
 """RLinf's values of `algorithm.adv_type` that PPO and GRPO do not have here."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")
 """Supported values of `algorithm.logprob_type`: the level at which probability ratios are formed."""
@@ -82,6 +83,7 @@ class CorrectedLoss:
         level: RatioLevel,
         action_dim: int,
         dual_clip: float | None = None,
+        distils: bool = False,
     ) -> None:
         """Wrap `base`.
 
@@ -90,11 +92,13 @@ class CorrectedLoss:
             action_dim: dimensions of one action.
             dual_clip: RLinf's `algorithm.clip_ratio_c`, which its asynchronous PPO passes to the loss, and
                 its synchronous training only for a few models; a value that training passes takes precedence.
+            distils: True if `base` is RLinf's loss of on-policy distillation, which has no ratio.
         """
         self._weighting = weighting
         self._level = level
         self._action_dim = action_dim
         self._base = base
+        self._distils = distils
         self._defaults = {} if dual_clip is None else {"clip_ratio_c": dual_clip}
         self._micro_batch: Mapping[str, Any] | None = None
         self._version = 0
@@ -120,10 +124,15 @@ class CorrectedLoss:
         assert self._micro_batch is not None
         inputs = self._micro_batch.get("forward_inputs", {})
         weights, measures = weighed(self._weighting, inputs, proximal, behaviour)
-        advantages = without_masked(mask, kwargs["advantages"]) * weights
-        # RLinf exponentiates before it masks, and by default without a bound.
-        logprobs, anchor = bounded_logprobs(current, proximal)
-        fields = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages}
+        advantages = without_masked(mask, kwargs["advantages"])
+        if self._distils:
+            # RLinf's reward, log pi_teacher - log mu, becomes that of the proximal policy.
+            advantages = advantages + (behaviour.float() - proximal)
+            logprobs, anchor = current, proximal
+        else:
+            # RLinf exponentiates before it masks, and by default without a bound.
+            logprobs, anchor = bounded_logprobs(current, proximal)
+        fields = {"logprobs": logprobs, "old_logprobs": anchor, "advantages": advantages * weights}
         critic = {
             name: without_masked(mask, kwargs[name]) for name in CRITIC_FIELDS if kwargs.get(name) is not None
         }
@@ -144,10 +153,23 @@ class CorrectedLoss:
         return at_ratio_level(proximal, self._level, self._action_dim)
 
 
-def register(loss: Loss) -> str:
-    """Register `loss` with RLinf in this process, and return its name there."""
-    borrowed.register_policy_loss(LOSS_NAME)(loss)
-    return LOSS_NAME
+def register(loss: Loss, *, replaced: str = "") -> str:
+    """Register `loss` with RLinf in this process, in the place of `replaced`, and return its name."""
+    # RLinf shapes the batch of distillation by the name of its loss.
+    name = DISTILLATION if replaced == DISTILLATION else LOSS_NAME
+    borrowed.register_policy_loss(name)(loss)
+    return name
+
+
+def own_loss(name: str) -> Loss:
+    """Return RLinf's own on-policy loss for the `algorithm.loss_type` `name`."""
+    # Not looked up by its name, under which `register` puts another loss.
+    loss: Loss = (
+        borrowed.compute_opd_actor_loss
+        if name == DISTILLATION
+        else borrowed.get_policy_loss(ON_POLICY_LOSSES[name])
+    )
+    return loss
 
 
 def corrected_loss(
@@ -162,12 +184,13 @@ def corrected_loss(
     # well.
     dual_clips = loss == ASYNC_PPO
     return CorrectedLoss(
-        around(borrowed.get_policy_loss(ON_POLICY_LOSSES[loss])),
+        around(own_loss(loss)),
         weighting=weighting,
         level=ratio_level(algorithm),
         # 7 and 3.0 are the defaults of RLinf's actors.
         action_dim=cfg.actor.model.get("action_dim", 7),
         dual_clip=algorithm.get("clip_ratio_c", 3.0) if dual_clips else None,
+        distils=loss == DISTILLATION,
     )
 
 

@@ -55,7 +55,13 @@ LOGGER_PACKAGES = ("wandb", "swanlab")
 """Backends of RLinf's logger that need the package of their name."""
 SYNCER_TYPES = ("bucket", "patch")
 """RLinf's weight syncers; each reads the block of its name."""
-FILE_KEYS = ("runner.ckpt_path", "actor.model.model_path", "rollout.model.model_path")
+FILE_KEYS = (
+    "runner.ckpt_path",
+    "runner.expert_ckpt_path",
+    "actor.model.model_path",
+    "rollout.model.model_path",
+    "rollout.expert_model.model_path",
+)
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
 CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
 """The classes that RLinf's `validate_cfg` uses to start the cluster, and to count the processes in it."""

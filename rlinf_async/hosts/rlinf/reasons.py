@@ -14,6 +14,7 @@ from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
 from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
+from rlinf_async.hosts.rlinf.distillation import is_distilled, missing_parts, teacher_reasons
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
@@ -46,7 +47,6 @@ SCRIPTS_OF_LOSS = {
     "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
     "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
     "offline_iql": ("train_offline_rl.py (OfflineRunner)",),
-    "opd": (SCRIPT,),
     "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
     "rlt_td3": (SCRIPT,),
 }
@@ -72,6 +72,10 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     """
     loss, advantage = lookup(cfg, "algorithm.loss_type"), lookup(cfg, "algorithm.adv_type")
     if is_served(loss, advantage):
+        return
+    if is_distilled(cfg):
+        if missing := list(missing_parts(cfg)):
+            refuse(missing)
         return
     if (own := LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
         other = Reason(
@@ -177,6 +181,8 @@ def level_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[R
     """Yield a reason for each setting that no level supports, or that does not fit the `async` block."""
     yield from _reward_reasons(cfg)
     yield from correction_reasons(cfg)
+    if is_distilled(cfg):
+        yield from teacher_reasons(cfg)
     if (model := lookup(cfg, "actor.model.model_type")) in EVALUATED_MODELS:
         yield override_reason(
             f"actor.model.model_type={model} can be evaluated by RLinf, and not trained",

@@ -15,7 +15,7 @@ from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multip
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import left_out
-from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE, LOSSES_WITHOUT_RATIO
+from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, LOSSES_WITHOUT_RATIO
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.simulators import (
@@ -67,8 +67,13 @@ class RLinfSettings(RunSettings):
 
     @property
     def streams(self) -> bool:
-        """As in `RunSettings`; never if RLinf's actor trains whole batches."""
-        return self.has_ratio and super().streams
+        """As in `RunSettings`; never if RLinf's actor trains whole batches, or a teacher scores them."""
+        return self.has_ratio and not self.distils and super().streams
+
+    @property
+    def distils(self) -> bool:
+        """True if advantages are a teacher's log-probabilities, less the policy's own."""
+        return self.advantage == DISTILLATION
 
     @property
     def restartable(self) -> frozenset[str]:
