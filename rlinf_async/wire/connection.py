@@ -18,13 +18,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import ray
-
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.request_broker import settle
 from rlinf_async.observe.failures import in_words
 from rlinf_async.wire.handshake import Handshake, NotKnown
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.nodes import has_other_nodes, node_address, on_lost_node, this_node
 from rlinf_async.wire.strangers import STRANGERS, Silent, stranger_by_account
 
 LENGTH_FORMAT = struct.Struct("!Q")
@@ -390,7 +389,7 @@ class Callers:
             async with asyncio.timeout(timeout_s):
                 while not (await asyncio.wait([answer], timeout=LOOK_S))[0]:
                     # In a thread: the call to Ray's store blocks.
-                    if await asyncio.to_thread(on_lost_node, address):
+                    if await asyncio.to_thread(on_lost_node, address[0]):
                         raise PeerError(f"{self._peer} was on a node that is lost")
                 return await answer
         finally:
@@ -458,44 +457,3 @@ async def _known(address: Address) -> Address:
 
 def _itself(connection: Connection) -> Connection:
     return connection
-
-
-# -- nodes of Ray's cluster --
-
-
-def this_node() -> str:
-    """Ray's identifier of this process's node; "" outside Ray."""
-    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
-
-
-def has_other_nodes() -> bool:
-    """Return True if Ray's cluster has more than this node."""
-    return ray.is_initialized() and sum(node["Alive"] for node in ray.nodes()) > 1
-
-
-def on_lost_node(address: Address) -> bool:
-    """Return True if `address` is on a node that has left Ray's cluster."""
-    place, _ = address
-    if isinstance(place, str) or not ray.is_initialized():
-        return False
-    # Ray lists a node that has come back as a second node with the same address.
-    lives = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == place[0]]
-    return bool(lives) and not any(lives)
-
-
-def is_lost(node: str) -> bool:
-    """Return True if `node` has left Ray's cluster."""
-    return any(one["NodeID"] == node and not one["Alive"] for one in ray.nodes())
-
-
-def lost_nodes() -> str:
-    """The addresses of the nodes that have left Ray's cluster, as text."""
-    return (
-        ", ".join(sorted({node["NodeManagerAddress"] for node in ray.nodes() if not node["Alive"]}))
-        or "unknown"
-    )
-
-
-def node_address() -> str:
-    """Ray's address of this node; the loopback address outside Ray."""
-    return str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"

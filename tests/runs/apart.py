@@ -22,7 +22,7 @@ def register() -> None:
     from rlinf_async.ray_runtime.publication import weight_file
     from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror
     from rlinf_async.wire import memory
-    from rlinf_async.wire.connection import this_node
+    from rlinf_async.wire.nodes import this_node
 
     fetch = WeightMirror._fetch
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.nodes.machines import machines, unavailable
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire import connection
+from rlinf_async.wire import connection, nodes
 from rlinf_async.wire.connection import (
     LENGTH_FORMAT,
     TOKEN_BYTES,
@@ -25,10 +25,10 @@ from rlinf_async.wire.connection import (
     Connection,
     Listener,
     Senders,
-    this_node,
 )
 from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.strangers import STRANGERS, Silent
 from tests.listening import listening
 from tests.loops.virtual import now, settle
@@ -397,7 +397,8 @@ async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
 
 LISTENING = """
 import asyncio
-from rlinf_async.wire.connection import Listener, this_node
+from rlinf_async.wire.connection import Listener
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.strangers import STRANGERS, Silent
@@ -574,12 +575,12 @@ async def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_m
     request.addfinalizer(wire.close)
     node = {"NodeManagerAddress": wire.there, "Alive": True}
 
-    def nodes():
+    def listed():
         loop.call_soon_threadsafe(looked.put_nowait, None)
         return [{"NodeManagerAddress": wire.here, "Alive": True}, node]
 
-    monkeypatch.setattr(connection.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(connection.ray, "nodes", nodes)
+    monkeypatch.setattr(nodes.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(nodes.ray, "nodes", listed)
     monkeypatch.setattr(connection, "this_node", lambda: "here")
     monkeypatch.setattr(connection, "node_address", lambda: wire.there)
     monkeypatch.setattr(connection, "LOOK_S", 0.01)

@@ -37,8 +37,8 @@ from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
-from rlinf_async.wire.connection import is_lost, lost_nodes
 from rlinf_async.wire.memory import machine
+from rlinf_async.wire.nodes import is_lost, lost_nodes
 
 RESTARTABLE_OPTIONS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 """Options of actors that Ray restarts when they die; calls that died with them are not repeated."""

@@ -41,7 +41,7 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
-from rlinf_async.wire.connection import has_other_nodes, this_node
+from rlinf_async.wire.nodes import has_other_nodes, this_node
 
 SAVE_FAILURES = "async/save_failures"
 

@@ -18,9 +18,10 @@ from rlinf_async.core.types import ActionRequest, RequestKey
 from rlinf_async.loops.request_broker import Pending, answering, asked_until_answered
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels, own_channel
 from rlinf_async.ray_runtime.processes.request_channel import NEXT_BATCH
-from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders, this_node
+from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.payloads import seal, sealed, unseal
 from rlinf_async.wire.shown_memory import ShownMemory
 

@@ -18,9 +18,10 @@ from typing import Any
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.wire.connection import Address, Answers, Caller, Callers, this_node
+from rlinf_async.wire.connection import Address, Answers, Caller, Callers
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.payloads import read_sealed, seal, sealed, unseal
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 

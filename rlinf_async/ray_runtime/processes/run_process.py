@@ -21,8 +21,8 @@ from rlinf_async.observe.resources import held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
-from rlinf_async.wire.connection import this_node
 from rlinf_async.wire.memory import machine
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.strangers import STRANGERS
 
 ROUND_TRIPS = 8

@@ -19,8 +19,9 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.publication import weight_difference
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
-from rlinf_async.wire.connection import Address, Answers, Callers, this_node
+from rlinf_async.wire.connection import Address, Answers, Callers
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.nodes import this_node
 
 PART_TIMEOUT_S = 60.0
 

@@ -32,7 +32,8 @@ from rlinf_async.ray_runtime.publication.weight_file import (
 )
 from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror, WeightServer
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
-from rlinf_async.wire.connection import Address, this_node
+from rlinf_async.wire.connection import Address
+from rlinf_async.wire.nodes import this_node
 
 Types = Mapping[str, torch.dtype]
 

@@ -19,7 +19,7 @@ from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
 from rlinf_async.ray_runtime.processes import run_process
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
-from rlinf_async.wire import connection, memory, payloads
+from rlinf_async.wire import connection, memory, nodes, payloads
 from rlinf_async.wire.strangers import Strangers
 from tests.making import drawn_plan, run_settings
 from tests.wire.simulation import parts
@@ -213,7 +213,7 @@ class Schedule:
             PROCESS.get().files.append((made, memory.os.fstat(made).st_ino))
             return made
 
-        yield patch(connection, "ray", cluster)
+        yield patch(nodes, "ray", cluster)
         yield patch(connection, "socket", self.network)
         yield patch(connection, "STRANGERS", Strangers())
         for module in (memory, weight_file):
