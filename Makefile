@@ -76,7 +76,7 @@ VLA_DEMO_PATH := $(CURDIR)/tests/vla/openpi_site:$(CURDIR)/$(VLA)/openpi:$(CURDI
 TREES ?= $(RLINF_TREES)
 TESTS_TREES := tests/test_docs_rlinf_configs.py tests/hosts/rlinf/test_checkout.py tests/hosts/rlinf/test_compat.py \
 	tests/hosts/rlinf/test_keys.py tests/hosts/rlinf/test_models.py tests/hosts/rlinf/test_tree.py tests/hosts/rlinf/test_values.py \
-	tests/runs/test_checkouts.py tests/runs/test_maniskill.py tests/test_sources.py
+	tests/runs/test_checkouts.py tests/runs/test_distillation.py tests/runs/test_maniskill.py tests/test_sources.py
 
 .PHONY: setup setup-dev setup-libero setup-maniskill setup-simulators setup-all setup-scripts setup-vla setup-verl setup-verl-dev setup-verl-vla demo demo-vla demo-verl \
 	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
