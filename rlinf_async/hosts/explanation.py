@@ -155,8 +155,11 @@ def why_so_many(train: Mapping[str, Any], rollout: RolloutConfig, *, stages: int
     return "auto: simulators share the env worker's process; one shard steps while another is answered"
 
 
-def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
-    """Yield remarks on settings that the rows of the levels do not mention."""
+def remarks(settings: RunSettings, *, auto_reset: bool, has_values: bool = True) -> Iterator[str]:
+    """Yield remarks on settings that the rows of the levels do not mention.
+
+    `has_values` is False for a loss without values and ratios, which nothing could recompute.
+    """
     asynchrony = settings.asynchrony
     if asynchrony.deterministic:
         yield (
@@ -168,7 +171,7 @@ def remarks(settings: RunSettings, *, auto_reset: bool) -> Iterator[str]:
             "a free simulator collects for the next place in the batch, tasks that took longest first, and a "
             "batch has as much of every task as in the synchronous loop (async.advanced.balance=tasks)"
         )
-    if asynchrony.off_policy and not asynchrony.recomputes:
+    if asynchrony.off_policy and has_values and not asynchrony.recomputes:
         yield "values and advantages are computed by the policies that sampled, and are not recomputed"
     elif asynchrony.off_policy and auto_reset:
         yield "values that bootstrap truncated episodes are the sampling policy's, and are not recomputed"

@@ -146,7 +146,8 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
             f"algorithm.group_size={compares} compares environments that env.train.group_size={starts} has "
             f"begin differently; set env.train.group_size={compares} for groups of one start"
         )
-    return [*lines, *explanation.remarks(settings, auto_reset=bool(cfg.env.train.auto_reset))]
+    auto_reset, has_values = bool(cfg.env.train.auto_reset), settings.has_ratio
+    return [*lines, *explanation.remarks(settings, auto_reset=auto_reset, has_values=has_values)]
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:

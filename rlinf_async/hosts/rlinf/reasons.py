@@ -20,8 +20,10 @@ from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
     COMPARING_TYPES,
     CRITIC_LOSS,
+    DISTILLATION,
     GRPO_TYPE,
     LOSSES_WITHOUT_RATIO,
+    NFT_LOSS,
     ON_POLICY_LOSSES,
     OTHER_ALGORITHMS,
     RATIO_LEVELS,
@@ -92,7 +94,8 @@ def refuse_other_algorithms(cfg: Mapping[str, Any]) -> None:
     other = Reason(
         f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
         f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
-        f"{' or '.join(ADVANTAGE_TYPES)}); {served}use async.mode=off"
+        f"{' or '.join(ADVANTAGE_TYPES)}), NFT ({NFT_LOSS}) and on-policy distillation ({DISTILLATION}); "
+        f"{served}use async.mode=off"
     )
     refuse([other])
 

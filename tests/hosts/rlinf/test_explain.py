@@ -158,6 +158,13 @@ def remark(words, *overrides):
     return [each for each in facts(*overrides)["remarks"] if words in each]
 
 
+def test_of_a_loss_without_values_nothing_is_said_of_values():
+    stored = "values and advantages are computed by the policies that sampled"
+    biased = ("async.train.correction=none", "+async.advanced.accept_bias=true")
+    assert remark(stored, *biased)
+    assert not remark(stored, *biased, "algorithm.loss_type=embodied_nft", "algorithm.adv_type=raw")
+
+
 def test_a_level_that_has_nothing_to_do_says_so():
     (waits,) = remark("level 3")  # eight update epochs: normalisation is deferred
     assert "level 3 streams the anchor and its values, for up to 1 of 2 pieces" in waits

@@ -92,6 +92,7 @@ def test_another_algorithm_is_refused_by_its_name_before_anything_else(mode, los
         check(changes, mode)
     assert re.search(r"RLinf's own (train_\w+\.py \(\w+Runner\)( or )?)+ trains with it", str(caught.value))
     assert str(caught.value).endswith("use async.mode=off")
+    assert "NFT (embodied_nft) and on-policy distillation (opd)" in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", ["lean", *LEVEL_NAMES, "full"])
