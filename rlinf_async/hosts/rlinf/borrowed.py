@@ -124,7 +124,12 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
     "EmbodiedNFTFSDPPolicy": BorrowedName(
         "NFT",
         ("rlinf.workers.actor.fsdp_nft_policy_worker:EmbodiedNFTFSDPPolicy",),
-        {"_recompute_v_old": "NFT", "_get_current_nft_tau": "NFT"},
+        {
+            "_recompute_v_old": "NFT",
+            "_get_current_nft_tau": "NFT",
+            "init_rollout_model": CHECKPOINTS,
+            "rollout_model_state_dict": CHECKPOINTS,
+        },
         optional=True,
     ),
     "EmbodiedRewardWorker": BorrowedName(

@@ -88,7 +88,3 @@ def remarks(cfg: Mapping[str, Any], settings: RLinfSettings) -> Iterator[str]:
             f"algorithm.nft_tau={algorithm['nft_tau']} publishes a moving average of the weights: staleness "
             "counts publications, and the weights in an average are older"
         )
-        yield (
-            "RLinf's checkpoints do not hold the moving average: a resumed run begins it with the weights "
-            "that the model is built with, with and without this package"
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,11 @@ from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.nft import scores_old_velocities
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.ray_runtime.checkpoints.saved_buffer import read_tensors, write_tensors
 from rlinf_async.ray_runtime.publication.weights import WeightSender
+
+AVERAGE_FILE = "moving_average.safetensors"
+"""The file beside RLinf's `dcp_checkpoint`; RLinf's own checkpoints hold no moving average."""
 
 Weights = dict[str, torch.Tensor]
 
@@ -90,6 +95,26 @@ class NFTActorWorker(StreamingActorWorker):
                 part = base._recompute_v_old(rows_of(forward_inputs, rows), xcur[rows], t[rows])
             velocities[rows] = part.to(velocities)
         return velocities
+
+    def save_checkpoint(self, save_path: str, step: int = 0) -> None:
+        """Save the checkpoint, and the moving average of the weights, if there is one."""
+        super().save_checkpoint(save_path, step)
+        if self._rank == 0 and self.rollout_model_state_dict:
+            average = {name: _copy(value) for name, value in self.rollout_model_state_dict.items()}
+            write_tensors(Path(save_path) / AVERAGE_FILE, average)
+
+    def load_checkpoint(self, load_path: str) -> None:
+        """Load the checkpoint and its moving average; without one the average begins with the loaded
+        weights.
+        """
+        super().load_checkpoint(load_path)
+        self.init_rollout_model()
+        saved = Path(load_path) / AVERAGE_FILE
+        if self.rollout_model_state_dict and saved.is_file():
+            average = read_tensors(saved)
+            for name, value in self.rollout_model_state_dict.items():
+                if isinstance(value, torch.Tensor):
+                    value.copy_(average[name])
 
     @contextmanager
     def _acting_as(self, version: int) -> Iterator[None]:

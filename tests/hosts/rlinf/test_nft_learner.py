@@ -12,7 +12,7 @@ from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.rlinf.borrowed import register_model
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.nft_worker import RememberingSnapshot
+from rlinf_async.hosts.rlinf.nft_worker import AVERAGE_FILE, RememberingSnapshot
 from rlinf_async.hosts.rlinf.replacements import replacement
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf.alone import one_rank
@@ -119,6 +119,32 @@ def test_without_a_lag_weights_average_and_metrics_are_those_of_rlinfs_actor(mod
 def assert_equal(ours, theirs):
     assert ours.keys() == theirs.keys()
     assert [name for name, tensor in theirs.items() if not torch.equal(ours[name], tensor)] == []
+
+
+def test_a_resumed_run_goes_on_with_its_moving_average(tmp_path):
+    overrides = ("async.mode=rollout", "async.rollout.shards=1", "+algorithm.nft_tau=0.3")
+    through = Ours(*overrides)
+    for index in range(2):
+        published = through.publish(index)
+        through.train(index, acted(through.settings, index, published))
+    through.actor.save_checkpoint(str(tmp_path / "actor"), 2)
+    resumed = Ours(*overrides)
+    resumed.actor.load_checkpoint(str(tmp_path / "actor"))
+    published = through.publish(2)
+    assert_equal(resumed.publish(2), published)
+    for each in (through, resumed):
+        each.train(2, acted(each.settings, 2, published))
+    assert_equal(resumed.publish(3), through.publish(3))
+
+
+def test_from_a_checkpoint_of_rlinfs_own_the_average_begins_with_its_weights(tmp_path):
+    trained = Ours("async.mode=rollout", "async.rollout.shards=1")
+    trained.train(0, acted(trained.settings, 0, trained.publish(0)))
+    trained.actor.save_checkpoint(str(tmp_path / "actor"), 1)
+    assert not (tmp_path / "actor" / AVERAGE_FILE).exists()
+    resumed = Ours("async.mode=rollout", "async.rollout.shards=1", "+algorithm.nft_tau=0.3")
+    resumed.actor.load_checkpoint(str(tmp_path / "actor"))
+    assert_equal(resumed.publish(1), trained.publish(1))
 
 
 @pytest.mark.parametrize("average", ["+algorithm.nft_tau=1.0", "+algorithm.nft_tau=0.3"])
