@@ -90,7 +90,10 @@ ELSEWHERE = {
     r"rlinf-async plan.*": "tests/lab/plan/test_command.py",
     r"rlinf-async bench --host verl .*": "tests/runs_verl/test_bench.py",
     r"(nice )?python -m benchmarks\.learning\.flow.*": "tests/benchmarks/test_flow.py",
-    r"python -m benchmarks\.(chaos|newcomer|schedules|dead_work\.shards|learning\.(tasks|pi0|causes)).*": (
+    r"python -m benchmarks\.(chaos|newcomer|schedules|dead_work\.shards).*": (
+        "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
+    ),
+    r"python -m benchmarks\.learning\.(tasks|pi0|causes|group_scene).*": (
         "tests/benchmarks/test_commands.py::test_a_benchmark_runs_at_its_smallest_size"
     ),
 }
