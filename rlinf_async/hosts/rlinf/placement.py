@@ -13,6 +13,10 @@ COMPONENT_NAMES = ("env", "rollout", "actor")
 CLUSTER, NODES = "cluster", "node"
 """RLinf's predefined node groups: all accelerators of the cluster, and all nodes."""
 ACCELERATOR, NODE = "accelerator", "node"
+LARGEST_RANK = 100_000
+"""The largest rank of a placement that is read: each rank takes memory here."""
+MOST_NODES, MOST_GPUS_PER_NODE = 10_000, 100
+"""More than any cluster of Ray has, so that a number that was mistyped is not counted out in memory."""
 
 Resource = tuple[str, int]
 """An accelerator or a node, with its number in the cluster; or a robot, with its number in its node group."""
@@ -33,9 +37,11 @@ class Machines:
     is then counted, not refused."""
 
     def __post_init__(self) -> None:
-        for name, least in (("nodes", 1), ("gpus", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}; nearest: {least}")
+        for name, least, most in (("nodes", 1, MOST_NODES), ("gpus", 0, MOST_GPUS_PER_NODE)):
+            count = getattr(self, name)
+            if not least <= count <= most:
+                nearest = least if count < least else most
+                raise ValueError(f"{name}={count} must be from {least} to {most}; nearest: {nearest}")
 
     def resources(self, nodes: Iterable[int]) -> list[Resource]:
         """Return the accelerators of `nodes`; if they have none, the nodes."""
@@ -181,4 +187,8 @@ def _range(text: str, where: str) -> tuple[int, int]:
     first, _, last = (part.strip() for part in text.partition("-"))
     if not first.isdigit() or (last and not last.isdigit()) or (last and int(last) < int(first)):
         raise ValueError(f"{where}: {text!r} is not a rank, a range a-b, or all")
+    if int(last or first) > LARGEST_RANK:
+        raise ValueError(
+            f"{where}: rank {last or first} is beyond any cluster; use ranks up to {LARGEST_RANK}"
+        )
     return int(first), int(last or first)

@@ -172,6 +172,17 @@ def test_processes_that_rlinf_cannot_place_are_refused(placement, words):
         sizes(placement)
 
 
+@pytest.mark.parametrize("placement", ["0-999999999", "0-0:0-999999999", "999999999"])
+def test_ranks_that_no_cluster_has_are_refused_and_not_counted_out(placement):
+    with pytest.raises(ValueError, match=r"rank 999999999 is beyond any cluster; use ranks up to 100000"):
+        sizes(placement)
+
+
+def test_machines_are_at_most_what_a_cluster_has():
+    with pytest.raises(ValueError, match="nodes=1000000000 must be from 1 to 10000; nearest: 10000"):
+        Machines(nodes=10**9, gpus=8)
+
+
 def test_machines_are_at_least_a_node():
-    with pytest.raises(ValueError, match="nodes=0 must be at least 1"):
+    with pytest.raises(ValueError, match="nodes=0 must be from 1 to 10000; nearest: 1"):
         Machines(nodes=0, gpus=8)
