@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-GIGABYTE = 10**9
+from rlinf_async.core.footprint import GIGABYTE
+
+GPU_SHARES_KEY = "async.advanced.gpu_shares"
 CONTEXT_BYTES = GIGABYTE
 """Bytes of a process that torch's limit does not count, such as its CUDA context and the buffers of
 communication. An assumption."""

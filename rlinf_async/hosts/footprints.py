@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import MAX_COMPARED_BYTES
-from rlinf_async.core.footprint import LearnerFootprint, accelerator_bytes, peak
+from rlinf_async.core.footprint import GIGABYTE, LearnerFootprint, accelerator_bytes, peak
+from rlinf_async.core.gpu_shares import size_in_words
 from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
-GIGABYTE = 10**9
 MEGABYTE = 10**6
 PUBLISHED_VERSIONS = 2
 """Versions of the trained weights that are kept for inference: the newest and the next one."""
@@ -182,7 +182,7 @@ def rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _verdict(kind: Mapping[str, Any], capacity: float) -> str:
     if kind["fits"] is None:
         return f", which {capacity / max(1, kind['total']):.3g} billion parameters fill"
-    remainder = f", which leaves {(capacity - kind['total']) / GIGABYTE:.3g} GB"
+    remainder = f", which leaves {size_in_words(capacity - kind['total'])}"
     return remainder if kind["fits"] else ", which is not enough"
 
 

@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf_async.core.gpu_shares import SharedGpu
+from rlinf_async.core.gpu_shares import GPU_SHARES_KEY, SharedGpu
 from rlinf_async.hosts.footprints import UNKNOWN_SIZE
 from rlinf_async.hosts.rlinf.footprints import Estimate, estimated
 from rlinf_async.hosts.rlinf.placement import ACCELERATOR, NODE, Machines, Resource, assignments
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.observe.spans import Process
 
-KEY = "async.advanced.gpu_shares"
 OTHER_PROCESSES = {"env": str(Process.ENV), "reward": "reward worker"}
 """RLinf's components without a limit, in the words of the records."""
 
@@ -70,14 +69,14 @@ def share_remarks(cfg: Mapping[str, Any], settings: RLinfSettings, machines: Mac
     if not settings.asynchrony.advanced.gpu_shares:
         return
     if settings.takes_turns:
-        yield f"{KEY}=true sets no limit: learner and inference leave the GPU to each other"
+        yield f"{GPU_SHARES_KEY}=true sets no limit: learner and inference leave the GPU to each other"
     elif estimated(cfg, settings).model.source == UNKNOWN_SIZE.source:
         yield (
-            f"{KEY}=true sets no limit: the model's memory was not examined, as its number of parameters is "
-            "not known without its checkpoint"
+            f"{GPU_SHARES_KEY}=true sets no limit: the model's memory was not examined, as its number of "
+            "parameters is not known without its checkpoint"
         )
     elif not shared_gpus(cfg, settings, machines):
-        yield f"{KEY}=true sets no limit: no two processes share a GPU"
+        yield f"{GPU_SHARES_KEY}=true sets no limit: no two processes share a GPU"
 
 
 def share_facts(

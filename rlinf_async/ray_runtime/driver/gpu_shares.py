@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.gpu_shares import (
+    GPU_SHARES_KEY,
     GpuUse,
     SharedGpu,
     held_by_others,
@@ -23,7 +24,6 @@ from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Member
 from rlinf_async.ray_runtime.handles import remote_method
 from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare, KeptShare
 
-KEY = "async.advanced.gpu_shares"
 SMALLER = {"learner": "micro-batches", "inference": "batches (async.rollout.max_batch_size)"}
 LACK_PATTERN = re.compile(
     r"Tried to allocate (?P<tried>[\d.]+) (?P<tried_unit>[KMG]iB|bytes)\..*? of which "
@@ -80,7 +80,11 @@ class GpuShares:
                 name = PROCESS_OF_GROUP[group].numbered(rank)
                 self._limited[name] = Limited(group=group, gpu=self._gpu_of[group, rank], kept=kept)
         for text, count in Counter(map(self._in_words, self._gpus)).items():
-            self._say(f"{KEY}: each of {count} GPUs {text}" if count > 1 else f"{KEY}: a GPU {text}")
+            self._say(
+                f"{GPU_SHARES_KEY}: each of {count} GPUs {text}"
+                if count > 1
+                else f"{GPU_SHARES_KEY}: a GPU {text}"
+            )
 
     def limit(self, group: str, rank: int, actor: Any) -> Any:
         """Start a call that limits one process; None if it shares no GPU."""
@@ -124,7 +128,9 @@ class GpuShares:
         return replace(
             ending,
             why=f"{ending.why}: it needs more than {limited.share}",
-            what_next=f"use smaller {SMALLER[limited.group]}, or {KEY}=false for no limit, and {again}",
+            what_next=(
+                f"use smaller {SMALLER[limited.group]}, or {GPU_SHARES_KEY}=false for no limit, and {again}"
+            ),
         )
 
     def _in_words(self, gpu: SharedGpu) -> str:
@@ -148,8 +154,8 @@ class GpuShares:
     def _blame(self, gpu: SharedGpu, limited: Sequence[str], held: int, most: int) -> None:
         sentence = (
             f"{names_in_words(gpu.others)}, with simulators, hold about {size_in_words(held)} of {gpu.name}, "
-            f"where {size_in_words(most)} are left to them beside {names_in_words(limited)} ({KEY}): use "
-            "fewer environments, or place simulators on other GPUs"
+            f"where {size_in_words(most)} are left to them beside {names_in_words(limited)} "
+            f"({GPU_SHARES_KEY}): use fewer environments, or place simulators on other GPUs"
         )
         self._say(sentence)
         record_failure(

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.footprints import GIGABYTE, rows
+from rlinf_async.core.footprint import GIGABYTE
+from rlinf_async.hosts.footprints import rows
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
