@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
+
+if TYPE_CHECKING:
+    from benchmarks.learning.simulators import Start
 
 RECOMPUTED_ANCHOR = "recomputed"
 """The default anchor of all runs."""
@@ -146,20 +149,22 @@ def begin(task: Task, recipe: Recipe, seed: int) -> tuple[EnvFactory, State]:
         environments = TOY_BY_KIND[task.kind].environments(of_env, group_size=recipe.group_size, seed=seed)
         return environments, _points(task, seed)
     # Imported here: only Meta-World's own tasks need Meta-World.
-    from benchmarks.learning.simulators import MixedStart, mixed_start, mixed_tasks
+    from benchmarks.learning.simulators import mixed_tasks
 
-    low, high = task.start or (0.0, 1.0)
-    start = mixed_start(
-        MixedStart(
-            tasks=task.difficulties,
-            seed=seed,
-            horizon=task.horizon,
-            lowest_success=low,
-            highest_success=high,
-        )
-    )
+    start = mixed_start_of(task, seed)
     environments = mixed_tasks(of_env, group_size=recipe.group_size, seed=seed, stats=start.stats)
     return environments, start.weights
+
+
+def mixed_start_of(task: Task, seed: int, **search: int) -> Start:
+    """Return the start of a Meta-World task and a seed, made with `search` if no earlier run has made it."""
+    from benchmarks.learning.simulators import MixedStart, mixed_start
+
+    low, high = task.start or (0.0, 1.0)
+    settings = MixedStart(
+        tasks=task.difficulties, seed=seed, horizon=task.horizon, lowest_success=low, highest_success=high
+    )
+    return mixed_start(settings, **search)
 
 
 def _points(task: Task, seed: int) -> State:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +220,16 @@ class Start:
     success: float
 
 
-def mixed_start(settings: MixedStart) -> Start:
+def mixed_start(settings: MixedStart, *, epochs_between_trials: int = 1) -> Start:
     """Make the start, or read the file of an earlier call with equal settings."""
     if not settings.path.exists():
-        _make(settings)
+        _make(settings, epochs_between_trials)
     stored = torch.load(settings.path, weights_only=True)
     mean, std = (stored[name].numpy() for name in ("mean", "std"))
     return Start(stored["weights"], ObservationStats(mean=mean, std=std), stored["success"])
 
 
-def _make(settings: MixedStart) -> None:
+def _make(settings: MixedStart, epochs_between_trials: int) -> None:
     by_task = [
         demonstrate(
             task, episodes=settings.demonstrations, steps=settings.demonstration_steps, seed=settings.seed
@@ -243,7 +244,7 @@ def _make(settings: MixedStart) -> None:
     stats = ObservationStats.of(demonstrations.states)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        epochs = cloning_epochs(settings, demonstrations, stats)
+        epochs = islice(cloning_epochs(settings, demonstrations, stats), 0, None, epochs_between_trials)
         chosen = search(settings, epochs, _trial(settings, stats))
     settings.path.parent.mkdir(parents=True, exist_ok=True)
     draft = settings.path.with_suffix(".draft")
