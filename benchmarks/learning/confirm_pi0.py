@@ -1,0 +1,168 @@
+"""Does `full` as it ships learn what RLinf's loop learns with RLinf's pi0 class, on fresh seeds and fresh
+starts, and in how many seconds: `nice python -m benchmarks.learning.confirm_pi0`.
+
+**Not run yet: no row of it exists.** What follows was written down, and committed, before any run.
+
+Questions. Is the learning of `full` not below -5 % of that of the synchronous loop, against the synchronous
+curve itself? Which of lag, order of samples, dead work and machinery costs or gives what, in learning and in
+seconds?
+
+Runs. RLinf's pi0 class at tiny sizes on RLinf's workers (config `metaworld_ppo_pi0`), 40 batches of 64
+episodes, nothing else on the machine. Arms: `off`; `lean`; `lag0`, which is `full` with `max_staleness: 0`,
+so that shards and the denoise index of a pass are those of `full` and no sample is old; `full`. Each seed
+clones a start of its own, which its arms share. The arms of a seed begin with another one at each seed.
+
+Measure. Area of success above the start, as a share of the mean that the runs of `off` learned, paired by
+seed. Beside it, and without a verdict: the same against the curve of `off` moved by a batch.
+
+Primary test. `full` minus `off` is above -5 %: a one-sided paired t-test at 2.5 %. An interval of 95 % that
+lies below 0 is told as a loss beside it, one that lies below -5 % as a loss of more than 5 %.
+
+Secondary, intervals of 95 % and no verdict: `lean` minus `off`; `lag0` minus `off`; `full` minus `lag0`; and
+the seconds to 80 % success, and those of a batch, `full` over `off`, `lean` over `off`, `lag0` over `off`, as
+geometric means with intervals. A seed in which one of the two does not get to 80 % is named and left out of
+the former.
+
+Stopping rule. Eight seeds, 120 to 127, none of which was used before. Nobody looks before the last: until
+every planned run has a row the report says how many there are, and computes nothing. If the experiment ends
+earlier for good, it has no result, and its rows are shown as such. Runs that fail are made again. No
+default is changed while it runs.
+
+Power. Paired differences had a deviation of 15.5 % (ten seeds of one start): eight seeds exclude a loss of
+5 % with a probability of 0.12 if nothing is lost, with 0.65 if 10 % is gained, so that most likely the
+interval will be all that can be told. Forty seeds would want eight hours.
+
+Time, estimated: two cores and nothing else on the machine, 12 minutes a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.learning import cells, pi0, tables
+from benchmarks.learning.campaign import by_seed, origin
+from benchmarks.learning.confirm import claim
+from benchmarks.learning.evidence import MARGIN, TAIL, Curves, finding
+from benchmarks.learning.on_ray import RUNS_FOLDER, train
+from benchmarks.learning.statistics import learned, tost_paired
+
+ROWS_FILE = cells.RESULTS_FOLDER / "confirm_pi0.jsonl"
+PLANNED_SEEDS = range(120, 128)
+BATCH_COUNT = 40
+REFERENCE_ARM = "off"
+OVERRIDES_BY_ARM: dict[str, tuple[str, ...]] = {
+    REFERENCE_ARM: ("async.mode=off",),
+    "lean": ("async.mode=lean",),
+    "lag0": ("async.mode=full", "async.train.max_staleness=0"),
+    "full": ("async.mode=full",),
+}
+SECONDARY_PAIRS = (("lean", REFERENCE_ARM), ("lag0", REFERENCE_ARM), ("full", "lag0"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run."""
+
+    arm: str
+    seed: int
+
+
+def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
+    """Yield all runs in their order; the arms of a seed begin with another one at each seed."""
+    arms = tuple(OVERRIDES_BY_ARM)
+    for seed in seeds:
+        first = seed % len(arms)
+        yield from (Run(arm, seed) for arm in (*arms[first:], *arms[:first]))
+
+
+def overrides_of(run: Run) -> list[str]:
+    """Return the overrides of a run; its start is drawn from its seed."""
+    directory = (RUNS_FOLDER / f"confirm-{run.arm}-seed{run.seed}").absolute()
+    return [
+        *OVERRIDES_BY_ARM[run.arm],
+        f"runner.max_epochs={BATCH_COUNT}",
+        f"actor.seed={run.seed}",
+        f"warm_start.seed={run.seed}",
+        f"runner.logger.log_path={directory}",
+    ]
+
+
+def trained(run: Run) -> dict[str, Any]:
+    """Train one run, and return its row.
+
+    Raises:
+        RuntimeError: the run failed; the message has the end of its output.
+    """
+    directory = (RUNS_FOLDER / f"confirm-{run.arm}-seed{run.seed}").absolute()
+    train(directory, ["-n", pi0.CONFIG_NAME, *overrides_of(run)])
+    return {**vars(run), **pi0.read_curve(directory)}
+
+
+def report(rows: Mapping[Run, Any]) -> str:
+    """Return the page; before the last planned run it only counts the runs."""
+    planned = list(runs())
+    there = sum(run in rows for run in planned)
+    said = f"# Does RLinf's pi0 class learn the same with `full`, and how fast\n\n{origin(ROWS_FILE)}.\n"
+    if there < len(planned):
+        return f"{said}\n{there} of {len(planned)} runs are there: nothing is computed before the last.\n"
+    full = finding("", "`full` minus `off`", *(_success(rows, arm) for arm in (REFERENCE_ARM, "full")), lag=1)
+    primary = tables.markdown(
+        ["", "difference, 95 %", "p of not below -5 %", "claim", "against the moved curve"],
+        [
+            [
+                full.name,
+                tables.share(full.itself),
+                f"{full.p_not_worse:.4f}",
+                claim(full.itself, full.p_not_worse < TAIL),
+                tables.share(full.moved),
+            ]
+        ],
+    )
+    secondary = tables.markdown(["", "difference, 95 %"], _secondary(rows))
+    seconds = tables.markdown(["", "seconds a batch, 95 %", "to 80 %, 95 %", "never"], _seconds(rows))
+    return "\n".join([said, primary, secondary, seconds])
+
+
+def _success(rows: Mapping[Run, Any], arm: str) -> Curves:
+    return [rows[Run(arm, seed)]["success"] for seed in PLANNED_SEEDS]
+
+
+def _secondary(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+    for arm, other in SECONDARY_PAIRS:
+        _, before, after = learned(*(_success(rows, one) for one in (REFERENCE_ARM, other, arm)))
+        yield [f"`{arm}` minus `{other}`", tables.share(tost_paired(before, after, MARGIN, TAIL))]
+
+
+def _seconds(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+    for arm in ("full", "lean", "lag0"):
+        a_batch, to_level, never = [], [], []
+        for seed in PLANNED_SEEDS:
+            before, after = (rows[Run(one, seed)] for one in (REFERENCE_ARM, arm))
+            a_batch.append(after["seconds"][-1] / before["seconds"][-1])
+            reached = pi0.seconds_to_level(before), pi0.seconds_to_level(after)
+            if reached[0] and reached[1]:
+                to_level.append(reached[1] / reached[0])
+            else:
+                never.append(str(seed))
+        yield [
+            f"`{arm}` over `{REFERENCE_ARM}`",
+            _mean_ratio(a_batch),
+            _mean_ratio(to_level),
+            ", ".join(never),
+        ]
+
+
+def _mean_ratio(ratios: Sequence[float]) -> str:
+    """Return the geometric mean of ratios with an interval of 95 %, by Student's t of the logarithms."""
+    test = tost_paired([0.0] * len(ratios), [math.log(ratio) for ratio in ratios], 1.0, TAIL)
+    if test.ci_low is None or test.ci_high is None:
+        return tables.NO_VALUE
+    middle, low, high = (math.exp(value) for value in (test.difference, test.ci_low, test.ci_high))
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+if __name__ == "__main__":
+    by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)
