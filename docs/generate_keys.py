@@ -12,8 +12,7 @@ from pathlib import Path
 
 from generated import fill
 
-from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
-from rlinf_async.hosts.judge.table import Key, Table
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Key, Table
 from rlinf_async.hosts.local import config as local
 from rlinf_async.hosts.rlinf import keys as rlinf
 from rlinf_async.hosts.verl import reasons as verl

@@ -63,12 +63,12 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def lookup(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None if the key is missing."""
+def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value of a dotted key; `default` if the key is missing."""
     value: Any = tree
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            return None
+            return default
         value = value[name]
     return value
 

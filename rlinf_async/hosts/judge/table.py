@@ -11,7 +11,7 @@ then those keys:
     ["without effect"]
     "DAgger alone reads it" = "algorithm.dagger* runner.expert_ckpt_path"
 
-The property is a kind, in the words of `judge.kinds`, with a note in brackets; in `changed` and `translated`,
+The property is a kind, in its words (`kind_of`), with a note in brackets; in `changed` and `translated`,
 a reason follows it. In `without effect` the property is a reason, and the keys may have any value. `refused`
 differs: an entry gives, as an override, the only value that is served, then the reason. The kind follows the
 override in brackets if the value does not tell it. A line `SECTION: NAME NAME` lists keys of one section.
@@ -22,9 +22,12 @@ override in brackets if the value does not tell it. A line `SECTION: NAME NAME` 
 from __future__ import annotations
 
 import copy
+import math
+import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -34,16 +37,6 @@ from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
-from rlinf_async.hosts.judge.kinds import (
-    BLOCK_KIND,
-    FLAG_KIND,
-    UNSTATED_KIND,
-    WHOLE_KIND,
-    Kind,
-    kind_of,
-    kind_of_default,
-    written,
-)
 from rlinf_async.hosts.judge.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
@@ -52,12 +45,125 @@ UNSET_VALUES = (None, False, 0, "")
 OVERRIDE_LITERALS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 """Values as an override writes them; all others are whole numbers or texts."""
 NULL_NOTE = "null is "
+ABSENT = object()
+"""Stands for the value of a key that a config lacks."""
 
 
 def is_off(value: Any) -> bool:
     """Return True if a value switches nothing on."""
     # `in` compares by `==`: 0.0 and False equal 0, and True equals no unset value.
     return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of values, built from its words in a refusal; without a type, it accepts every value."""
+
+    words: str
+    """The words that follow `must be`."""
+    type: Any = object
+    """The Python type; numbers are finite, a bool is not one, and 2.0 is not a whole one."""
+    names: tuple[str, ...] = ()
+    """The values, unless empty."""
+    or_list: bool = False
+    """True if a list of such values is accepted, too."""
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    """An exclusive limit; `least` and `most` are inclusive."""
+
+    def accepts(self, value: Any) -> bool:
+        """Return True if `value`, which is not None, is of this kind."""
+        if self.or_list and isinstance(value, list | tuple):
+            return all(map(replace(self, or_list=False).accepts, value))
+        if self.names:
+            return type(value) in (str, int) and str(value) in self.names  # YAML reads 16 as a number
+        if self.type not in NUMBER_TYPES:
+            return isinstance(value, self.type)
+        # Python's bool is an int.
+        is_number = isinstance(value, self.type) and not isinstance(value, bool)
+        return is_number and self._fits(value) and self.least <= value <= self.most
+
+    def near(self, value: Any) -> Any:
+        """Return the value of this kind that the user may have meant by `value`; None if there is none."""
+        if self.names:
+            return misspelt(value, self.names) if isinstance(value, str) else None
+        if self.type is bool:
+            return bool(value) if type(value) is int and value in (0, 1) else None
+        number = _number(value) if self.type in NUMBER_TYPES else None
+        # There is no nearest number above an exclusive limit.
+        if number is None or not self._fits(number):
+            return None
+        return min(max(round(number) if self.type is int else number, self.least), self.most)
+
+    def _fits(self, value: float) -> bool:
+        """Return True if a number is above the exclusive limit and, unless whole, fits into a float."""
+        # The comparison is False for NaN, too.
+        return (self.type is int or abs(value) <= sys.float_info.max) and value > self.above
+
+
+NUMBER_TYPES = (int, int | float)
+UNSTATED_KIND = Kind("anything")
+"""The kind of a row that gives none: the key has the kind of its default, if it has one."""
+UNCHECKED_KIND = Kind("anything at all")
+"""The kind of keys that are never judged."""
+FLAG_KIND, TEXT_KIND = Kind("true or false", bool), Kind("a text", str)
+BLOCK_KIND = Kind("a block of keys", Mapping)
+NUMBER_WORDS = re.compile(
+    r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
+    r"( (of at most|and at most|to) (?P<most>\S+))?"
+)
+CHOICE_PREFIX, LIST_SUFFIX = "one of ", ", or a list of them"
+
+
+def kind_of(words: str) -> Kind:
+    """Return the kind that `words` describe; words of no kind in this module describe a text.
+
+    Raises:
+        ValueError: `words` mention a number, but do not match `NUMBER_WORDS`.
+    """
+    if number := NUMBER_WORDS.fullmatch(words):
+        limits: Any = {name: int(number[name]) for name in ("least", "most", "above") if number[name]}
+        return Kind(words, int if number["whole"] else int | float, **limits)
+    if words.endswith(LIST_SUFFIX):
+        return replace(kind_of(words.removesuffix(LIST_SUFFIX)), words=words, or_list=True)
+    if words.startswith(CHOICE_PREFIX):
+        return Kind(words, names=tuple(words.removeprefix(CHOICE_PREFIX).split(", ")))
+    if " number" in words:
+        raise ValueError(
+            f"the words {words!r} must be the description of a number, as in {NUMBER_WORDS.pattern}"
+        )
+    kinds = (UNSTATED_KIND, UNCHECKED_KIND, FLAG_KIND, BLOCK_KIND)
+    return next((kind for kind in kinds if kind.words == words), Kind(words, str))
+
+
+NUMBER_KIND, WHOLE_KIND = kind_of("a finite number"), kind_of("a whole number")
+COUNT_KIND = kind_of("a whole number of at least 1")
+
+
+def kind_of_default(default: Any) -> Kind:
+    """Return the kind of values that may replace a default."""
+    # Flags before numbers: Python's bool is an int.
+    of_type = {bool: FLAG_KIND, int | float: NUMBER_KIND, Mapping: BLOCK_KIND, str: TEXT_KIND}
+    return next((kind for type_, kind in of_type.items() if isinstance(default, type_)), UNCHECKED_KIND)
+
+
+def written(value: Any) -> str:
+    """Return a value as an override writes it: `true`, `null`, `0.5`, `name`, `[one,two]`."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"  # a space would end the override
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: Any) -> float | int | None:
+    """Return `value` as a finite number, if it is a number or the text of one; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = value if isinstance(value, int) else float(value)
+    except ValueError:
+        return None
+    return number if isinstance(number, int) or math.isfinite(number) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +363,8 @@ class Table:
 
     def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
         """Return a reason for each section of `cfg` (plain data) that is not a block of keys."""
-        held = (row for row in self._blocks if row.fate == "served" and _holds(cfg, row.name))
+        served = (row for row in self._blocks if row.fate == "served")
+        held = (row for row in served if lookup(cfg, row.name, ABSENT) is not ABSENT)
         return [reason for row in held if (reason := self._reason(row, cfg, complete=True))]
 
     def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
@@ -270,10 +377,10 @@ class Table:
 
     def _reason(self, row: Key, cfg: Mapping[str, Any], *, complete: bool) -> Reason | None:
         """Return the reason why the row's key cannot have its value in `cfg`; None if it can."""
-        if (value := lookup(cfg, row.name)) is not None:
-            return row.reason(value)
-        if not _holds(cfg, row.name):
+        if (value := lookup(cfg, row.name, ABSENT)) is ABSENT:
             return row.null_reason(None) if row.required and complete else None
+        if value is not None:
+            return row.reason(value)
         default = self._default_of(row.name)
         is_unset = self._knows_all_defaults and default is None and not row.required
         if row.fate != "served" or row.nullable or is_unset or (row.required and not complete):
@@ -283,7 +390,7 @@ class Table:
     def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield each key of `cfg` (plain data) that is null, with the value that null stands for."""
         for row in self.rows:
-            if row.null is not None and lookup(cfg, row.name) is None and _holds(cfg, row.name):
+            if row.null is not None and lookup(cfg, row.name, ABSENT) is None:
                 yield row.name, row.null
 
     def without_nulls(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,13 +436,6 @@ def _sections(names: Iterable[str]) -> frozenset[str]:
     """Return every section that contains one of the dotted `names`."""
     parts = [name.split(".") for name in names]
     return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
-
-
-def _holds(cfg: Mapping[str, Any], key: str) -> bool:
-    """Return True if `cfg` has a dotted key, with any value or null."""
-    section, _, name = key.rpartition(".")
-    around = lookup(cfg, section) if section else cfg
-    return isinstance(around, Mapping) and name in around
 
 
 def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:

@@ -11,9 +11,8 @@ from typing import Literal
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.judge.kinds import Kind
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.judge.table import Key, read_rows
+from rlinf_async.hosts.judge.table import Key, Kind, read_rows
 from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
 from rlinf_async.loops.run_settings import RunSettings
 

@@ -19,7 +19,6 @@ from omegaconf import DictConfig
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.judge.kinds import UNSTATED_KIND
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
@@ -31,7 +30,7 @@ from rlinf_async.hosts.judge.presence import (
     own_check,
 )
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
-from rlinf_async.hosts.judge.table import Table, counterparts, own_sections, read_rows
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, counterparts, own_sections, read_rows
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl.algorithms import (
     COMPARING_ESTIMATORS,

@@ -13,9 +13,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
-from rlinf_async.hosts.judge.kinds import COUNT_KIND
 from rlinf_async.hosts.judge.reasons import Reason, refuse
-from rlinf_async.hosts.judge.table import Key
+from rlinf_async.hosts.judge.table import COUNT_KIND, Key
 from rlinf_async.hosts.simulators import Evaluation, divide, request_reasons
 from rlinf_async.hosts.workers.settings import WorkerSettings
 

@@ -7,16 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.hosts.host import every, load
-from rlinf_async.hosts.judge.kinds import (
+from rlinf_async.hosts.judge.table import (
     BLOCK_KIND,
     COUNT_KIND,
     FLAG_KIND,
     NUMBER_KIND,
     WHOLE_KIND,
+    Key,
+    Table,
+    counterparts,
     kind_of,
+    read_rows,
     written,
 )
-from rlinf_async.hosts.judge.table import Key, Table, counterparts, read_rows
 
 KINDS = tuple(
     map(
