@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="the patches are for RLinf")
 
+from rlinf_async.hosts.rlinf.tree import read_tree
 from tests import patching
 
 DRIVER = """
@@ -79,6 +80,10 @@ def broken(plugin) -> Path:
 
 def test_every_patch_applies_without_fuzz_and_only_to_the_package(patched):
     assert [path.name for path in patched.iterdir()] == ["rlinf"]
+
+
+def test_patched_rlinf_has_what_our_classes_need(patched):
+    assert read_tree(patched / "rlinf").missing == ()
 
 
 @pytest.mark.parametrize("patch", patching.patches_of("rlinf"), ids=lambda patch: patch.name)
@@ -589,6 +594,25 @@ assert asked == ["squared_relu"], asked
 assert at_import == ([] if sys.argv[1] == "patched" else asked), at_import
 """
 
+MANAGERS = """
+import sys
+
+import rlinf.scheduler.cluster, rlinf.scheduler.manager
+
+without_torch = "torch" not in sys.modules
+assert without_torch == (sys.argv[1] == "patched"), without_torch
+from rlinf.scheduler import *
+from rlinf.scheduler import CommMapper, Worker, __all__
+from rlinf.scheduler.worker import routing, worker
+
+assert Worker is worker.Worker and CommMapper is routing.CommMapper
+assert all(globals()[name].__name__ == name for name in __all__)
+try:
+    from rlinf.scheduler import nothing_of_this_name
+except ImportError:
+    pass
+"""
+
 SCRIPTS = {
     "compiled at import": COMPILED,
     "starts of a group": GROUPS,
@@ -610,3 +634,10 @@ SCRIPTS = {
 def test_a_fault_of_rlinf_is_there_without_its_patch_and_gone_with_it(script, side, request, run, tmp_path):
     done = run(script, request.getfixturevalue(side), arguments=[side, str(tmp_path / "rendezvous")])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("side", patching.SIDES)
+def test_managers_import_torch_without_the_patch_and_not_with_it(side, request):
+    # In an interpreter of its own: that of the other scripts has imported torch.
+    done = patching.run(f"import sys; sys.argv = ['', '{side}']\n{MANAGERS}", request.getfixturevalue(side))
+    assert done.returncode == 0, done.stderr

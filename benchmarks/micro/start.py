@@ -1,4 +1,5 @@
 """CPU and wall seconds of a run of one step under RLinf, from the command to its end: starting is nearly all.
+RLinf's own loop (`off`) and all levels (`full`) take turns.
 
 Another checkout of this package, with an environment of its own, is measured by turns beside this one.
 """
@@ -9,7 +10,9 @@ import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from benchmarks.micro.kit import medians
@@ -19,11 +22,12 @@ from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 REPOSITORY_ROOT = Path(__file__).parents[2]
 MARK_VARIABLE = "START_BENCHMARK"
 TRAIN = ("-m", "rlinf_async.cli", "train", "bench/emulated", "runner.max_epochs=1", "runner.max_steps=1")
+MODES = ("off", "full")
 DEADLINE_S = 900.0
 
 
 def measure(rounds: int, beside: Path | None) -> dict[str, dict[str, float]]:
-    """Return the medians over `rounds` of this checkout, and of the one `beside` it.
+    """Return the medians over `rounds`, by mode, of this checkout and of the one `beside` it.
 
     Raises:
         RuntimeError: a run failed; the message has the end of its output.
@@ -31,10 +35,10 @@ def measure(rounds: int, beside: Path | None) -> dict[str, dict[str, float]]:
     pythons = {"this checkout": (REPOSITORY_ROOT, sys.executable)}
     if beside is not None:
         pythons["beside"] = (beside, str(beside / ".venv/bin/python"))
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
-    for turn in range(rounds):
-        for name, (root, python) in pythons.items():
-            found[name].append(_run(root, [python, *TRAIN], f"{name} {turn} {os.getpid()}"))
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for turn, (name, (root, python)), mode in product(range(rounds), pythons.items(), MODES):
+        command = [python, *TRAIN, f"async.mode={mode}"]
+        found[f"{name}, {mode}"].append(_run(root, command, f"{name} {mode} {turn} {os.getpid()}"))
     return {name: medians(runs) for name, runs in found.items()}
 
 

@@ -162,8 +162,7 @@ class Sources:
         path = self._path(module)
         if path is None:
             return None
-        # Only the module's top level: a name defined under `if` or `try` is not found.
-        for node in _syntax_tree(path).body:
+        for node in _statements(_syntax_tree(path)):
             if isinstance(node, (*FUNCTION_NODES, ast.ClassDef)) and node.name == name:
                 return module, node
             if isinstance(node, ast.Assign) and name in _assigned_names(node):
@@ -200,6 +199,19 @@ def sources_of(package: str) -> Sources | None:
 def _parts(place: str) -> tuple[str, str]:
     module, _, name = place.partition(":")
     return module, name
+
+
+def _statements(module: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements at a module's top level, and its imports for type checkers: a package that loads
+    its names at their first use imports them there.
+
+    A name that is defined under another `if`, or under `try`, is not among them.
+    """
+    for node in module.body:
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
+            yield from node.body
+        else:
+            yield node
 
 
 def _imported_module(module: str, node: ast.ImportFrom, path: Path) -> str:

@@ -91,6 +91,19 @@ def test_every_tree_at_hand_has_what_our_classes_need(name):
     assert read_tree(package(name)).missing == ()
 
 
+@pytest.mark.parametrize(
+    ("condition", "found"), [("TYPE_CHECKING", True), ("typing.TYPE_CHECKING", True), ("OTHERWISE", False)]
+)
+def test_names_that_a_package_loads_at_their_first_use_are_found_by_its_imports_for_type_checkers(
+    tree, condition, found
+):
+    base = tree / "workers" / "base" / "__init__.py"
+    base.write_text(BASE.replace("from .worker", f"if {condition}:\n    from .worker"))
+    members = Sources(tree).members("rlinf.workers.env.env_worker:EnvWorker")
+    assert ("send" in members) == found
+    assert members >= {"far", "limit", "cfg"}
+
+
 def test_a_name_is_imported_from_wherever_this_rlinf_keeps_it():
     found = borrowed.EmbodiedFSDPActor
     assert f"{found.__module__}.{found.__qualname__}" == borrowed.dotted_name("EmbodiedFSDPActor")
