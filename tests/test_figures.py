@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from benchmarks.learning import causes as causes_plan
-from benchmarks.learning import evidence, pi0, singles
+from benchmarks.learning import comparison, evidence, pi0, singles
 from benchmarks.learning.campaign import complete, rows_of
 from benchmarks.learning.statistics import batch_at, learned, tost_paired
 from benchmarks.schedules import hosts
@@ -284,10 +284,10 @@ def causes():
     seeds = complete(rows_, causes_plan.runs())
     yield page, f"{len(seeds)} of its {len(causes_plan.PLANNED_SEEDS)} seeds were run"
     areas = causes_plan.shares(rows_, seeds)
-    rule = tost_paired(areas["own"], areas["tasks"], 1.0, evidence.TAIL)
+    rule = tost_paired(areas["own"], areas["tasks"], 1.0, comparison.TAIL)
     assert rule.p_difference > 0.05  # by the rule the default stayed
     yield page, f"it was {shown(rule)}, p = {rule.p_difference:.2f}"
-    normalised = tost_paired(areas["own"], areas["before"], 1.0, evidence.TAIL)
+    normalised = tost_paired(areas["own"], areas["before"], 1.0, comparison.TAIL)
     yield (
         page,
         f"({shown(normalised)} for how it was, one of {COUNTS[len(causes_plan.ARM_PAIRS)]} comparisons",
@@ -358,7 +358,7 @@ def flow():
             for curves in found.values()
             if other in curves
         ]
-        test = tost_paired([0.0] * len(logs), logs, 1.0, evidence.TAIL)
+        test = tost_paired([0.0] * len(logs), logs, 1.0, comparison.TAIL)
         middle, low, high = (math.exp(value) for value in (test.difference, test.ci_low, test.ci_high))
         for page in ("docs/models.md", "docs/learning.md"):
             yield page, f"{middle:.2f} [{low:.2f}, {high:.2f}]"
@@ -386,7 +386,7 @@ def as_it_ships():
     found = [one for one in FINDINGS if one.group == evidence.AS_IT_SHIPS]
     *alone, pair = found
     losses = [-100 * one.itself.difference for one in alone]
-    excluded = [one.itself.ci_low > -evidence.MARGIN for one in found]
+    excluded = [one.itself.ci_low > -comparison.MARGIN for one in found]
     assert all(one.itself.pairs == 17 for one in alone)
     assert pair.itself.pairs == 10
     for page in ("README.md", "docs/index.md", "docs/learning.md"):
@@ -399,7 +399,7 @@ def as_it_ships():
             f"at 95 % {COUNTS[below]} of these {COUNTS[len(found)]} are losses, and "
             f"{COUNTS[sum(excluded)]} are above -5 %",
         )
-    kept = COUNTS[sum(evidence.not_worse(found))]
+    kept = COUNTS[sum(comparison.not_worse(found))]
     yield (
         "docs/learning.md",
         f"excluded for {COUNTS[sum(excluded)]} of these {COUNTS[len(found)]}; for {kept} of them if the "
@@ -437,7 +437,7 @@ def single_tasks():
             for mode in singles.COMPARED_MODES
         )
         _, before, after = learned(sync, own, tasks)
-        better.append(tost_paired(before, after, 1.0, evidence.TAIL))
+        better.append(tost_paired(before, after, 1.0, comparison.TAIL))
     first, *others = better
     yield page, f"`tasks` is better by {shown(first).lstrip('+')}"
     assert all(test.ci_low < 0 < test.ci_high for test in others)

@@ -44,8 +44,8 @@ from typing import Any
 
 from benchmarks.learning import cells, pi0, tables
 from benchmarks.learning.campaign import by_seed, origin
+from benchmarks.learning.comparison import MARGIN, TAIL, Curves, finding
 from benchmarks.learning.confirm import claim
-from benchmarks.learning.evidence import MARGIN, TAIL, Curves, finding
 from benchmarks.learning.on_ray import RUNS_FOLDER, train
 from benchmarks.learning.statistics import learned, tost_paired
 

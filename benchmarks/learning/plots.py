@@ -22,13 +22,13 @@ from PIL import Image
 
 from benchmarks.learning import cells, data
 from benchmarks.learning.cells import Curve
+from benchmarks.learning.comparison import MARGIN
 from benchmarks.learning.data import (
     HOST_NAMES,
     SUCCESS_LEVEL,
     Results,
     on_press,
 )
-from benchmarks.learning.evidence import MARGIN
 from benchmarks.learning.peers import LABEL_BY_LOOP, PeerCurve
 from benchmarks.learning.statistics import (
     WINDOW_BATCHES,
