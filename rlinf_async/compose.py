@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
 from rlinf_async.config_errors import check_file, check_not_empty, check_words
-from rlinf_async.observe.plain_data import FAST_YAML_LOADER
+from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"

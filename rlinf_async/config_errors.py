@@ -13,7 +13,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest
 from rlinf_async.hosts.judge.table import counterparts
 from rlinf_async.observe.files import read_named
-from rlinf_async.observe.plain_data import (
+from rlinf_async.observe.yaml_data import (
     FAST_YAML_LOADER,
     MAX_YAML_BYTES,
     SelfContainedError,

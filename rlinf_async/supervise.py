@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.ending import IGNORED_SIGNALS
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import Newest, find_newest, sequence_of
 
@@ -41,7 +42,7 @@ class Progress:
 
     def note(self, attempt: Attempt | None) -> None:
         """Count an attempt that has ended."""
-        metrics = RunDir(attempt.run_dir).read_metrics() if attempt else []
+        metrics = RunReader(attempt.run_dir).metrics() if attempt else []
         step = max((int(line["step"]) for line in metrics), default=-1)
         self.in_vain = 0 if step > self.furthest else self.in_vain + 1
         self.furthest = max(step, self.furthest)
@@ -170,12 +171,13 @@ def _cause(attempt: Attempt | None, status: int) -> str:
     recorded."""
     run_dir = Path(attempt.run_dir) if attempt else None
     records = attempt.faults() if attempt else []
-    errors = [one["error"] for one in records if one["what"] == "run failed"]
+    errors = [fault.error for fault in records if fault.what == "run failed"]
     if errors:
-        return str(errors[-1]).splitlines()[0]
+        return errors[-1].splitlines()[0]
     words = _in_words(status)
     if run_dir is not None and run_dir.is_dir():
-        record_failure(run_dir, process="driver", what="run failed", error=words, action="the run ends")
+        fault = Fault(process="driver", what="run failed", error=words, action="the run ends")
+        RunDir(run_dir).record(fault)
     return words
 
 

@@ -17,11 +17,11 @@ import pytest
 
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
-from rlinf_async.observe.status import status_of
 from rlinf_async.wire.memory import MemoryFile, Pickled
 from tests.lab.report.making import CONFIG, FACTS, SUMMARY, TRACE, metrics, write_run
 
@@ -62,6 +62,7 @@ ALLOWED = {
     "observe/files.py": {WRITES, CHANGES},
     "observe/run_dir.py": {WRITES, CHANGES},
     "observe/stacks.py": {WRITES, CHANGES},
+    "observe/reading/stacks.py": {WRITES},
     "hosts/local/whole_process.py": {LISTENS, WRITES},
     "supervise.py": {STARTS, CHANGES},
     "hosts/rlinf/borrowed.py": {BY_NAME},
@@ -278,7 +279,7 @@ def written(directory: Path, *, config: str = "a: 1\n", said: str = "it failed")
     with SpanLog(records.trace, process="env worker 0").span("step", shard=0):
         pass
     error = {"process": "env worker 0", "what": "env failed", "error": said, "trace": f"  raise E\nE: {said}"}
-    record_failure(run, action="environments built anew", **error)
+    RunDir(run).record(Fault(action="environments built anew", **error))
     answer_for_stacks(run, "env worker 0")
     return run
 
@@ -405,7 +406,7 @@ def test_nothing_of_a_runs_data_becomes_markup_of_the_page_and_it_fetches_nothin
         trace=trace,
         summary=hostile(SUMMARY),
     )
-    record_failure(bad, process=PAYLOAD, what="env failed", error=PAYLOAD, action=PAYLOAD, lost=PAYLOAD)
+    RunDir(bad).record(Fault(process=PAYLOAD, what="env failed", error=PAYLOAD, action=PAYLOAD, lost=PAYLOAD))
     kept = Tags(write_report([plain, plain], tmp_path / "plain.html").read_text())
     page = Tags(write_report([plain, bad], tmp_path / "bad.html").read_text())
     assert page.found <= kept.found | {"code", "b", "li", "ul", "ol"}

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.supervise import supervise
 
 STUB = """
 import json, os, signal, sys, time
 from pathlib import Path
 from rlinf_async.observe.attempt import Attempt
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, newest_sequence, written_aside
 
@@ -41,7 +41,7 @@ def save(step):
         (aside / "weights").write_bytes(b"1")
 
 def fail(error):
-    record_failure(root, process="driver", what="run failed", error=error, action="the run ends")
+    RunDir(root).record(Fault(process="driver", what="run failed", error=error, action="the run ends"))
     sys.exit(1)
 
 def kill(number):
@@ -88,7 +88,7 @@ def test_it_goes_on_from_the_newest_checkpoint_with_the_cause_said(tmp_path):
         "restart 3 of 5 from step 30, in 0 s: the run has ended with status 7",
     ]
     # What has killed it, too, is in its record, once.
-    assert [fault["error"] for fault in read_failures(tmp_path)] == [
+    assert [fault.error for fault in read_faults(tmp_path)] == [
         "ActorDiedError: learner 0\nand more",
         "the run was ended by SIGKILL",
         "the run has ended with status 7",

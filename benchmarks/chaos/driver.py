@@ -37,6 +37,7 @@ from benchmarks.chaos.victims import processes
 from benchmarks.chaos.watch import family
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.table import markdown
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 
@@ -144,7 +145,7 @@ def result(
     repeated = [max(0, death["trained"] - step) for death, step in zip(deaths, went_on, strict=True)]
     rest = iter(resumed)
     in_order = all(step in rest for step in went_on)  # restarts without a kill may stand between them
-    training = sum(one["async/step_seconds"] for one in RunDir(directory).read_metrics())
+    training = sum(one["async/step_seconds"] for one in RunReader(directory).metrics())
     return {
         "status": status,
         "kills": len(deaths),

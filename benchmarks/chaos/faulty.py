@@ -34,7 +34,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 
 RESULTS_FILE = Path(__file__).with_name("faulty.json")
 SHARD_COUNT, HORIZON_DECISIONS, BATCH_COUNT = 8, 5, 30
@@ -118,13 +118,13 @@ def run(budgets: dict[str, Any], *, batches: int = BATCH_COUNT, seed: int = 0) -
             result = LocalTrainer(ours, faulty(injected, seed), run_dir=Path(folder)).run()
         except (RuntimeError, ConnectionError) as raised:
             error = f"{type(raised).__name__}: {raised}"
-        faults = read_failures(Path(folder))
-    outlived = Counter(fault["shard"] for fault in faults if "seconds" in fault)
+        faults = read_faults(Path(folder))
+    outlived = Counter(fault.shard for fault in faults if fault.seconds is not None)
     found = {
         "error": error,
         "seconds": round(time.monotonic() - began, 1),
         "injected": dict(injected.counts),
-        "faults": dict(Counter(fault["what"] for fault in faults)),
+        "faults": dict(Counter(fault.what for fault in faults)),
         "most_restarts_of_a_shard": max(outlived.values(), default=0),
     }
     return found | (_books(result, ours) if result is not None else {})

@@ -43,8 +43,8 @@ from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.reading.run_reader import count_faults
 
 RESULTS_FILE = Path(__file__).with_name("learning.json")
 BATCH_COUNT, SEED_COUNT = 30, 5
@@ -91,7 +91,7 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
         weights = torch.load(start.policy_path)
         trainer = LocalTrainer(ours, environments, weights=weights, on_step=kill, run_dir=Path(run_dir))
         result = trainer.run()
-        outlived = count_failures(Path(run_dir)).restarts
+        outlived = count_faults(Path(run_dir)).restarts
     return {
         "success": [round(one["env/success_once"], 4) for one in result.metrics],
         "seconds": round(sum(report.seconds for report in result.reports), 1),

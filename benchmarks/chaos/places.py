@@ -32,7 +32,7 @@ from benchmarks.chaos.soak import SETTINGS_BY_HOST
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.process import OWN_CLUSTER, last_words, run_command
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, tidy, written_aside
 
 RESULTS_FILE = Path(__file__).with_name("places.json")
@@ -119,7 +119,7 @@ def _call_after_steps(run_dir: Path, spoil: Callable[[], None], done: Path) -> A
     import time
 
     def watch() -> None:
-        while len(RunDir(run_dir).read_metrics()) < STEP_COUNT // 10 and not done.exists():
+        while len(RunReader(run_dir).metrics()) < STEP_COUNT // 10 and not done.exists():
             time.sleep(0.1)
         spoil()
 

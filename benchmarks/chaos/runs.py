@@ -15,7 +15,7 @@ from typing import Any
 
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OVERDUE_STATUS, OWN_CLUSTER
-from rlinf_async.observe.failures import count_failures
+from rlinf_async.observe.reading.run_reader import RunReader, count_faults
 from rlinf_async.observe.run_dir import RunDir
 
 
@@ -102,7 +102,7 @@ class Outcome:
     @classmethod
     def of(cls, directory: Path, *, status: int, killed: Sequence[str]) -> Outcome:
         run = RunDir(directory)
-        metrics = run.read_metrics()
+        metrics = RunReader(run.path).metrics()
         books: dict[str, Any] = {}
         if run.summary.exists():
             books = json.loads(run.summary.read_text())["trajectories"]
@@ -121,7 +121,7 @@ class Outcome:
                 name: int(sum(step.get(f"async/restarts/{name}", 0) for step in metrics))
                 for name in RESTART_KINDS
             },
-            faults=count_failures(directory).kinds.total(),
+            faults=count_faults(directory).kinds.total(),
         )
 
     def as_dict(self) -> dict[str, Any]:

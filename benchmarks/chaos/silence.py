@@ -27,7 +27,7 @@ from benchmarks.chaos.victims import processes, step_of, victims
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 
 RESULTS_FILE = Path(__file__).with_name("silence.json")
 RUNS_FOLDER = Path("runs/chaos-silence")
@@ -91,14 +91,14 @@ def said_of(directory: Path, *, status: int, stopped_at: float | None) -> dict[s
     """Return the first fault that the run reports after `stopped_at`, and how the run ended."""
     outcome = Outcome.of(directory, status=status, killed=[])
     said: dict[str, Any] = {"status": status, "steps": outcome.steps, "unaccounted": outcome.unaccounted}
-    faults = [fault for fault in read_failures(directory) if stopped_at and fault["time"] > stopped_at]
+    faults = [fault for fault in read_faults(directory) if stopped_at and fault.time > stopped_at]
     if stopped_at is None or not faults:
         return said | {"found_s": None}
-    fault, back_s = faults[0], faults[0].get("seconds")
+    fault, back_s = faults[0], faults[0].seconds
     return said | {
-        "found_s": round(fault["time"] - (back_s or 0.0) - stopped_at, 1),
+        "found_s": round(fault.time - (back_s or 0.0) - stopped_at, 1),
         "back_s": back_s,
-        **{name: fault[name] for name in ("process", "what", "error", "action")},
+        **{name: getattr(fault, name) for name in ("process", "what", "error", "action")},
     }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, identity, kind_and_rank
 from rlinf_async.wire.memory import machine
@@ -74,7 +75,7 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
     here = machine()
     return {
         name: facts
-        for name, facts in (records.read(records.status).get("processes") or {}).items()
+        for name, facts in (RunReader(records.path).status().get("processes") or {}).items()
         if isinstance(facts, dict) and facts.get("machine") == here and same_process(facts, run_dir)
     }
 
@@ -82,7 +83,7 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
 def step_of(run_dir: Path) -> int:
     """Return the number of steps that a run has trained."""
     records = RunDir(run_dir)
-    return int(records.read(records.status).get("step", 0))
+    return int(RunReader(records.path).status().get("step", 0))
 
 
 def simulators_of(pid: int) -> list[int]:

@@ -17,6 +17,7 @@ from benchmarks.learning.preregistration import OPTIMIZER_STEPS, Setting, Side, 
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 RUNS_FOLDER = Path("runs")
@@ -39,7 +40,7 @@ def run_cell(cell: Cell) -> None:
         *flat("async", cell.asynchrony),
     ]
     train(directory, ["-n", CONFIG_BY_HOST[cell.host].format(cell.algorithm), *overrides])
-    facts = RunDir(directory).read(RunDir(directory).facts)
+    facts = RunReader(directory).facts()
     seen = {"trajectories": trajectories(directory), "versions": facts.get("versions")}
     write(cell, _curve(directory, cell), seen)
 
@@ -58,7 +59,7 @@ def _curve(directory: Path, cell: Cell) -> Curve:
         RuntimeError: steps are missing.
     """
     if cell.host == "verl":
-        steps = RunDir(directory).read_metrics()
+        steps = RunReader(directory).metrics()
         series = {name: [step[name] for step in steps] for name in (steps[0] if steps else ())}
     else:
         series = {tag: list(values.values()) for tag, values in read_scalars(directory).items()}
@@ -103,7 +104,7 @@ def train(
 def trajectories(directory: Path) -> Any:
     """Return the ledger of a run's trajectories; None for stock RLinf, which does not count them."""
     records = RunDir(directory)
-    return records.read(records.summary).get("trajectories")
+    return RunReader(records.path).summary().get("trajectories")
 
 
 EXT_MODULE = "RLINF_EXT_MODULE"

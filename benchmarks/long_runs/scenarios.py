@@ -22,6 +22,7 @@ from benchmarks.chaos.victims import Killer, processes, simulators_of
 from benchmarks.chaos.watch import family
 from benchmarks.long_runs.held import Look, growth, look, steepest
 from rlinf_async.lab.process import OWN_CLUSTER, last_words
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 MOST_GROWTH_PER_MINUTE = 0.01
@@ -241,7 +242,7 @@ def one_killed(victim: str, directory: Path) -> Result:
         seconds = time.monotonic() - began
         left = _left_of(process.pid)
     outcome = Outcome.of(directory, status=status, killed=[victim] if pid else [])
-    steps = [step["step"] for step in RunDir(directory).read_metrics()]
+    steps = [step["step"] for step in RunReader(directory).metrics()]
     return {
         "passed": status == 0
         and pid is not None
@@ -316,7 +317,7 @@ def resumed_beside_its_writer(directory: Path) -> Result:
         with running(resumed, directory / "second.log") as other:
             status = other.wait(STEPS_DEADLINE_S)
         writer_status = ended(writer)
-    steps = [step["step"] for step in RunDir(second).read_metrics()]
+    steps = [step["step"] for step in RunReader(second).metrics()]
     outcomes = {
         "writer": asdict(Outcome.of(first, status=writer_status, killed=[])),
         "resumed": asdict(Outcome.of(second, status=status, killed=[])),

@@ -23,7 +23,7 @@ from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.sweep.steps import read_scalars
 from rlinf_async.lab.table import Range, markdown
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 
 RESULTS_FILE = Path(__file__).with_name("hosts.json")
 RUNS_FOLDER = Path("runs/hosts")
@@ -80,7 +80,7 @@ class Cell:
 
 def _seconds(directory: Path) -> list[float]:
     """Return the step seconds of a run from our metrics, or without them from RLinf's TensorBoard files."""
-    if own := RunDir(directory).read_metrics():
+    if own := RunReader(directory).metrics():
         return [step["async/step_seconds"] for step in own]
     return list(read_scalars(directory).get("time/step", {}).values())
 

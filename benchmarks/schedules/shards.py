@@ -25,6 +25,7 @@ import typer
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.table import markdown
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 RESULTS_FILE = Path(__file__).with_name("shards.json")
@@ -65,7 +66,7 @@ class ShardsCell(BenchCell):
         try:
             measured = self.measured_in(directory).as_dict()
             records = RunDir(directory / "run")
-            facts = records.read(records.facts)
+            facts = RunReader(records.path).facts()
         except ValueError as error:
             return {"error": str(error)}
         finally:

@@ -162,8 +162,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the present state of a run, and the waits between its parts."""
-    from rlinf_async.observe.stacks import stacks_of
-    from rlinf_async.observe.status import show_watched, status_facts, status_of, watch
+    from rlinf_async.observe.reading.stacks import stacks_of
+    from rlinf_async.observe.reading.status import show_watched, status_facts, status_of, watch
 
     if as_json:
         looks = watch(run) if watching else iter([or_exit(status_facts, run)])

@@ -26,7 +26,7 @@ from rlinf_async.cli.arguments import (
     say_error,
 )
 from rlinf_async.cli.first_signals import answering_signals
-from rlinf_async.core.failures import Terminated
+from rlinf_async.core.failures import Terminated, in_words
 from rlinf_async.hosts.host import Host, RayCluster, host_of
 from rlinf_async.observe.attempt import NothingLeftError
 from rlinf_async.observe.ending import (
@@ -38,7 +38,6 @@ from rlinf_async.observe.ending import (
     recorded_ending,
     short,
 )
-from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.cluster.environment import choose_cluster
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.supervise import supervise

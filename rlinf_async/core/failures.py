@@ -173,6 +173,15 @@ def origin_of(trace: str) -> str:
     return f"{words}, raised in {place['function']}, line {place['line']} of {place['file']}"
 
 
+def in_words(error: BaseException) -> str:
+    """`words_of` an error as records show it: of Ray's error for an error in another process, its cause."""
+    # Ray's own message is a whole traceback.
+    of_ray = type(error).__module__.partition(".")[0] == "ray"
+    if of_ray and isinstance(cause := getattr(error, "cause", None), BaseException):
+        return in_words(cause)
+    return words_of(error)
+
+
 def frames_of(error: BaseException) -> str:
     """Return the traceback of an error and of its causes, as Python prints it."""
     return "\n".join(getattr(error, "__notes__", [])) if isinstance(error, ForeignError) else _frames(error)

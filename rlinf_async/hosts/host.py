@@ -17,7 +17,7 @@ from rich.console import Console
 from rlinf_async.entry_points import load_class
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
-from rlinf_async.observe.plain_data import MAX_YAML_BYTES
+from rlinf_async.observe.yaml_data import MAX_YAML_BYTES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -16,8 +16,10 @@ from typing import Any
 
 from rlinf_async.lab.report import redact
 from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.reading.spans import read_processes, read_spans
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import SPAN_KINDS, Process, Span, kind_and_rank, read_processes, read_spans
+from rlinf_async.observe.spans import SPAN_KINDS, Process, Span, kind_and_rank
 
 RUN_FACTS = ("title", "began", "versions", "python", "cores", "levels", "max_staleness", "steps", "plan")
 """Facts of the run in a trace; possibly private words and paths are hidden, as in a report."""
@@ -36,9 +38,8 @@ def write_trace(run: Path, out: Path) -> int:
     if not spans:
         raise ValueError(f"{run} holds no trace: {_reason(records)}")
     events = trace_events(spans, pids=read_processes(records.trace))
-    about = redact.plain(
-        {name: fact for name, fact in records.read(records.facts).items() if name in RUN_FACTS}
-    )
+    facts = RunReader(run).facts()
+    about = redact.plain({name: fact for name, fact in facts.items() if name in RUN_FACTS})
     content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}).encode()
     try:
         write_whole(out, gzip.compress(content) if out.suffix == ".gz" else content, private=False)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 from rlinf_async.config import AdvancedConfig, SurviveConfig
-from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure, StuckThread, kind_of
+from rlinf_async.core.failures import (
+    EnvironmentsFailed,
+    ShardFailure,
+    StuckThread,
+    frames_of,
+    in_words,
+    kind_of,
+)
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
-from rlinf_async.observe.failures import in_words, trace_of
-from rlinf_async.observe.spans import UNRECORDED, SpanLog
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
-RecordFault = Callable[..., None]
-"""`observe.failures.record_failure` of a run directory and a process."""
+RecordFault = Callable[[Fault], None]
+"""`observe.run_dir.RunDir.record`."""
 
 
-def record_nothing(**_: object) -> None:
-    """Drop the record of a fault, for runs without a run directory."""
+def record_nothing(fault: Fault) -> None:
+    """Drop a fault, for runs without a run directory."""
 
 
 class ShardRestarts:
@@ -33,6 +41,7 @@ class ShardRestarts:
         shard: int,
         survive: SurviveConfig,
         *,
+        process: str = str(Process.ENV),
         window_s: float = AdvancedConfig.window_s,
         record: RecordFault = record_nothing,
         spans: SpanLog = UNRECORDED,
@@ -40,10 +49,11 @@ class ShardRestarts:
     ) -> None:
         """
         Args:
+            process: The name of the process, for the record.
             window_s: Restarts of the last `window_s` seconds count.
             worked: True if such environments have completed a rollout before.
         """
-        self._shard, self._record, self._spans = shard, record, spans
+        self._shard, self._process, self._record, self._spans = shard, process, record, spans
         self._survive, self._window_s = survive, window_s
         self._has_worked = worked
         self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
@@ -113,12 +123,17 @@ class ShardRestarts:
         ) from first
 
     def _note(self, failure: ShardFailure, action: str, loss: str, seconds: float | None = None) -> None:
-        self._record(
-            what=failure.what,
-            shard=self._shard,
-            error=in_words(failure.error),
-            action=action,
-            lost=loss,
-            seconds=seconds,
-            trace=trace_of(failure.error),
-        )
+        fault = fault_of(failure, self._process, self._shard, action)
+        self._record(replace(fault, lost=loss, seconds=seconds))
+
+
+def fault_of(failure: ShardFailure, process: str, shard: int, action: str) -> Fault:
+    """Return the fault to record for a failure of the environments of `shard` in `process`."""
+    return Fault(
+        process=process,
+        what=failure.what,
+        shard=shard,
+        error=in_words(failure.error),
+        action=action,
+        trace=frames_of(failure.error),
+    )

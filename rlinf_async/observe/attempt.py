@@ -7,12 +7,12 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.events import Fault
 from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular, write_whole
+from rlinf_async.observe.reading.run_reader import read_faults
 
 LOCK_FILE = ".lock"
 
@@ -93,22 +93,22 @@ class Attempt:
     newest: int = 0
     """The highest sequence number of checkpoints before this attempt; its own have higher ones."""
 
-    last_fault: dict[str, Any] | None = None
-    """The last recorded fault before this attempt; its own faults follow in the record."""
+    last_fault: float | None = None
+    """The time of the last recorded fault before this attempt; its own faults follow in the record."""
 
     def announce(self) -> None:
         """Write the message for the process that has started this one, if that waits for a message."""
         if place := os.environ.get(PLACE_VARIABLE):
-            *_, last = [None, *read_failures(Path(self.run_dir))]
+            *_, last = [None, *(fault.time for fault in read_faults(Path(self.run_dir)))]
             write_whole(Path(place), json.dumps(asdict(replace(self, last_fault=last))).encode())
 
-    def faults(self) -> list[dict[str, Any]]:
+    def faults(self) -> list[Fault]:
         """Return the faults that this attempt has recorded, in order.
 
         All recorded faults are its own if `last_fault` is not in the record any more.
         """
-        records = read_failures(Path(self.run_dir))
-        others = [number for number, fault in enumerate(records, 1) if fault == self.last_fault]
+        records = read_faults(Path(self.run_dir))
+        others = [number for number, fault in enumerate(records, 1) if fault.time == self.last_fault]
         return records[others[-1] :] if others else records
 
 

@@ -24,10 +24,10 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.meters import Spread, StepReport
 from rlinf_async.observe.pace import Pace, clock, seconds
+from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.summary import Diagnosis, RunSummary
 
 BUSY_PARTS = ("env", "inference", "learner")
@@ -247,7 +247,7 @@ class RunDisplay:
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
         table.add_row("success rate", _success(summary))
         table.add_row("trajectories", str(summary.ledger))
-        if (faults := count_failures(Path(run_dir))).kinds:
+        if (faults := count_faults(Path(run_dir))).kinds:
             table.add_row("outlived", f"{faults}  (failures.jsonl)")
         # Brackets in a path would be markup to rich.
         table.add_row("run directory", escape(run_dir))

@@ -22,16 +22,10 @@ from pathlib import Path
 from typing import Literal
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated
-from rlinf_async.observe.failures import (
-    FaultCounts,
-    FaultKind,
-    count_failures,
-    in_words,
-    record_failure,
-    trace_of,
-)
+from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated, frames_of, in_words
+from rlinf_async.observe.events import Fault, FaultCounts, FaultKind
 from rlinf_async.observe.files import make_directory
+from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir, warning_of
 from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.spans import Process
@@ -226,13 +220,14 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Ma
         traceback.clear_frames(error.__traceback__)
     with warning_of(run_dir):
         make_directory(run_dir)
-    record_failure(
-        run_dir,
-        process=ending.process,
-        what=FAULT_OF_ENDING[ending.how],
-        error=f"{ending.who} {ending.why}",
-        action="the run ends",
-        trace=trace,
+    RunDir(run_dir).record(
+        Fault(
+            process=ending.process,
+            what=FAULT_OF_ENDING[ending.how],
+            error=f"{ending.who} {ending.why}",
+            action="the run ends",
+            trace=trace,
+        )
     )
     # After the fault is recorded, so that the summary counts it, too.
     facts = summary(_counted(run_dir)).as_dict()
@@ -242,14 +237,14 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Ma
 
 def _frames_in_words(error: BaseException) -> str:
     try:
-        return trace_of(error)
-    except MemoryError:  # `trace_of` reads the source files of the frames
+        return frames_of(error)
+    except MemoryError:  # `frames_of` reads the source files of the frames
         return f"{type(error).__name__}: there was no memory left to say its frames"
 
 
 def _counted(run_dir: Path) -> FaultCounts:
     try:
-        return count_failures(run_dir)
+        return count_faults(run_dir)
     except MemoryError:
         return FaultCounts(Counter({FAULT_OF_ENDING["failed"]: 1}))
 

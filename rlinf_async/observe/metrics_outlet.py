@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from rlinf_async.observe.failures import in_words
+from rlinf_async.core.failures import in_words
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.run_dir import RunDir
 

@@ -1,15 +1,9 @@
-"""The resources of a run's processes: memory, descriptors, threads, shared memory, disk; and which will run
-out.
-
-A sample costs some reads of `/proc`. The memory of a process includes its children, such as simulators. Its
-descriptors and threads do not, as their limits are per process.
-"""
+"""The resources of a run, its processes' and the machine's, in words; and which will run out."""
 
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,12 +12,12 @@ from typing import Any
 import psutil
 
 from rlinf_async.core.growth import Foreteller, Foretold, Held
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.holdings import Holding, as_plain
 from rlinf_async.observe.pace import seconds
+from rlinf_async.observe.run_dir import RunDir
 
 SHARED_MEMORY = Path("/dev/shm")
-CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
-CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")
 SAMPLE_INTERVAL_S = 1.0
 RUN_HOLDER = "the run"
 """The name, among those of processes, for resources of no single process: shared memory and the run
@@ -33,27 +27,8 @@ MAX_ENTRIES = 20_000
 BYTE_RESOURCES = frozenset({"memory", "GPU memory", "address space", "shared memory", "disk"})
 """Resources that are counted in bytes; others are numbers of things."""
 
-Holding = dict[str, dict[str, float]]
-"""By resource: `value`, `limit` and, in the status of a run, its growth `per_minute`, as plain data."""
 STEADY_SHARE = 0.01
 """Usage that changes by a smaller share of itself in a minute is called steady."""
-
-
-def held_by_this_process(*, children: bool = True) -> Holding:
-    """Return the `memory`, `descriptors`, `threads` and, if limited, `address space` of this process.
-
-    The memory includes that of its `children`.
-    """
-    own = psutil.Process()
-    memory = sum(_private_bytes(each) for each in (own, *(_children(own) if children else ())))
-    holding = {
-        "memory": Held(value=memory, limit=memory + memory_left()),
-        "descriptors": Held(value=own.num_fds(), limit=_soft_limit(resource.RLIMIT_NOFILE)),
-        "threads": Held(value=own.num_threads(), limit=_most_threads()),
-    }
-    if (most := _soft_limit(resource.RLIMIT_AS)) < float("inf"):
-        holding["address space"] = Held(value=own.memory_info().vms, limit=most)
-    return as_plain(holding)
 
 
 def held_by_machine(run_dir: Path) -> Holding:
@@ -80,23 +55,6 @@ def size_of(directory: Path) -> int:
                 else:
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
-
-
-def memory_left() -> int:
-    """Return the free memory, in bytes, of this machine, or of the container of this process."""
-    left = psutil.virtual_memory().available
-    with suppress(OSError, ValueError):  # without a limit the file has `max`
-        most, used = (int(file.read_text()) for file in CGROUP_MEMORY)
-        left = min(left, max(0, most - used))
-    return int(left)
-
-
-def as_plain(holding: Mapping[str, Held]) -> Holding:
-    """Return a holding as plain data; an infinite `limit` is left out."""
-    return {
-        what: {"value": held.value, **({"limit": held.limit} if held.limit < float("inf") else {})}
-        for what, held in holding.items()
-    }
 
 
 def as_held(holding: Any) -> dict[str, Held]:
@@ -154,33 +112,6 @@ def _count(count: float) -> str:
     return f"{count:.0f}" if count >= 10 else f"{count:.2g}"
 
 
-def _children(process: psutil.Process) -> Iterable[psutil.Process]:
-    with suppress(psutil.Error):
-        return process.children(recursive=True)
-    return ()
-
-
-def _private_bytes(process: psutil.Process) -> int:
-    with suppress(psutil.Error):
-        memory = process.memory_info()
-        # Shared memory is counted once, for the machine, and not again for every process that maps it.
-        return max(0, memory.rss - memory.shared)
-    return 0
-
-
-def _soft_limit(kind: int) -> float:
-    soft, _ = resource.getrlimit(kind)
-    return float("inf") if soft == resource.RLIM_INFINITY else float(soft)
-
-
-def _most_threads() -> float:
-    most = _soft_limit(resource.RLIMIT_NPROC)
-    for file in (CGROUP_THREADS, Path("/proc/sys/kernel/threads-max")):
-        with suppress(OSError, ValueError):
-            most = min(most, float(file.read_text()))
-    return most
-
-
 class ResourceLog:
     """Follows the resources of a run's processes, and forecasts which will run out.
 
@@ -214,13 +145,7 @@ class ResourceLog:
         for end in self._foreteller.look(now, {name: as_held(held) for name, held in holdings.items()}):
             sentence, key = sentence_of(end), f"{end.process}, {end.what}"
             if key not in foretold:
-                record_failure(
-                    self._run_dir,
-                    process=end.process,
-                    what="runs out",
-                    error=sentence,
-                    action="the run goes on",
-                )
+                RunDir(self._run_dir).record(Fault(process=end.process, what="runs out", error=sentence))
             foretold[key] = f"{end.process}: {sentence}"
             self._say(foretold[key])
         for name, holding in holdings.items():

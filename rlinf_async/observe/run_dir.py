@@ -1,7 +1,11 @@
-"""The run directory: the one place that names, writes and reads its files."""
+"""The run directory: the one place that names and writes its files.
+
+`reading.run_reader.RunReader` reads them.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -10,39 +14,31 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe import shapes
-from rlinf_async.observe.files import append, make_directory, read_regular, write_whole
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
-from rlinf_async.observe.plain_data import (
-    MAX_JSON_BYTES,
-    MAX_YAML_BYTES,
-    DamagedError,
-    finite,
-    read_json,
-    read_yaml,
-)
-from rlinf_async.observe.secrets import yaml_without_secrets
+from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
 
 EARLIER_FOLDER = "earlier"
 """The folder, within a run directory, for the files of earlier runs."""
-MAX_METRICS_BYTES = 512 << 20
-FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "run.json": shapes.facts,
-    "status.json": shapes.status,
-    "summary.json": shapes.summary,
-}
+LONGEST_ERROR = 2_000
+LONGEST_TRACE = 8_000
+"""Characters that are kept: the first of an error, the last of a traceback, which ends with the error."""
+WHOLE_RECORD_BYTES = 4 << 20
+"""When the record of faults has this size, further ones are recorded without traceback and with a short
+error."""
+SHORT_ERROR = 200
+"""Characters of such a short error."""
+MAX_RECORD_BYTES = 64 << 20
+"""Bytes of a full record of faults: no fault is added to it."""
 
 
 class RunDir:
-    """The records of one run.
-
-    Reading never fails, as a run may still go on, have crashed, or belong to another person. A missing file
-    reads as empty, and so does a file that cannot be read or has the wrong shape, with a sentence in
-    `problems`. Files are written for the own account only, and never written or read through links.
-    """
+    """The records of one run, written for the own account only, and never through links."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path = Path(path)
@@ -58,7 +54,7 @@ class RunDir:
         self.failures = path / "failures.jsonl"
         self.traceback = path / "traceback.txt"
         """The traceback of the error that has ended the run."""
-        self.problems: list[str] = []
+        self._facts: dict[str, Any] = {}
 
     @property
     def known_by(self) -> list[str]:
@@ -140,14 +136,14 @@ class RunDir:
             file.unlink(missing_ok=True)
         now = {"began": time.time(), "versions": dict(versions), "python": platform.python_version()}
         machine_facts = {"cores": usable_cores()}
-        content = {"title": title, **now, **machine_facts, **facts}
-        write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
+        self._facts = {"title": title, **now, **machine_facts, **facts}
+        write_whole(self.facts, _indented(self._facts))
 
     def change_facts(self, **facts: Any) -> None:
-        """Change some facts in run.json, or add them, while the run goes on."""
+        """Change facts that `begin` of this object has written, or add some, while the run goes on."""
+        self._facts |= facts
         with warning_of(self.facts):
-            content = {**self.read(self.facts), **facts}
-            write_whole(self.facts, (json.dumps(content, indent=2) + "\n").encode())
+            write_whole(self.facts, _indented(self._facts))
 
     def write_config(self, text: str) -> None:
         """Write the config, as YAML, with `hidden` in place of secrets."""
@@ -158,6 +154,31 @@ class RunDir:
         line = {"step": step, **{name: float(value) for name, value in sorted(metrics.items())}}
         with warning_of(self.metrics):
             append(self.metrics, (json.dumps(line) + "\n").encode())
+
+    def record(self, fault: Fault) -> None:
+        """Append a fault in one write, so that processes can share the file.
+
+        A full disk, a full record, a missing directory or a lack of memory is only a warning, and does not
+        end the run.
+        """
+        path = self.failures
+        try:
+            size = path.lstat().st_size if path.exists() else 0
+            if size > MAX_RECORD_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES:,} bytes", str(path))
+            whole = size < WHOLE_RECORD_BYTES
+            kept = replace(
+                fault,
+                error=said_without_secrets(fault.error)[: LONGEST_ERROR if whole else SHORT_ERROR],
+                seconds=None if fault.seconds is None else round(fault.seconds, 3),
+                trace=said_without_secrets(fault.trace)[-LONGEST_TRACE:] if fault.trace and whole else None,
+            )
+            append(path, (json.dumps(kept.as_dict()) + "\n").encode())
+        except (OSError, MemoryError) as failure:
+            warnings.warn(
+                f"a fault of {fault.process} is not in the record of the run: {_reason_of(failure)}",
+                stacklevel=2,
+            )
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Write the status at once, so that a reader always sees a whole file."""
@@ -177,7 +198,7 @@ class RunDir:
         how = {"ended": ended, **({"ending": ending} if ending else {})}
         content = {**summary, **how}
         with warning_of(self.summary):
-            write_whole(self.summary, (json.dumps(content, indent=2) + "\n").encode())
+            write_whole(self.summary, _indented(content))
 
     def write_traceback(self, text: str) -> Path | None:
         """Write the traceback of a failed run; return its file, or None if it could not be written."""
@@ -185,46 +206,6 @@ class RunDir:
             write_whole(self.traceback, text.encode(errors="replace"))
             return self.traceback.absolute()
         return None
-
-    def read(self, file: Path) -> dict[str, Any]:
-        """Return the content of a JSON or YAML file; empty if it is missing or damaged."""
-        is_yaml = file.suffix == ".yaml"
-        text = self._text(file, MAX_YAML_BYTES if is_yaml else MAX_JSON_BYTES)
-        try:
-            content = (read_yaml(text) if is_yaml else read_json(text)) if text.strip() else {}
-        except DamagedError as error:
-            self.problems.append(f"{file.name} {error}, and is left out.")
-            return {}
-        if not isinstance(content, dict):
-            self.problems.append(f"{file.name} has content that no run has written, and is left out.")
-            return {}
-        return FILE_SHAPES[file.name](content) if content and file.name in FILE_SHAPES else content
-
-    def read_metrics(self) -> list[dict[str, float]]:
-        """Return the finite numbers of every step, in order; for a repeated step, those of the last time."""
-        steps: list[dict[str, float]] = []
-        bad = 0
-        for line in self._text(self.metrics, MAX_METRICS_BYTES).splitlines():
-            numbers = _numbers(line)
-            if numbers is None:
-                bad += 1
-                continue
-            while steps and steps[-1]["step"] >= numbers["step"]:
-                steps.pop()  # the run was restarted, perhaps from a checkpoint
-            steps.append(numbers)
-        if bad:
-            lines, are = ("1 line", "is") if bad == 1 else (f"{bad} lines", "are")
-            self.problems.append(f"{lines} of {self.metrics.name} cannot be read and {are} left out.")
-        return steps
-
-    def _text(self, file: Path, limit: int) -> str:
-        try:
-            return read_regular(file, limit=limit).decode(errors="replace")
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
-        except OSError as error:
-            self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
-            return ""
 
 
 @contextmanager
@@ -234,21 +215,13 @@ def warning_of(path: Path) -> Iterator[None]:
         yield
     except (OSError, MemoryError) as error:
         # 3: the caller's line, beyond this generator and contextlib.
-        warnings.warn(f"{path} cannot be written: {reason_of(error)}", stacklevel=3)
+        warnings.warn(f"{path} cannot be written: {_reason_of(error)}", stacklevel=3)
 
 
-def reason_of(error: OSError | MemoryError) -> str:
+def _reason_of(error: OSError | MemoryError) -> str:
     """Return why a file cannot be written, in a few words."""
     return "no memory is left" if isinstance(error, MemoryError) else str(error.strerror or error)
 
 
-def _numbers(line: str) -> dict[str, float] | None:
-    """Return the finite numbers of a line of metrics; None if the line is damaged."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
-    numbers = {name: value for name, value in record.items() if finite(value)}
-    return numbers if "step" in numbers else None
+def _indented(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -10,16 +10,14 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe import shapes
-from rlinf_async.observe.files import make_directory, names_in, open_regular, read_regular
-from rlinf_async.observe.plain_data import finite, records_of
+from rlinf_async.observe.files import make_directory, open_regular
 
 FIELD_OF_START = 19
 """The index of the start time in `/proc/N/stat`, after the name; in clock ticks since boot."""
@@ -243,42 +241,6 @@ class _Block(AbstractContextManager[Span]):
         if error is not None:
             self._facts["error"] = error.__name__
         self._log._leave(self._kind, self._began, self._facts)
-
-
-def read_spans(directory: Path) -> list[Span]:
-    """Return the spans of all processes, by the clock of the run, sorted by end; each has its `process`.
-
-    Damaged lines are left out.
-    """
-    spans: list[Span] = []
-    for path in names_in(directory, ".jsonl"):
-        process, offset = path.stem, 0.0
-        for record in _records(path):
-            if "process" in record:
-                offset_field = record.get("offset", 0.0)
-                process, offset = str(record["process"]), float(offset_field) if finite(offset_field) else 0.0
-            elif (span := shapes.span(record)) is not None:
-                began, end = span["began"] + offset, span["ended"] + offset
-                spans.append({**span, "began": began, "ended": end, "process": process})
-    return sorted(spans, key=lambda span: span["ended"])
-
-
-def read_processes(directory: Path) -> dict[str, int]:
-    """Return the process numbers of all processes with spans, by name."""
-    pids = {}
-    for path in names_in(directory, ".jsonl"):
-        header = next(_records(path), {})
-        if "process" in header and isinstance(header.get("pid"), int):
-            pids[str(header["process"])] = int(header["pid"])
-    return pids
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        content = read_regular(path, limit=2 * MAX_FILE_BYTES)
-    except OSError:
-        return
-    yield from records_of(content.decode(errors="replace").splitlines())
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

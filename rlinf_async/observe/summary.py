@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.observe.failures import FaultCounts
+from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.load import Load, torch_is_for_cpu
 from rlinf_async.observe.meters import PUBLICATION_METRIC, Spread, StepReport
 

@@ -18,9 +18,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from rlinf_async.core.failures import PeerError
+from rlinf_async.core.failures import PeerError, in_words
 from rlinf_async.loops.request_broker import settle
-from rlinf_async.observe.failures import in_words
 from rlinf_async.wire.handshake import Handshake, NotKnown
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import has_other_nodes, node_address, on_lost_node, this_node

@@ -7,7 +7,8 @@ import pytest
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.runs import DEMO_BY_HOST, Outcome, training
 from benchmarks.chaos.victims import VICTIM_KINDS
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.run_dir import RunDir
 
 
 @pytest.fixture
@@ -27,7 +28,9 @@ def run_dir(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
     books = {"produced": 48, "trained": 40, "in_flight": 1, "refused": {"env worker died": 4}}
     (tmp_path / "summary.json").write_text(json.dumps({"trajectories": books}))
-    record_failure(tmp_path, process="env worker 0", what="env worker died", error="killed", action="again")
+    RunDir(tmp_path).record(
+        Fault(process="env worker 0", what="env worker died", error="killed", action="again")
+    )
     return tmp_path
 
 

@@ -3,7 +3,8 @@
 import json
 
 from benchmarks.chaos import silence
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.run_dir import RunDir
 from tests.benchmarks.making_victims import started_in, status
 
 
@@ -16,13 +17,14 @@ def test_only_a_process_that_answers_can_be_stopped(tmp_path):
 
 
 def test_the_time_of_a_return_does_not_count_as_time_until_it_was_found(tmp_path):
-    record_failure(
-        tmp_path,
-        process="env worker 1",
-        what="silent",
-        error="killed",
-        action="started again in its place",
-        seconds=9.0,
+    RunDir(tmp_path).record(
+        Fault(
+            process="env worker 1",
+            what="silent",
+            error="killed",
+            action="started again in its place",
+            seconds=9.0,
+        )
     )
     (line,) = map(json.loads, (tmp_path / "failures.jsonl").read_text().splitlines())
     said = silence.said_of(tmp_path, status=0, stopped_at=line["time"] - 109.0)

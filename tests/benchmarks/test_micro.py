@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from benchmarks.micro import brokers, core, differences, ratios, spans, weights
 from benchmarks.micro.__main__ import app
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 
 
 @pytest.mark.parametrize("benchmark", [core, brokers], ids=lambda module: module.__name__)

@@ -121,7 +121,7 @@ def goes_on_or_ends(script, budget, mode):
     ledger = trainer.ledger
     assert ledger.produced == ledger.trained + ledger.in_flight + ledger.refused.total()
     assert not [each for each in threading.enumerate() if each.name.startswith(("shard-", "infer", "learn"))]
-    assert all(fault["shard"] in range(SHARDS) for fault in faults)
+    assert all(fault.shard in range(SHARDS) for fault in faults)
     if ended is None:
         assert (ledger.trained, ledger.in_flight) == (BATCHES * SHARDS * ENVS, 0)
         assert all(torch.isfinite(weights).all() for weights in result.weights.values())

@@ -37,6 +37,7 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.observe.events import Fault
 from tests.conformance.environments import Steady
 from tests.conformance.hostile_values import alterations
 from tests.conformance.hosts import ENVS, host_or_skip
@@ -135,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         self.raised: Counter[str] = Counter()
         self.hung, self.failed_policy, self.altered = 0, 0, 0
         self.ever_hung = False
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Fault] = []
         self.task: Any = None
 
     @initialize(budget=st.sampled_from((0, 1, 3, 100)), ends=st.booleans(), worked=st.booleans())
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
         self.restarts = ShardRestarts(
             1,
             SurviveConfig(env_restarts=budget),
-            record=lambda **facts: self.records.append(facts),
+            record=self.records.append,
             worked=worked,
         )
         self.task = self.loop.create_task(self.run())
@@ -291,8 +292,8 @@ class Machine(RuleBasedStateMachine):
         ended = self.task.exception()
         ledger = self.broker.ledger
         assert ledger.produced == ledger.trained + ledger.in_flight + ledger.refused.total()
-        assert all(record["shard"] == 1 for record in self.records)
-        told = Counter(record["error"].partition("\n")[0].partition(":")[0] for record in self.records)
+        assert all(record.shard == 1 for record in self.records)
+        told = Counter(record.error.partition("\n")[0].partition(":")[0] for record in self.records)
         if self.name != "rlinf":  # its worker says what is raised within a step in words of its own
             assert not self.raised - told
         if ended is None:

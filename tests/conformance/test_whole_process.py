@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from rlinf_async.core.failures import EnvironmentsFailed, FailedForGood, ShardFailure
 from rlinf_async.hosts.local import declared
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from tests.conformance.environments import Steady
 from tests.conformance.hosts import host_or_skip
 from tests.conformance.test_copies import same
@@ -223,11 +223,10 @@ def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by
     # Another shard may be checked between two closes, and is blamed for those that it finds. A file that
     # another thread opens meanwhile may get such a number: its owner then closes the restored descriptor.
     said = [
-        re.search(r"\(Closes\) have closed descriptors of the run \((.+?)\)", each["error"])
-        for each in faults
+        re.search(r"\(Closes\) have closed descriptors of the run \((.+?)\)", each.error) for each in faults
     ]
     assert {int(number) for each in said for number in each[1].split(", ")} == {*held[0][which]}
-    assert {each["action"] for each in faults} == {"environments built anew"}
+    assert {each.action for each in faults} == {"environments built anew"}
 
 
 CLOSES_ALL = """
@@ -265,7 +264,7 @@ def test_environments_that_close_all_descriptors_end_the_run_in_a_sentence(tmp_p
     said = (tmp_path / "said").read_text()
     assert "have closed descriptors of the run" in said
     assert "they cannot be restored; mend that" in said
-    assert [fault["what"] for fault in read_failures(tmp_path)][-1] == "run failed"
+    assert [fault.what for fault in read_faults(tmp_path)][-1] == "run failed"
 
 
 def test_a_loop_whose_descriptors_and_copies_are_closed_while_it_waits_says_so_and_can_end():

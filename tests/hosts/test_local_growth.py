@@ -18,8 +18,9 @@ from rlinf_async.hosts.local.envs import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.loops import env_restarts
 from rlinf_async.observe import resources
-from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.resources import ResourceLog, held_by_this_process
+from rlinf_async.observe.holdings import held_by_this_process
+from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.resources import ResourceLog
 from tests.conformance.test_local_runs import settings_of
 
 MEGABYTE = 1 << 20
@@ -73,8 +74,8 @@ def test_memory_that_environments_keep_is_foretold(tmp_path, little_room):
     assert sentence.startswith("driver: its use of memory grows by ")
     assert "a minute: it uses " in sentence
     assert " which it reaches in " in sentence
-    (fault,) = [fault for fault in read_failures(tmp_path) if "memory" in fault["error"]]
-    assert (fault["process"], fault["what"], fault["action"]) == ("driver", "runs out", "the run goes on")
+    (fault,) = [fault for fault in read_faults(tmp_path) if "memory" in fault.error]
+    assert (fault.process, fault.what, fault.action) == ("driver", "runs out", "the run goes on")
 
 
 def test_files_that_environments_open_are_foretold(tmp_path, little_room):
@@ -113,8 +114,8 @@ def test_a_limit_that_comes_near_is_recorded_once_and_said_again_when_half_of_th
     for step in range(12):
         log.look(STEP_S * step, {"env-0": {"descriptors": {"value": 10 + 5 * step, "limit": 80}}})
     assert [sentence.rpartition("in ")[2] for sentence in said] == ["35 s", "15 s"]
-    (fault,) = read_failures(tmp_path)
-    assert (fault["process"], "env-0: " + fault["error"]) == ("env-0", said[0])
+    (fault,) = read_faults(tmp_path)
+    assert (fault.process, "env-0: " + fault.error) == ("env-0", said[0])
 
 
 def test_the_status_of_a_run_has_the_growth_of_each_resource(tmp_path, little_room):

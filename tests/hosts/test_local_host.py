@@ -18,8 +18,9 @@ from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.lab.trace import flows_of
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import read_spans
 
 NAME = ("--config-name", "local/point_reach")
 
@@ -67,11 +68,11 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     assert {tuple(span["kind"] for span in flow.spans) for flow in steps} == {
         ("put", "accept", "optimizer step")
     }
-    assert len(RunDir(tmp_path).read_metrics()) == 40
+    assert len(RunReader(tmp_path).metrics()) == 40
     page = tmp_path / "report.html"
     assert " kB in " in invoke("report", str(tmp_path), "--output", str(page)).output
     assert "full" in page.read_text()
-    assert RunDir(tmp_path).read(tmp_path / "status.json")["step"] == 40
+    assert RunReader(tmp_path).status()["step"] == 40
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 
@@ -82,7 +83,7 @@ def test_all_that_a_page_names_of_a_run_in_one_process_is_in_its_metrics(tmp_pat
     for run, overrides in {"full": (), "loglinear": loglinear}.items():
         ended = invoke("train", *NAME, f"run_dir={tmp_path / run}", "settings.batches=2", *plus(overrides))
         assert ended.exit_code == 0, ended.output
-        names[run] = {name for each in RunDir(tmp_path / run).read_metrics() for name in each}
+        names[run] = {name for each in RunReader(tmp_path / run).metrics() for name in each}
     found = names["full"] | names["loglinear"]
     page = Path("docs/config.md").read_text()
     told = re.findall(r"`((?:async|train)/[^`]+)`", page[page.index("| metric | what |") :])
@@ -123,7 +124,7 @@ def test_a_second_run_in_the_same_directory_sets_the_first_aside(tmp_path):
         assert ended.exit_code == 0, ended.output
     earlier = RunDir(tmp_path / "earlier" / "1")
     assert str(earlier.path) in ended.output.replace("\n", "")
-    assert [len(each.read_metrics()) for each in (earlier, RunDir(tmp_path))] == [2, 1]
+    assert [len(RunReader(each.path).metrics()) for each in (earlier, RunDir(tmp_path))] == [2, 1]
     for each in (earlier.path, tmp_path):
         kept = {"config.yaml", "metrics.jsonl", "policy.pt", "run.json", "summary.json", "trace"}
         assert kept <= {path.name for path in each.iterdir()}

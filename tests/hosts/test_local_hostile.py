@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from rlinf_async.core.failures import PolicyFailure
+from rlinf_async.core.failures import PolicyFailure, in_words
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.local import LocalTrainer, PointReach
 from rlinf_async.hosts.local.host import LocalHost
@@ -26,8 +26,8 @@ from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops import env_restarts, simulator_thread
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.failures import in_words, read_failures
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.spans import read_spans
 from tests.hostile_errors import ALL_RAISED, WORST
 from tests.hosts.local_runs import nobody_is_left, small
 
@@ -86,11 +86,11 @@ def test_whatever_environments_raise_costs_a_rollout_and_is_named_with_its_shard
     one = settings(mode, batches=16)
     result = run(one, Hostile, run_dir=tmp_path, on_fault=told.append)
     assert next(errors, None) is None
-    faults = read_failures(tmp_path)
-    kinds = Counter(fault["error"].partition(":")[0].partition("\n")[0] for fault in faults)
+    faults = read_faults(tmp_path)
+    kinds = Counter(fault.error.partition(":")[0].partition("\n")[0] for fault in faults)
     assert kinds == Counter(raised.kind for raised in ALL_RAISED)
-    assert {fault["action"] for fault in faults} == {"environments built anew"}
-    assert {fault["shard"] for fault in faults} <= set(range(one.plan.shards))
+    assert {fault.action for fault in faults} == {"environments built anew"}
+    assert {fault.shard for fault in faults} <= set(range(one.plan.shards))
     assert len(told) == sum(report.restarts.get("env", 0) for report in result.reports) == len(faults)
     assert result.ledger.refused == {"env failed": len(faults) * one.plan.envs_per_shard}
     restarts = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "restart"]
@@ -117,9 +117,9 @@ def test_closing_that_fails_costs_a_run_nothing(raised, tmp_path):
     result = run(settings(batches=1), Hostile, run_dir=tmp_path, on_fault=told.append)
     assert result.weights
     assert len(told) == settings().plan.shards
-    for shard, fault in enumerate(read_failures(tmp_path)[::-1]):
-        assert (fault["shard"], fault["action"]) == (shard, "they are left unclosed")
-        assert fault["error"].startswith(raised.kind)
+    for shard, fault in enumerate(read_faults(tmp_path)[::-1]):
+        assert (fault.shard, fault.action) == (shard, "they are left unclosed")
+        assert fault.error.startswith(raised.kind)
 
 
 def test_closing_that_hangs_is_left_after_a_while(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_closing_that_hangs_is_left_after_a_while(tmp_path, monkeypatch):
 
     LocalTrainer(settings(batches=1), lambda first, size: Hostile(size, first=first), run_dir=tmp_path).run()
     held.set()
-    assert {fault["what"] for fault in read_failures(tmp_path)} == {"simulator hangs"}
+    assert {fault.what for fault in read_faults(tmp_path)} == {"simulator hangs"}
 
 
 @pytest.mark.parametrize("raised", WORST)

@@ -13,7 +13,7 @@ from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
 from rlinf_async.loops.streaming_learner import StreamingLearner
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(60)

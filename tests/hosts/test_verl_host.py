@@ -16,6 +16,7 @@ from rlinf_async.hosts.verl import installation
 from rlinf_async.hosts.verl.host import VerlHost
 from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.observe.ending import RunFailed, recorded
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 
@@ -115,8 +116,8 @@ def test_the_end_of_a_run_for_which_ray_does_not_start_is_not_that_of_the_one_be
     )
     with pytest.raises(RunFailed, match="Ray has not started"), recorded(lambda: VerlHost().run_dir(cfg)):
         VerlHost().train(cfg)
-    assert RunDir(tmp_path / "earlier" / "1").read(RunDir(tmp_path / "earlier" / "1").summary)["steps"] == 1
-    assert earlier.read(earlier.summary)["ended"] == "failed"
+    assert RunReader(tmp_path / "earlier" / "1").summary()["steps"] == 1
+    assert RunReader(earlier.path).summary()["ended"] == "failed"
 
 
 def test_without_verl_it_is_one_line_and_no_failure(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.env import evaluate_shard
-from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.loops.env_restarts import ShardRestarts, record_nothing
 from tests.loops.test_env import Story, collect
 from tests.loops.virtual import now, run
 from tests.making import ticket
@@ -37,7 +37,7 @@ def failure(word="the door is locked", what="env failed"):
 
 
 def restarts_of(records=None, *, worked=True, window_s=600.0, **survive):
-    record = (lambda **facts: records.append(facts)) if records is not None else (lambda **facts: None)
+    record = records.append if records is not None else record_nothing
     return ShardRestarts(3, SurviveConfig(**survive), window_s=window_s, record=record, worked=worked)
 
 
@@ -54,8 +54,10 @@ async def test_a_fault_is_recorded_with_what_it_cost_and_what_was_done():
     restarts = restarts_of(records)
     await restarts.restart(Env(), failure(what="simulator died"), loss="a rollout for batch 2")
     (record,) = records
-    assert "KeyError: 'the door is locked'" in record.pop("trace")
-    assert record == {
+    assert "KeyError: 'the door is locked'" in record.trace
+    facts = record.as_dict()
+    assert {name: facts[name] for name in facts if name not in ("time", "trace")} == {
+        "process": "env worker",
         "what": "simulator died",
         "shard": 3,
         "error": "KeyError: 'the door is locked'",
@@ -70,7 +72,7 @@ def test_what_a_fault_has_cost_is_the_rollout_that_was_under_way():
     collect(Story([ticket(batch=4)], breaks=1), restarts=restarts_of(records))
     story, restarts = Story(breaks=1), restarts_of(records)
     run(evaluate_shard(shard=7, env=story, policy=story, rollouts=1, restarts=restarts))
-    assert [record["lost"] for record in records] == ["a rollout for batch 4", "a rollout of the evaluation"]
+    assert [record.lost for record in records] == ["a rollout for batch 4", "a rollout of the evaluation"]
 
 
 async def fails(restarts, *words):
@@ -87,8 +89,8 @@ async def test_over_the_budget_the_run_ends_with_the_first_error_and_the_count()
     assert "env_restarts=2" in str(raised.value)
     assert "the first time: KeyError: 'first'" in str(raised.value)
     assert str(raised.value.__cause__) == "'first'"
-    assert [record["action"] for record in records] == ["environments built anew"] * 2 + ["the run ends"]
-    assert [record["lost"] for record in records] == ["a rollout"] * 3
+    assert [record.action for record in records] == ["environments built anew"] * 2 + ["the run ends"]
+    assert [record.lost for record in records] == ["a rollout"] * 3
 
 
 async def test_what_has_failed_long_ago_is_forgotten():
@@ -132,7 +134,7 @@ def test_without_a_budget_the_first_error_ends_the_run():
         match=r"shard 3 have failed, and async\.survive\.env_restarts=0 .*: KeyError: 'the door is locked'",
     ):
         run(restarts_of(records, env_restarts=0).restart(Env(), failure(), loss="a rollout"))
-    assert [record["action"] for record in records] == ["the run ends"]
+    assert [record.action for record in records] == ["the run ends"]
 
 
 def test_building_that_fails_is_tried_again_within_the_budget():
@@ -141,8 +143,8 @@ def test_building_that_fails_is_tried_again_within_the_budget():
     run(restarts.restart(env, failure(), loss="a rollout"))
     assert env.built == [0.5, 1.5, 3.5]
     again = "building the environments anew has failed"
-    assert [record["action"] for record in records] == [again, again, "environments built anew"]
-    assert [record["lost"] for record in records] == ["a rollout", "nothing more", "nothing more"]
+    assert [record.action for record in records] == [again, again, "environments built anew"]
+    assert [record.lost for record in records] == ["a rollout", "nothing more", "nothing more"]
 
 
 def test_the_time_of_a_restart_is_a_span_that_names_the_error():

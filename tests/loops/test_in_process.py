@@ -8,7 +8,7 @@ import pytest
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalTrainer, point_reach
 from rlinf_async.loops import in_process
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.hosts.local_runs import small
 
 NAMED = sorted(set(re.findall(r"`((?:core|loops|wire|ray_runtime)(?:\.\w+)+)`", in_process.__doc__)))

@@ -10,7 +10,8 @@ from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.inference import PolicyThread, serve_policy
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.observe.ending import ending_of
-from rlinf_async.observe.spans import SpanLog, read_spans
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.spans import SpanLog
 from tests.hostile_errors import RAISED
 from tests.loops.virtual import run
 from tests.making import request

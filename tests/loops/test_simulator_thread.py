@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.config import AdvancedConfig
-from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread, words_of
+from rlinf_async.core.failures import ShardFailure, SimulatorDied, StuckThread, frames_of, in_words, words_of
 from rlinf_async.loops import simulator_thread
 from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.simulator_thread import SimulatorThread
-from rlinf_async.observe.failures import in_words, trace_of
 from tests.hostile_errors import RAISED
 
 REPOSITORY = Path(__file__).parents[2]
@@ -77,7 +76,7 @@ def test_whatever_is_raised_is_the_shards_and_can_be_told_packed_and_raised_anyw
     assert in_words(error) == in_words(failed.value.error)
     assert in_words(error).startswith(raised.kind)
     assert failed.value.kind == raised.kind
-    assert trace_of(failed.value.error)
+    assert frames_of(failed.value.error)
     assert failed.value.__context__ is None
 
 

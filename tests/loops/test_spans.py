@@ -9,7 +9,8 @@ from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.inference import refresh_weights
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.observe.spans import SpanLog, read_spans
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.spans import SpanLog
 from tests.loops.test_env import Story, collect
 from tests.loops.virtual import run
 

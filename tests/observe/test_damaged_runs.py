@@ -32,7 +32,8 @@ from rlinf_async.lab.plan import command as plan_command
 from rlinf_async.lab.plan.command import Comparison
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import identity
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge, resume_buffer
@@ -72,7 +73,9 @@ def complete_run(draw, place, templates, child):
     (run / "status.json").write_text(json.dumps(status))
     if draw.random() < 0.5:
         (run / "summary.json").unlink()
-    record_failure(run, process="env worker 0", what="env failed", error="E: no", action="again", seconds=1.0)
+    RunDir(run).record(
+        Fault(process="env worker 0", what="env failed", error="E: no", action="again", seconds=1.0)
+    )
     with written_aside(run / EXPERIMENT / "checkpoints" / "global_step_3", {"max_staleness": 1}) as aside:
         (aside / "actor").mkdir()
         (aside / "actor" / "weights").write_bytes(b"1234")

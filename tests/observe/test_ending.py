@@ -22,7 +22,7 @@ from rlinf_async.observe.ending import (
     recorded_ending,
     undisturbed,
 )
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.observe.summary import Tally
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/run/events")
@@ -72,9 +72,9 @@ def test_every_ending_leaves_the_sum_the_ledger_and_one_line(tmp_path, error, ho
     assert all(word in str(ending) for word in words)
     assert (summary["ended"], summary["ending"]) == (how, str(ending))
     assert summary["trajectories"] == {"produced": 7, "trained": 4, "in_flight": 3, "refused": {}}
-    (fault,) = read_failures(tmp_path)
-    assert fault["what"] == {"failed": "run failed"}.get(how, how)
-    assert fault["error"] in str(ending)
+    (fault,) = read_faults(tmp_path)
+    assert fault.what == {"failed": "run failed"}.get(how, how)
+    assert fault.error in str(ending)
     assert (tmp_path / "traceback.txt").exists() == (how == "failed")
 
 
@@ -98,7 +98,7 @@ def test_what_is_recorded_further_in_is_recorded_once(tmp_path, error):
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     with pytest.raises(RAISED), recorded(lambda: outer), recorded(lambda: inner):
         raise error
-    assert len(read_failures(inner)) == 1
+    assert len(read_faults(inner)) == 1
     assert not outer.exists()
 
 
@@ -202,8 +202,8 @@ def test_a_run_without_any_memory_left_has_one_record_its_sum_and_one_sentence(t
     last = done.stderr.strip().splitlines()[-1]
     assert "RunFailed: the driver" in last
     assert "has no memory left; use fewer environments or smaller batches" in last
-    (fault,) = read_failures(tmp_path)
-    assert fault["what"] == "run failed"
+    (fault,) = read_faults(tmp_path)
+    assert fault.what == "run failed"
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["ended"] == "failed"
     assert summary["trajectories"] == {"produced": 7, "trained": 4, "in_flight": 3, "refused": {}}

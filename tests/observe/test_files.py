@@ -9,8 +9,9 @@ import tracemalloc
 import pytest
 
 from rlinf_async.observe import files
-from rlinf_async.observe.failures import FailureReader, count_failures, record_failure
+from rlinf_async.observe.events import Fault
 from rlinf_async.observe.files import lines_in, make_directory, read_regular
+from rlinf_async.observe.reading.run_reader import FaultReader, count_faults
 from rlinf_async.observe.run_dir import RunDir
 
 MEGABYTE = 1 << 20
@@ -66,7 +67,7 @@ def test_lines_that_are_too_long_are_left_out_and_the_others_are_not(tmp_path):
 
 def test_counting_a_large_record_needs_the_memory_of_a_line(tmp_path):
     (tmp_path / "failures.jsonl").write_text(fault_lines(2_000, text="x" * 5_000))
-    peak, counts = peak_bytes(lambda: count_failures(tmp_path))
+    peak, counts = peak_bytes(lambda: count_faults(tmp_path))
     assert counts.kinds == {"env failed": 2_000}
     assert counts.seconds == 1_000.0
     assert peak < MEGABYTE
@@ -75,10 +76,10 @@ def test_counting_a_large_record_needs_the_memory_of_a_line(tmp_path):
 def test_a_reader_of_new_faults_passes_a_large_older_record_in_pieces(tmp_path):
     file = tmp_path / "failures.jsonl"
     file.write_text(fault_lines(2_000, text="x" * 5_000) + "z" * (3 * MEGABYTE) + "\n")
-    reader = FailureReader(tmp_path)
-    record_failure(tmp_path, process="env worker 1", what="silent", error="e", action="a", shard=7)
+    reader = FaultReader(tmp_path)
+    RunDir(tmp_path).record(Fault(process="env worker 1", what="silent", error="e", action="a", shard=7))
     peak, new = peak_bytes(reader.new)
-    assert [fault["shard"] for fault in new] == [7]
+    assert [fault.shard for fault in new] == [7]
     assert peak < 16 * MEGABYTE
     assert reader.new() == []
 

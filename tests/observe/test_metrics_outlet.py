@@ -7,6 +7,7 @@ import pytest
 
 from rlinf_async.observe.meters import Spread, StepReport
 from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet, StepOutlet
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 
@@ -27,7 +28,7 @@ def test_the_metrics_of_a_step_reach_the_file_and_the_loggers_of_a_framework(tmp
     )
     outlet.log(report, {"train/loss": 1.0}, {"env/return": 0.5})
     ((batch, metrics),) = given
-    (line,) = RunDir(tmp_path).read_metrics()
+    (line,) = RunReader(tmp_path).metrics()
     assert (batch, line.pop("step")) == (2, 3)
     assert metrics == line == {"train/loss": 1.0, "env/return": 0.5, **report.as_metrics()}
 

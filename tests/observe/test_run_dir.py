@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 
@@ -19,10 +20,10 @@ def test_what_an_earlier_run_said_of_itself_goes_when_another_begins(tmp_path):
     again = RunDir(tmp_path)
     again.begin({"steps": 2}, title="second", versions={})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
-    facts = again.read(again.facts)
+    facts = RunReader(again.path).facts()
     assert (facts["title"], facts["steps"]) == ("second", 2)
     assert {"began", "versions", "python"} <= facts.keys()
-    assert again.read_metrics() == [{"step": 1, "a": 1.0, "b": 2.0}]
+    assert RunReader(again.path).metrics() == [{"step": 1, "a": 1.0, "b": 2.0}]
 
 
 def test_the_faults_of_a_run_stay_when_it_goes_on(tmp_path):
@@ -34,9 +35,10 @@ def test_the_faults_of_a_run_stay_when_it_goes_on(tmp_path):
 
 def test_what_is_written_is_read_and_what_is_not_there_is_empty(tmp_path):
     records = RunDir(tmp_path)
-    assert (records.read(records.status), records.read_metrics(), records.problems) == ({}, [], [])
+    reader = RunReader(tmp_path)
+    assert (reader.status(), reader.metrics(), reader.faults(), reader.problems) == ({}, [], [], [])
     records.write_status({"step": 3, "processes": {"x": None}})
-    assert records.read(records.status) == {"step": 3, "processes": {"x": None}}
+    assert RunReader(records.path).status() == {"step": 3, "processes": {"x": None}}
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
     assert list(json.loads(records.status.read_text())) == ["step", "processes"]
 
@@ -44,7 +46,7 @@ def test_what_is_written_is_read_and_what_is_not_there_is_empty(tmp_path):
 def test_a_run_says_how_many_cores_it_may_use(tmp_path):
     records = RunDir(tmp_path)
     records.begin({"steps": 3}, title="a run", versions={})
-    assert records.read(records.facts)["cores"] == len(os.sched_getaffinity(0))
+    assert RunReader(records.path).facts()["cores"] == len(os.sched_getaffinity(0))
 
 
 def test_a_disk_that_is_full_or_gone_is_a_warning_and_no_end(tmp_path):

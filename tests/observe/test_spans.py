@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import rlinf_async
-from rlinf_async.observe.spans import SPAN_KINDS, Process, SpanLog, clock_offset, kind_and_rank, read_spans
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.spans import SPAN_KINDS, Process, SpanLog, clock_offset, kind_and_rank
 from tests.making import Clock
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlinf_async.observe import stacks
-from rlinf_async.observe.stacks import stacks_of
+from rlinf_async.observe.reading.stacks import stacks_of
 
 WAITING = """
 import sys, threading

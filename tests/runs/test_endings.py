@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from tests.listening import beyond_loopback
 from tests.runs.conftest import COMMAND, ROOT, SMALL, Runner
 
@@ -75,5 +75,5 @@ def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(
     books = summary["trajectories"]
     assert books["trained"] >= 8
     assert books["produced"] == books["trained"] + books["in_flight"] + sum(books["refused"].values())
-    assert [(fault["process"], fault["what"]) for fault in read_failures(run_dir)] == [(victim, "run failed")]
+    assert [(fault.process, fault.what) for fault in read_faults(run_dir)] == [(victim, "run failed")]
     assert "Traceback" in (run_dir / "traceback.txt").read_text()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.spans import read_spans
-from rlinf_async.observe.status import status_of
+from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.reading.status import status_of
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.throwaway import install
 
@@ -83,12 +83,12 @@ def test_environments_that_fail_cost_a_rollout_each(runs: Runner, tmp_path: Path
     process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, *overrides, place)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
-    faults = {fault["shard"]: fault for fault in read_failures(directory)}
-    assert {shard: fault["what"] for shard, fault in faults.items()} == {0: "env failed", 1: "simulator died"}
-    assert faults[0]["error"] == "FloatingPointError: the simulator has exploded"
+    faults = {fault.shard: fault for fault in read_faults(directory)}
+    assert {shard: fault.what for shard, fault in faults.items()} == {0: "env failed", 1: "simulator died"}
+    assert faults[0].error == "FloatingPointError: the simulator has exploded"
     assert "was killed by signal 9 (SIGKILL)" in faults[1]["error"]
     for shard, fault in faults.items():
-        assert f"shard {shard}: {fault['what']}" in output
+        assert f"shard {shard}: {fault.what}" in output
     books = json.loads((directory / "summary.json").read_text())["trajectories"]
     assert books == {"produced": 56, "trained": 48, "in_flight": 0, "refused": {"env failed": 8}}
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

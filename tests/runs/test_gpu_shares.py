@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from rlinf_async.core.gpu_shares import SharedGpu, size_in_words
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.throwaway import install
@@ -68,6 +69,6 @@ def test_a_run_with_shares_trains_and_shows_what_each_process_holds(runs: Runner
     assert output.count("async.advanced.gpu_shares: ") == 1
     assert json.loads((run / "summary.json").read_text())["trajectories"]["trained"] == 24
     records = RunDir(run)
-    processes = records.read(records.status)["processes"]
+    processes = RunReader(records.path).status()["processes"]
     limited = {name for name, answer in processes.items() if answer and "gpu" in answer}
     assert limited == {"learner rank 0", "inference rank 0"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 from tests.runs.conftest import Runner
 
 pytestmark = [pytest.mark.ray, pytest.mark.every_python]
@@ -27,7 +27,7 @@ def test_its_launcher_trains_three_steps_with_all_levels_on(runs: Runner) -> Non
     assert "CLASSES StreamingActorWorker BatchingRolloutWorker ShardedEnvWorker AsyncEmbodiedRunner" in output
     assert "levels train + rollout + streamer; 1 shards of 8 environments" in output
     assert "produced 48 = trained 48 + in flight 0 + 0 refused" in output
-    lines = RunDir(runs.directory / "run").read_metrics()
+    lines = RunReader(runs.directory / "run").metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(line["train/actor/grad_norm"] > 0 for line in lines)
     # Of the two pieces of a batch the first can be anchored before the second has come.

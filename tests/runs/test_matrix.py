@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.conftest import Run, small
 
 pytestmark = pytest.mark.ray

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.nodes.machines import unavailable
-from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.apart import NOTES
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_without_the_inference_rank_of_a_node(runs: Runner, option
     assert trajectories["refused"] == {}, run.output
     assert trajectories["trained"] >= 8 * (steps + 3)
     assert trajectories["produced"] == trajectories["trained"] + trajectories["in_flight"]
-    faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
+    faults = [(fault.process, fault.what, fault.action) for fault in read_faults(run.directory)]
     assert ("inference rank 1", "node lost", "given up") in faults
 
 
@@ -136,7 +136,7 @@ def test_an_env_worker_whose_node_is_lost_goes_on_on_another_and_what_it_was_col
     assert set(refused) == {"env worker died"}, run.output
     lost = trajectories["produced"] - trajectories["trained"] - trajectories["in_flight"]
     assert lost == sum(refused.values()) > 0
-    faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run.directory)]
+    faults = [(fault.process, fault.what, fault.action) for fault in read_faults(run.directory)]
     assert ("env worker 1", "node lost", moved[1].replace("started", "started again")) in faults
     assert sum(line["async/restarts/env_worker"] for line in run.metrics) == 1
     assert max(line["async/staleness/max"] for line in run.metrics) <= 1
@@ -155,7 +155,7 @@ def test_a_node_that_is_lost_with_simulators_inference_and_request_channel_costs
     assert set(trajectories["refused"]) == {"env worker died"}, run.output
     lost = trajectories["produced"] - trajectories["trained"] - trajectories["in_flight"]
     assert lost == sum(trajectories["refused"].values()) > 0
-    given_up = {fault["process"] for fault in read_failures(run.directory) if fault["action"] == "given up"}
+    given_up = {fault.process for fault in read_faults(run.directory) if fault.action == "given up"}
     assert given_up == {"inference rank 1", "request channel 1"}
 
 

@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRICS
-from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.conftest import COMMAND, Runner
 from tests.runs.waiting_env import PIPE
 
@@ -128,5 +128,5 @@ def test_what_environments_keep_is_foretold_and_shown_by_status_and_report(runs:
     for sentence in FORETOLD:
         assert sentence in said
         assert sentence in page.read_text()
-    faults = [fault for fault in read_failures(run) if fault["what"] == "runs out"]
-    assert {fault["process"] for fault in faults} == {"env worker 0"}
+    faults = [fault for fault in read_faults(run) if fault.what == "runs out"]
+    assert {fault.process for fault in faults} == {"env worker 0"}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rlinf_async import cli
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 from tests.runs.conftest import Run, small
 from tests.runs.test_matrix import GIVES_WAY
 
@@ -31,7 +31,7 @@ def test_off_and_full_leave_the_same_files_and_are_compared(ended: list[Run], tm
     made = ended[::-1]
     for run in made:
         assert [name for name in FILES if not (run.directory / name).exists()] == []
-        steps = RunDir(run.directory).read_metrics()
+        steps = RunReader(run.directory).metrics()
         assert [step["step"] for step in steps] == [1, 2, 3]
         for step in steps:
             assert step["async/env_steps"] == 8 * 4

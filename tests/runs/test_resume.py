@@ -8,8 +8,7 @@ import subprocess
 
 import pytest
 
-from rlinf_async.observe.failures import read_failures
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader, read_faults
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import SMALL, Run, Runner, small
 
@@ -57,7 +56,7 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
         f"runner.logger.log_path={place}",
     )
     until(process, "5/100000")
-    os.kill(RunDir(place).read(RunDir(place).status)["driver"], signal.SIGKILL)
+    os.kill(RunReader(place).status()["driver"], signal.SIGKILL)
     again = until(process, "restart 1 of 2 from step")
     resumed = re.search(r"from step (\d+), in 0 s: the run was ended by SIGKILL", again)
     assert resumed, again
@@ -83,9 +82,9 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
     pieces = json.loads((newest.folder / "buffer" / "pieces.json").read_text())["pieces"]
     in_flight = books["produced"] - books["trained"] - sum(books["refused"].values())
     assert sum(piece["size"] for piece in pieces) == in_flight
-    steps_seen = [int(line["step"]) for line in RunDir(place).read_metrics()]
+    steps_seen = [int(line["step"]) for line in RunReader(place).metrics()]
     assert steps_seen == list(range(1, newest.step + 1))
-    assert [fault["what"] for fault in read_failures(place)] == ["run failed", "terminated"]
+    assert [fault.what for fault in read_faults(place)] == ["run failed", "terminated"]
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:

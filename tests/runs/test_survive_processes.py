@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray
@@ -55,7 +55,7 @@ def test_a_run_outlives_the_death_of_an_env_worker_and_of_all_inference_ranks(
     }
     assert restarts["env_worker"] == 1
     assert restarts["inference"] >= 1  # the other one may not be back yet
-    faults = [(fault["process"], fault["what"], fault["action"]) for fault in read_failures(run_dir)]
+    faults = [(fault.process, fault.what, fault.action) for fault in read_faults(run_dir)]
     assert ("env worker 1", "env worker died", "started again in its place") in faults
     assert {what for _, what, _ in faults} == {"env worker died", "inference rank died"}
     assert runs.survivors(process) == []

@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.conftest import Run, small
 from tests.runs.quick_bench import QUICK
 

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf_async.lab.demo.simulators.libero import missing_libero
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.conftest import Runner
 
 pytestmark = pytest.mark.ray

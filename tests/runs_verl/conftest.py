@@ -13,7 +13,7 @@ import pytest
 
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.status import status_of
+from rlinf_async.observe.reading.status import status_of
 from tests.runs.conftest import COMMAND, Run, Runner
 
 ACTOR = "actor_rollout_ref.actor"

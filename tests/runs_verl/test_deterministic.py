@@ -13,7 +13,7 @@ pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
 import torch
 
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import Run, timeless
 from tests.runs_verl.conftest import VerlRunner
@@ -50,7 +50,7 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     while f" 3/{STEPS}" not in lines[-1]:
         lines.append(process.stdout.readline())
         assert lines[-1], lines  # the run has ended before its third step
-    os.kill(RunDir(place).read(RunDir(place).status)["driver"], signal.SIGKILL)
+    os.kill(RunReader(place).status()["driver"], signal.SIGKILL)
     process.communicate(timeout=60)
     saved = find_newest(place / "checkpoints").step
     assert 2 <= saved < STEPS
@@ -59,7 +59,7 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     assert f"going on from step {saved}: " in again.output
 
     # A step that was trained again after the kill is as it was last.
-    metrics = [timeless(RunDir(run.directory).read_metrics()) for run in (whole, again)]
+    metrics = [timeless(RunReader(run.directory).metrics()) for run in (whole, again)]
     assert metrics[0] == metrics[1]
     assert [line["step"] for line in metrics[0]] == list(range(1, STEPS + 1))
     assert books(again) == books(whole)

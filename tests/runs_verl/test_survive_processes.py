@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("verl", reason="veRL is not installed")
 pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from tests.listening import beyond_loopback
 from tests.runs.conftest import Run
 from tests.runs_verl.conftest import VerlRunner
@@ -43,7 +43,7 @@ def test_a_run_outlives_the_death_of_its_env_worker_and_of_its_inference_rank(
     assert max(line["async/staleness/max"] for line in run.metrics) <= 1
     for name in ("env_worker", "inference"):
         assert sum(line[f"async/restarts/{name}"] for line in run.metrics) == 1
-    assert {(fault["what"], fault["action"]) for fault in read_failures(run_dir)} == {
+    assert {(fault.what, fault.action) for fault in read_faults(run_dir)} == {
         ("env worker died", "started again in its place"),
         ("inference rank died", "started again in its place"),
     }

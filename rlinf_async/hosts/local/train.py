@@ -23,12 +23,14 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
-from rlinf_async.observe.failures import FaultCounts, count_failures, sentence
+from rlinf_async.observe.events import Fault, FaultCounts
 from rlinf_async.observe.files import make_directory, write_whole
+from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import StepReport
 from rlinf_async.observe.metrics_outlet import StepOutlet
-from rlinf_async.observe.resources import ResourceLog, held_by_this_process
+from rlinf_async.observe.reading.run_reader import count_faults
+from rlinf_async.observe.resources import ResourceLog
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
@@ -60,8 +62,8 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     def look() -> dict[str, Any]:
         return resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
 
-    def fault(facts: dict[str, Any]) -> None:
-        display.note(sentence(facts))
+    def say_fault(fault: Fault) -> None:
+        display.note(str(fault))
 
     trainer = LocalTrainer(
         settings,
@@ -69,7 +71,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         policy=policy,
         on_step=report,
         run_dir=run_dir,
-        on_fault=fault,
+        on_fault=say_fault,
         look=look,
         keep_steps=False,
     )
@@ -83,7 +85,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         finally:
             display.stop()
         save_policy(result.weights, weights, tries=MAX_FAILED_SAVES, say=display.note)
-    summary = tally.summary(result.ledger, count_failures(run_dir))
+    summary = tally.summary(result.ledger, count_faults(run_dir))
     records.write_summary(summary.as_dict())
     display.summary(summary, str(run_dir))
 

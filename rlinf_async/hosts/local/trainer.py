@@ -25,7 +25,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.env import env_loop, together
-from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
@@ -33,7 +33,7 @@ from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.observe.failures import FaultCounts, in_words, record_failure, trace_of
+from rlinf_async.observe.events import Fault, FaultCounts
 from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, BusyMeter, StepReport
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
@@ -57,27 +57,25 @@ class LocalResult:
     weights: State
 
 
+PROCESS = Process.ENV.numbered(0)
+"""The name of this process in its records of faults."""
+
+
 class Faults:
     """Faults that a run survived: kept for its next report, and written to its directory, if there is one."""
 
-    def __init__(
-        self, run_dir: Path | None, on_fault: Callable[[dict[str, Any]], None] = lambda fault: None
-    ) -> None:
+    def __init__(self, run_dir: Path | None, on_fault: Callable[[Fault], None] = lambda fault: None) -> None:
         self._run_dir, self._on_fault = run_dir, on_fault
-        self._new: list[dict[str, Any]] = []
+        self._new: list[Fault] = []
 
-    def record(self, **facts: Any) -> None:
-        """Record a fault with the arguments of `observe.failures.record_failure`, as that of process
-        `env-0`.
-        """
-        facts["process"] = Process.ENV.numbered(0)
+    def record(self, fault: Fault) -> None:
+        """Take a fault."""
         if self._run_dir is not None:
-            record_failure(self._run_dir, **facts)
-        fault = {name: fact for name, fact in facts.items() if fact is not None}
+            RunDir(self._run_dir).record(fault)
         self._new.append(fault)
         self._on_fault(fault)
 
-    def pop(self) -> list[dict[str, Any]]:
+    def pop(self) -> list[Fault]:
         """Return the faults since the last call."""
         new, self._new = self._new, []
         return new
@@ -103,7 +101,7 @@ class LocalTrainer:
         on_step: OnStep = lambda report, metrics: None,
         watch: Watch = unwatched,
         run_dir: Path | None = None,
-        on_fault: Callable[[dict[str, Any]], None] = lambda fault: None,
+        on_fault: Callable[[Fault], None] = lambda fault: None,
         look: Callable[[], object] | None = None,
         keep_steps: bool = True,
     ) -> None:
@@ -179,8 +177,11 @@ class LocalTrainer:
 
     def _rank(self, rank: int, **parts: Any) -> InferenceRank:
         """Return an inference rank; the first one examines the policy."""
-        said = partial(self._faults.record, what="odd policy", action="the run goes on")
-        return InferenceRank(rank, say=None if rank else lambda text: said(error=text), **parts)
+
+        def say(text: str) -> None:
+            self._faults.record(Fault(process=PROCESS, what="odd policy", error=text))
+
+        return InferenceRank(rank, say=None if rank else say, **parts)
 
     def _check(self, shard: Shard) -> None:
         """Check that the environments have the methods that the settings need."""
@@ -200,13 +201,7 @@ class LocalTrainer:
             try:
                 shard.close()
             except ShardFailure as failure:
-                self._faults.record(
-                    what=failure.what,
-                    shard=number,
-                    error=in_words(failure.error),
-                    action="they are left unclosed",
-                    trace=trace_of(failure.error),
-                )
+                self._faults.record(fault_of(failure, PROCESS, number, "they are left unclosed"))
 
     def _model(self, sizes: dict[str, int]) -> ActorCritic:
         # Environments in this process may draw from torch's generator, too, so its state is restored.
@@ -286,6 +281,7 @@ class LocalRun(InProcessRun):
             restarts=ShardRestarts(
                 number,
                 asynchrony.survive,
+                process=PROCESS,
                 window_s=asynchrony.advanced.window_s,
                 record=self._faults.record,
                 spans=spans,

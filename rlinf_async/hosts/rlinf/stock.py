@@ -23,11 +23,12 @@ from rlinf_async.hosts.rlinf.settings import last_step
 from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
-from rlinf_async.observe.failures import FaultCounts, count_failures
+from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import PUBLICATION_METRIC, Shares, Spread, StepReport
 from rlinf_async.observe.metrics_outlet import StepOutlet
+from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.summary import RunSummary, Tally
@@ -130,7 +131,7 @@ class StockRecords:
         """Write the summary, once: RLinf closes its logger more than once."""
         self._write()
         if not self._is_finished and self._step_end is not None:
-            self._run_dir.write_summary(self.summary(count_failures(self._run_dir.path)).as_dict())
+            self._run_dir.write_summary(self.summary(count_faults(self._run_dir.path)).as_dict())
             RunDisplay().note(f"look closer: {report_command(self._run_dir.path)}")
         self._is_finished = True
 

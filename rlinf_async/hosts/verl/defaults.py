@@ -16,7 +16,7 @@ import yaml
 
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.async_block import MISSING_VALUE
-from rlinf_async.observe.plain_data import FAST_YAML_LOADER
+from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 DEFAULT_POINTER = re.compile(r"\$\{(?:oc\.select:)?(?P<key>[\w.]+)\s*(?:,\s*(?P<fallback>.*))?\}", re.DOTALL)
 """A default of veRL that points to another key, with the fallback if that key is absent."""

@@ -14,7 +14,7 @@ from rlinf_async.lab.bench.measure import Measurement, measure
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 
 DEADLINE_S = 600.0
 TAIL_STEPS = 2

@@ -13,6 +13,7 @@ from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, 
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import Subject, subjects
 from rlinf_async.lab.report.sections import config_text, sections, step_table, verdicts, versions
+from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.files import make_directory, write_whole
 
 REQUIRED_PACKAGES = ("jinja2",)
@@ -102,7 +103,7 @@ def _sentence(subject: Subject) -> str:
 
 def _fault_words(subject: Subject) -> str:
     """Return a sentence on the faults of a run and their cost; "" without faults."""
-    counts = subject.run.fault_counts
+    counts = FaultCounts.of(subject.run.faults)
     if not counts.kinds:
         return ""
     took = f" Until work went on they took {duration(counts.seconds)} in all." if counts.seconds else ""

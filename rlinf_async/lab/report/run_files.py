@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.observe.failures import FaultCounts, count_failures, read_failures
+from rlinf_async.observe.events import Fault
 from rlinf_async.observe.plain_data import finite
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.reading.status import ENDING_WORDS
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.spans import Process, Span, read_spans
-from rlinf_async.observe.status import ENDING_WORDS
+from rlinf_async.observe.spans import Process, Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,7 @@ class RunFiles:
     summary: dict[str, Any]
     status: dict[str, Any]
     spans: list[Span]
-    faults: list[dict[str, Any]] = field(default_factory=list)
-    fault_counts: FaultCounts = field(default_factory=FaultCounts)
-    """Numbers of failures by kind; see `observe.failures`."""
+    faults: list[Fault] = field(default_factory=list)
     missing: list[str]
     """Sentences on missing records, and on the consequences for the page."""
 
@@ -48,21 +48,20 @@ class RunFiles:
             ValueError: `path` is no run directory; the message has the reason.
         """
         _check(path)
-        records = RunDir(path)
+        records = RunReader(path)
         run = cls(
             path=path,
             name=path.resolve().name,
-            config=records.read(records.config) or records.read(records.tensorboard / records.config.name),
-            facts=records.read(records.facts),
-            metrics=records.read_metrics(),
-            summary=records.read(records.summary),
-            status=records.read(records.status),
+            config=records.config(),
+            facts=records.facts(),
+            metrics=records.metrics(),
+            summary=records.summary(),
+            status=records.status(),
             spans=[],
-            faults=read_failures(path),
-            fault_counts=count_failures(path),
+            faults=records.faults(),
             missing=records.problems,
         )
-        spans = _spans(records.trace, records.problems)
+        spans = _spans(records.places.trace, records.problems)
         run.spans.extend(_of_present_shards(spans, run.facts, records.problems))
         run.missing.extend(_what_follows(run))
         return run

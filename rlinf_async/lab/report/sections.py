@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import yaml
 
@@ -15,6 +14,7 @@ from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
 from rlinf_async.lab.report.resources import resources
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import ALL_PARTS, slowest
+from rlinf_async.observe.events import Fault, FaultCounts
 from rlinf_async.observe.plain_data import finite
 
 SLOWEST_STEPS = 3
@@ -380,7 +380,7 @@ def faults(subjects: Sequence[Subject]) -> Section:
 
 def _fault_table(subject: Subject, *, alone: bool) -> Table:
     faults, began = subject.run.faults, subject.run.facts.get("began")
-    counts, count = subject.run.fault_counts, min(len(faults), MOST_FAULTS)
+    counts, count = FaultCounts.of(faults), min(len(faults), MOST_FAULTS)
     left_out = f" The last {count} are shown." if counts.kinds.total() > count else ""
     return Table(
         header=FAULT_COLUMNS,
@@ -390,11 +390,10 @@ def _fault_table(subject: Subject, *, alone: bool) -> Table:
     )
 
 
-def _fault_row(fault: Mapping[str, Any], began: object) -> list[str]:
-    after = duration(fault["time"] - began) if finite(began) and fault["time"] >= began else NO_VALUE
-    took = fault.get("seconds")
-    cells = [str(fault.get(name, NO_VALUE)) for name in ("process", "shard", "what")]
-    kind = str(fault.get("error")).partition(":")[0]
+def _fault_row(fault: Fault, began: object) -> list[str]:
+    after = duration(fault.time - began) if finite(began) and fault.time >= began else NO_VALUE
+    took = NO_VALUE if fault.seconds is None else duration(fault.seconds)
+    shard = NO_VALUE if fault.shard is None else str(fault.shard)
+    kind = fault.error.partition(":")[0]
     error = kind if kind.isidentifier() else NO_VALUE
-    words = [str(fault.get(name, NO_VALUE)) for name in ("action", "lost")]
-    return [after, *cells, error, *words, duration(took) if finite(took) else NO_VALUE]
+    return [after, fault.process, shard, fault.what, error, fault.action, fault.lost or NO_VALUE, took]

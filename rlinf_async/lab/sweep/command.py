@@ -27,14 +27,14 @@ from rlinf_async.lab.sweep.table import (
     significant,
 )
 from rlinf_async.observe.pace import clock
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.reading.run_reader import RunReader
 
 
 class Watch:
     """A line with the step and the time left of one run, on a terminal only."""
 
     def __init__(self, cell: SweepCell, *, total: int, console: Console) -> None:
-        self._records = RunDir(cell.directory)
+        self._records = RunReader(cell.directory)
         self._total = total
         self._status = Status(f"{cell.name}: starting", console=console) if console.is_terminal else None
         self._name = cell.name
@@ -57,7 +57,7 @@ class Watch:
 
     def words(self) -> str | None:
         """Return a line such as `full seed 0: step 5/12, 0:21 left`; None before the first step has ended."""
-        steps = self._records.read_metrics()
+        steps = self._records.metrics()
         if not steps:
             return None
         # The first step, which also fills the pipeline, takes longer than others.

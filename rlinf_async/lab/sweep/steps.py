@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
 
@@ -94,16 +95,16 @@ def read_own(run: Path) -> list[StepMeasures]:
     Raises:
         ValueError: the file is missing, or lacks the metrics of a run.
     """
-    directory = RunDir(run)
-    steps = directory.read_metrics()
-    if directory.problems:
-        raise ValueError(f"of the run in {run}: {' '.join(directory.problems)}")
+    reader = RunReader(run)
+    steps, file = reader.metrics(), reader.places.metrics
+    if reader.problems:
+        raise ValueError(f"of the run in {run}: {' '.join(reader.problems)}")
     if not steps:
-        raise ValueError(f"the run has left no {directory.metrics}")
+        raise ValueError(f"the run has left no {file}")
     try:
         return [_own_step(metrics) for metrics in steps]
     except KeyError as error:
-        raise ValueError(f"{directory.metrics} lacks {error.args[0]}") from error
+        raise ValueError(f"{file} lacks {error.args[0]}") from error
 
 
 def _own_step(metrics: Mapping[str, float]) -> StepMeasures:

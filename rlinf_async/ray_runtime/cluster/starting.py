@@ -16,8 +16,8 @@ from unittest.mock import patch
 import ray
 from ray._private import ray_constants, services
 
+from rlinf_async.core.failures import in_words
 from rlinf_async.observe.ending import short
-from rlinf_async.observe.failures import in_words
 from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 

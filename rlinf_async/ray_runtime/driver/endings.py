@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import ray
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.failures import ORDER_PASSED, DeadlineError, PeerError, origin_of
+from rlinf_async.core.failures import ORDER_PASSED, DeadlineError, PeerError, in_words, origin_of
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
-from rlinf_async.observe.failures import FaultCounts, in_words
+from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.spans import Process
 from rlinf_async.observe.summary import RunSummary, Tally
 from rlinf_async.ray_runtime.cluster.ray_processes import (

@@ -18,7 +18,8 @@ from rlinf_async.core.gpu_shares import (
     size_in_words,
 )
 from rlinf_async.observe.ending import Ending
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Member
 from rlinf_async.ray_runtime.handles import remote_method
@@ -158,9 +159,7 @@ class GpuShares:
             f"({GPU_SHARES_KEY}): use fewer environments, or place simulators on other GPUs"
         )
         self._say(sentence)
-        record_failure(
-            self._run_dir, process=gpu.others[0], what="runs out", error=sentence, action="the run goes on"
-        )
+        RunDir(self._run_dir).record(Fault(process=gpu.others[0], what="runs out", error=sentence))
 
 
 def is_full(message: str) -> bool:

@@ -27,9 +27,11 @@ from typing import Any
 
 import ray
 
+from rlinf_async.core.failures import in_words
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.failures import FaultKind, in_words, record_failure
+from rlinf_async.observe.events import Fault, FaultKind
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog, kind_and_rank
 from rlinf_async.ray_runtime.driver.fleet import DEATHS, Fleet, Revival, Wait
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels, remote_method
@@ -144,9 +146,7 @@ class Revivals:
             self._generations[member] += 1
             wait = self._budget(member).take(time.monotonic())
             if wait is None:
-                record_failure(
-                    self._run_dir, process=name, what=kind, error=in_words(died), action="the run ends"
-                )
+                self._record(name, kind, in_words(died), "the run ends")
                 raise RuntimeError(self._too_often(name, died)) from died
             self._say(f"{name}: {kind}; it is started again")
             loss = yield from self._forget(member)
@@ -180,7 +180,11 @@ class Revivals:
         if (node := self._new_nodes.pop(member, None)) is not None:
             kind, action = "node lost", f"started again on {node}"
         name = PROCESS_OF_GROUP[member[0]].numbered(member[1])
-        record_failure(self._run_dir, process=name, what=kind, error=in_words(died), action=action, **facts)
+        self._record(name, kind, in_words(died), action, **facts)
+
+    def _record(self, process: str, what: FaultKind, error: str, action: str, **facts: Any) -> None:
+        fault = Fault(process=process, what=what, error=error, action=action, **facts)
+        RunDir(self._run_dir).record(fault)
 
     def _give_up(self, dead: Member, name: str, nowhere: BaseException) -> None:
         """Go on without `dead`: its node is lost, and no other node has room for it.
@@ -194,10 +198,10 @@ class Revivals:
         rest = len(ranks) - sum(member[0] == group for member in self._given_up)
         if group != "inference" or not rest:
             error += ", and no process that is left can take its place"
-            record_failure(self._run_dir, process=name, what="node lost", error=error, action="the run ends")
+            self._record(name, "node lost", error, "the run ends")
             raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
         self._say(f"{name} is given up, as {error}; {rest} of {len(ranks)} inference ranks go on")
-        record_failure(self._run_dir, process=name, what="node lost", error=error, action="given up")
+        self._record(name, "node lost", error, "given up")
 
     def watches(self, process: str) -> bool:
         """Return True if a process has to answer calls now; one that is being brought back has not."""
@@ -218,7 +222,7 @@ class Revivals:
             return
         self._kill(member)  # SIGKILL: no other signal ends a stopped process
         error = f"{process} has not answered for {self._advanced.silent_s:g} s (async.advanced.silent_s)"
-        record_failure(self._run_dir, process=process, what="silent", error=error, action="the run ends")
+        self._record(process, "silent", error, "the run ends")
         raise RuntimeError(error)
 
     def death(self, process: str, question: Any) -> None:
@@ -319,7 +323,7 @@ class Revivals:
                 self._away.discard(("requests", rank))  # only the connection was lost
                 return channel.stay.remote()
         self._say(f"{name} is given up, as its node is lost ({lost_nodes()})")
-        record_failure(self._run_dir, process=name, what="node lost", error=in_words(died), action="given up")
+        self._record(name, "node lost", in_words(died), "given up")
         return None
 
     def _bring_back(self, member: Member, name: str) -> Generator[Wait, None, Any]:

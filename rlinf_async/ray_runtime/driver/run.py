@@ -15,9 +15,9 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.episodes import mean_of_episodes
-from rlinf_async.observe.failures import count_failures
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import prefixed
+from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
@@ -60,7 +60,7 @@ class AsyncRun:
         self.display = display or RunDisplay()
         say, hooks, run_dir = self.display.note, parts.hooks, parts.run_dir
         requests, coordinator = parts.requests, parts.coordinator
-        self._parts, self._hooks, self._run_dir = parts, hooks, run_dir
+        self._parts, self._hooks, self._records = parts, hooks, RunDir(run_dir)
         self._requests, self._coordinator = {this_node(): requests}, coordinator
         groups = {**parts.workers, "requests": [requests], "coordinator": [coordinator]}
         self.fleet = Fleet(groups, deadline_s=settings.asynchrony.advanced.deadline_s)
@@ -88,7 +88,7 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
-        self._fitting = ShardFitting(self.fleet, settings, RunDir(run_dir), say=say)
+        self._fitting = ShardFitting(self.fleet, settings, self._records, say=say)
         self._endings = EndingInOrder(self.fleet, parts, display=self.display, told=self._gpu_shares.told)
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
@@ -233,7 +233,7 @@ class AsyncRun:
         undisturbed = partial(self._revivals.none_of, "env")
         if settings := self._fitting.after(self.step, env_loops=self._env_loops, undisturbed=undisturbed):
             self.settings = settings
-            RunDir(self._run_dir).change_facts(title=title_of(settings))
+            self._records.change_facts(title=title_of(settings))
             self._revivals.go_on(settings)
             self.saver.go_on(settings)
             self._env_loops = self._begin_loops("env", ShardWorker.run_shards, "env shards")
@@ -346,9 +346,9 @@ class AsyncRun:
         # Last: a simulator that cannot be closed costs nothing any more.
         self.fleet.run_on_living("env", ShardWorker.close_envs)
         self.display.stop()
-        summary = self._endings.tally.summary(self.fetch_ledger(), count_failures(self._run_dir))
-        RunDir(self._run_dir).write_summary(summary.as_dict())
-        self.display.summary(summary, str(self._run_dir))
+        summary = self._endings.tally.summary(self.fetch_ledger(), count_faults(self._records.path))
+        self._records.write_summary(summary.as_dict())
+        self.display.summary(summary, str(self._records.path))
         self.fleet.kill()
         self._hooks.finished()
 
@@ -356,8 +356,8 @@ class AsyncRun:
         """Begin the run directory, have every process record its work, and poll all processes in every
         wait.
         """
-        make_directory(self._run_dir)
-        records = RunDir(self._run_dir)
+        records = self._records
+        make_directory(records.path)
         records.write_config(self._parts.config)
         # `fresh`: without a checkpoint, earlier files in the directory are not of this run.
         records.begin(

@@ -18,7 +18,8 @@ from rlinf_async import __version__
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.ending import full_disk, short
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge
@@ -211,7 +212,8 @@ class Saver:
         goes_on = f"the run goes on, and tries again in {wait_s:g} s at the earliest"
         action = "the run ends" if ends else goes_on
         message = f"the checkpoint after step {step} could not be written: {_why(error, parent)}"
-        record_failure(self._run_dir, process="driver", what="save failed", error=message, action=action)
+        fault = Fault(process="driver", what="save failed", error=message, action=action)
+        RunDir(self._run_dir).record(fault)
         if ends:
             took = f"{now - self._first_failed_at:.0f} s"
             raise SaveError(f"{message} (tried {self.failed} times in {took})") from error

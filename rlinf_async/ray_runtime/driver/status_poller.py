@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import ray
 
+from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.pace import seconds
-from rlinf_async.observe.resources import ResourceLog, held_by_this_process
+from rlinf_async.observe.reading.status import progress_of, who_does_what
+from rlinf_async.observe.resources import ResourceLog
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process
-from rlinf_async.observe.status import progress_of, who_does_what
 from rlinf_async.wire.memory import machine
 
 POLL_INTERVAL_S = 5.0

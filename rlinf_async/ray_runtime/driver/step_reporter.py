@@ -9,10 +9,11 @@ from typing import Any
 
 from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
-from rlinf_async.observe.failures import FailureReader, FaultCounts, is_env_fault, sentence
+from rlinf_async.observe.events import Fault, FaultCounts
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, merged, prefixed
 from rlinf_async.observe.metrics_outlet import StepOutlet
+from rlinf_async.observe.reading.run_reader import FaultReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
@@ -73,7 +74,7 @@ class StepReporter:
         self._fleet = fleet
         self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
         self._load = LoadMeter()
-        self._faults = FailureReader(run_dir)
+        self._faults = FaultReader(run_dir)
         self._say = say
         self._total, self._decisions = total, decisions
 
@@ -114,12 +115,12 @@ class StepReporter:
         request_metrics = {"async/requests_again": float(sum(channel["again"] for channel in requests))}
         return report, {**prefixed("env", episodes), **request_metrics}
 
-    def _failed_envs(self) -> list[dict[str, Any]]:
+    def _failed_envs(self) -> list[Fault]:
         """Return faults of environments since the last step; print them, and oddities that were seen."""
         new = self._faults.new()
-        faults = [fault for fault in new if is_env_fault(fault)]
-        for fault in (*faults, *(each for each in new if each["what"].startswith("odd "))):
-            self._say(sentence(fault))
+        faults = [fault for fault in new if fault.is_of_env]
+        for fault in (*faults, *(each for each in new if each.is_odd)):
+            self._say(str(fault))
         return faults
 
     def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.failures import ForeignError
+from rlinf_async.core.failures import ForeignError, in_words
 from rlinf_async.core.premise import Premise
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.foreign import contained, harmless
@@ -19,7 +19,6 @@ from rlinf_async.loops.learner import PrefetchedPieces, learn_batch
 from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.observe.failures import in_words
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare

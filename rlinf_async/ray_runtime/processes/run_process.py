@@ -10,14 +10,14 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from rlinf_async import __version__
-from rlinf_async.observe.failures import record_failure
-from rlinf_async.observe.resources import held_by_this_process
+from rlinf_async.loops.env_restarts import RecordFault, record_nothing
+from rlinf_async.observe.events import Fault, FaultKind
+from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
@@ -35,7 +35,10 @@ class RunProcess:
     generation: int = 0
     """The number of earlier processes in this place, which have died; see `core.restarts`."""
     _span_log: SpanLog | None = None
-    _remark: Callable[..., None] | None = None
+    process: str = ""
+    """Its name in the records of the run, once it has joined."""
+    record: RecordFault = staticmethod(record_nothing)
+    """Records a fault, once the process has joined a run."""
 
     @property
     def spans(self) -> SpanLog:
@@ -57,9 +60,8 @@ class RunProcess:
         offset = 0.0 if clock is None else await _offset(clock)
         self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
-        record = partial(record_failure, Path(run_dir), process=process, action="the run goes on")
-        STRANGERS.record_by(partial(record, what="stranger"))
-        self._remark = record
+        self.process, self.record = process, RunDir(run_dir).record
+        STRANGERS.record_by(partial(self._note, "stranger"))
 
     async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:
         """Run the method `loop`, which lasts as long as the run, in the place of processes that have died.
@@ -73,8 +75,10 @@ class RunProcess:
 
     def remark(self, sentence: str, *, what: Literal["odd policy", "odd environments"]) -> None:
         """Record an oddity of the policy, or of the environments; the run goes on."""
-        if self._remark is not None:
-            self._remark(what=what, error=sentence)
+        self._note(what, sentence)
+
+    def _note(self, what: FaultKind, error: str) -> None:
+        self.record(Fault(process=self.process, what=what, error=error))
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""
@@ -93,7 +97,7 @@ class RunProcess:
         return machine(), time.monotonic()
 
     async def doing(self) -> dict[str, Any]:
-        """Return the open spans of this process, its counts and its memory, for `observe.status`."""
+        """Return the open spans of this process, its counts and its memory, for `observe.reading.status`."""
         return {
             "machine": machine(),
             "pid": os.getpid(),

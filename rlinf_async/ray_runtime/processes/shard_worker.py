@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -22,11 +21,11 @@ from rlinf_async.core.shard_fit import FirstRollouts, ShardTimes
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops.env import env_loop, evaluate_shard, together
-from rlinf_async.loops.env_restarts import RecordFault, ShardRestarts, record_nothing
+from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import Call, SimulatorThread
-from rlinf_async.observe.failures import in_words, record_failure, trace_of
+from rlinf_async.observe.events import Fault, FaultKind
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import place_of
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
@@ -74,7 +73,6 @@ class ShardWorker(RunProcess):
         hand_over_quickly()
         self._shards_rank = rank
         self.asynchrony = asynchrony
-        self._record: RecordFault = record_nothing
         self._requests: RequestClient | None = None
         self._frames = FrameMeter()
         self._dividing = asyncio.Lock()
@@ -95,11 +93,6 @@ class ShardWorker(RunProcess):
         }
         self._busy = BusyMeter(width=stages)
         self._first_rollouts, self._cpu_began = FirstRollouts(stages), time.process_time()
-
-    async def join_run(self, process: str, run_dir: str, **options: Any) -> None:
-        """Join the run; from now on faults of environments are recorded, too. See `RunProcess.join_run`."""
-        await super().join_run(process, run_dir, **options)
-        self._record = partial(record_failure, Path(run_dir), process=process)
 
     def simulators(self, mode: str, stage: int) -> SimulatorThread:
         """Return the thread of a stage's environments; it aborts environments that hang, if they allow it."""
@@ -283,7 +276,9 @@ class ShardWorker(RunProcess):
 
     def _restarts(self, shard: int) -> ShardRestarts:
         survive, window_s = self.asynchrony.survive, self.asynchrony.advanced.window_s
-        return ShardRestarts(shard, survive, window_s=window_s, record=self._record, spans=self.spans)
+        return ShardRestarts(
+            shard, survive, process=self.process, window_s=window_s, record=self.record, spans=self.spans
+        )
 
     @contextmanager
     def _ending_if_stuck(self, settings: RunSettings) -> Iterator[None]:
@@ -294,7 +289,8 @@ class ShardWorker(RunProcess):
             restartable = "env" in settings.restartable
             action = "the env worker ends itself" if restartable else "the run ends"
             error, _, stack = str(stuck).partition("\n")
-            self._record(what="simulator hangs", error=error, trace=stack, action=action)
+            what: FaultKind = "simulator hangs"
+            self.record(Fault(process=self.process, what=what, error=error, trace=stack, action=action))
             if restartable:
                 # A hung thread cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
@@ -316,13 +312,7 @@ class ShardWorker(RunProcess):
             # In a thread: `close` waits, and the process has to answer meanwhile.
             await asyncio.to_thread(simulators.close, close)
         except ShardFailure as failure:
-            self._record(
-                what=failure.what,
-                shard=simulators.shard,
-                error=in_words(failure.error),
-                action="they are left unclosed",
-                trace=trace_of(failure.error),
-            )
+            self.record(fault_of(failure, self.process, simulators.shard, "they are left unclosed"))
 
     def _policy(self, requests: RequestChannels) -> RequestClient:
         """Return the client of the request channels, which training and evaluation share."""

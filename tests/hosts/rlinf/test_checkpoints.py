@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.hosts.rlinf.checkpoints import checkpoints, resolve_resume, resume_step, take_place
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 
@@ -88,7 +89,7 @@ def test_a_run_that_begins_anew_leaves_nothing_of_another_in_its_place(tmp_path)
         take_place(cfg, active=True, say=said.append)
     earlier = tmp_path / "run" / "earlier" / "1"
     assert [str(earlier) in remark for remark in said] == [True]
-    assert RunDir(earlier).read_metrics()[0]["loss"] == 7
+    assert RunReader(earlier).metrics()[0]["loss"] == 7
     assert (earlier / "try" / "checkpoints" / "global_step_7").is_dir()
     assert (earlier / "trace").is_dir()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "earlier", "try"]
@@ -104,7 +105,7 @@ def test_a_run_that_goes_on_keeps_its_steps_and_checkpoints_and_the_trace_before
     take_place(cfg, active=True, say=said.append)
     run, earlier = tmp_path / "run", tmp_path / "run" / "earlier" / "1"
     assert folder.is_dir()
-    assert RunDir(run).read_metrics() == RunDir(earlier).read_metrics()
+    assert RunReader(run).metrics() == RunReader(earlier).metrics()
     assert (earlier / "trace").is_dir()
     assert not (run / "trace").exists()
 

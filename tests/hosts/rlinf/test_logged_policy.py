@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rlinf_async.observe.spans import SpanLog, read_spans
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.spans import SpanLog
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf_async.lab.emulated.logged_policy import LoggedPolicy

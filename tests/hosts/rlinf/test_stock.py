@@ -15,9 +15,10 @@ from rlinf_async.hosts.rlinf.stock import HeardLogger, ObservedRunner, StockReco
 from rlinf_async.lab.report.measures import measure
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.observe.ending import RunFailed, recorded
-from rlinf_async.observe.failures import FaultCounts
+from rlinf_async.observe.events import FaultCounts
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.reading.status import status_facts
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.status import status_facts
 
 TIMES = {
     "time/step": 3.5,
@@ -78,7 +79,7 @@ def test_rlinfs_logger_is_told_everything_as_it_was(run):
 
 def test_a_step_lasts_until_the_next_and_has_every_tag_of_rlinfs(run):
     directory, *_ = run
-    lines = RunDir(directory).read_metrics()
+    lines = RunReader(directory).metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[0]["async/step_seconds"] == 3.5  # nobody knows what was before
     assert lines[1]["async/step_seconds"] == 4.0
@@ -154,6 +155,6 @@ def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_pat
     with pytest.raises(RunFailed, match="the simulator has exploded"), ending:
         raise FloatingPointError("the simulator has exploded")
     records = RunDir(tmp_path)
-    summary = records.read(records.summary)
+    summary = RunReader(records.path).summary()
     assert (summary["ended"], summary["steps"]) == ("failed", 1)  # the other may not have been logged whole
     assert summary["trajectories"]["trained"] == summary["trajectories"]["produced"] > 0

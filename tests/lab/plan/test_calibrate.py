@@ -12,7 +12,7 @@ from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
 from rlinf_async.lab.virtual.times import DurationDraws
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.lab.plan.given import job, left_by, slow_down, times
 
 

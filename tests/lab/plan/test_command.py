@@ -16,8 +16,8 @@ from rlinf_async.lab.plan.command import compare, verdict
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.times import TrainingTimes
-from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.status import status_of
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.reading.status import status_of
 from tests.lab.plan.given import FACTS, job, left_by, slow_down, times
 
 APP = typer.Typer()
@@ -100,11 +100,11 @@ def test_a_plan_of_a_run_is_said_written_and_opens_as_a_run(tmp_path):
     assert content["now"]["env_steps_per_s"] > 0
     assert content["others"][0]["overrides"] == ["async.mode=train", "async.train.max_staleness=2"]
     assert any("batches" in line or "steps" in line for line in status_of(out / "run"))
-    steps = RunDir(out / "run").read_metrics()
+    steps = RunReader(out / "run").metrics()
     again = CliRunner().invoke(APP, [*arguments, "--output", str(out)])
     assert again.exit_code == 0, again.output
-    assert RunDir(out / "run").read_metrics() == steps
-    assert RunDir(out / "run" / "earlier" / "1").read_metrics() == steps
+    assert RunReader(out / "run").metrics() == steps
+    assert RunReader(out / "run" / "earlier" / "1").metrics() == steps
 
 
 def test_eighty_columns_do_not_break_what_is_to_be_pasted(tmp_path):

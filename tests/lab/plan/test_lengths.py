@@ -11,7 +11,7 @@ from rlinf_async.lab.plan.calibrate import times_of
 from rlinf_async.lab.plan.job import changed
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.lab.plan.replay import replay
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.lab.plan.given import FACTS, job, left_by, times
 
 MASKS = {

@@ -9,9 +9,10 @@ from rlinf_async.lab.report import sections
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
-from rlinf_async.observe.failures import record_failure
+from rlinf_async.observe.events import Fault
 from rlinf_async.observe.load import Load
-from rlinf_async.observe.status import status_of
+from rlinf_async.observe.reading.status import status_of
+from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.summary import BoundTally
 from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
@@ -239,8 +240,8 @@ def test_what_has_failed_has_a_section_with_the_types_of_errors_and_not_their_wo
     assert "What has failed" not in page(tmp_path, run)
     facts = {"process": "env worker 0", "what": "env failed", "action": "environments built anew"}
     error = "ValueError: <b>/home/somebody/secret</b>"
-    record_failure(run, **facts, error=error, shard=2, lost="a rollout for batch 3", seconds=2.5)
-    record_failure(run, **facts, error="no identifier")
+    RunDir(run).record(Fault(**facts, error=error, shard=2, lost="a rollout for batch 3", seconds=2.5))
+    RunDir(run).record(Fault(**facts, error="no identifier"))
     html = page(tmp_path, run)
     assert "What has failed" in html
     assert "2 faults: env failed 2." in html

@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.lab.lengths import EpisodeLengths
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import DurationDraws, SimulatorBatch, SimulatorTimes
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from tests.lab.virtual.given import settings, step_seconds, times
 
 HORIZON = 32

@@ -8,8 +8,8 @@ from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import WeightTimes
-from rlinf_async.observe.spans import read_spans
-from rlinf_async.observe.status import status_of
+from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.observe.reading.status import status_of
 from tests.lab.virtual.given import settings, step_seconds, times
 
 ROLLOUT_S = 0.5 + 4 * 1.0 + 5 * 0.25

@@ -14,7 +14,7 @@ from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError, PeerError, Terminated
 from rlinf_async.observe.ending import RunFailed
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied
 from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted
 from rlinf_async.ray_runtime.driver import endings as module
@@ -220,7 +220,7 @@ def test_where_the_coordinator_has_died_the_ledger_is_as_it_was_last(endings):
     with pytest.raises(RunFailed), ended(lambda: []):
         raise RayDied(DeadProcess("gcs_server", 7, None))
     assert summary_of(endings.run_dir)["trajectories"]["trained"] == 8
-    assert [fault["process"] for fault in read_failures(endings.run_dir)] == ["gcs_server"]
+    assert [fault.process for fault in read_faults(endings.run_dir)] == ["gcs_server"]
 
 
 def test_who_waited_for_the_dead_is_not_blamed(endings):

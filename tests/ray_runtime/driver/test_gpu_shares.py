@@ -8,7 +8,7 @@ import torch
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.core.gpu_shares import SharedGpu
 from rlinf_async.observe.ending import Ending, ending_of
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.ray_runtime.driver.gpu_shares import GpuShares
 from rlinf_async.ray_runtime.processes.gpu_share import KeptShare
 
@@ -186,7 +186,7 @@ def test_simulators_that_hold_more_than_is_left_are_named_once(given):
         for number in range(2)
     ]
     assert given.said[1:] == sentences
-    faults = [(fault["process"], fault["what"], fault["error"]) for fault in read_failures(given.path)]
+    faults = [(fault.process, fault.what, fault.error) for fault in read_faults(given.path)]
     assert faults == [(f"env worker {2 * number}", "runs out", sentences[number]) for number in range(2)]
 
 

@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.observe.spans import UNRECORDED
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.fleet import Wait
@@ -146,14 +146,14 @@ def test_it_is_said_counted_and_recorded_with_what_was_lost(world):
     world.run("env", 1)
     # `process` would be another one's, to a reader of spans.
     assert spans == [(("restart", 100.0), {"worker": "env worker 1", "error": "RayActorError"})]
-    (fault,) = read_failures(world.path)
-    assert (fault["process"], fault["what"], fault["lost"]) == (
+    (fault,) = read_faults(world.path)
+    assert (fault.process, fault.what, fault.lost) == (
         "env worker 1",
         "env worker died",
         "2 rollouts",
     )
-    assert fault["action"] == "started again in its place"
-    assert "it was killed" in fault["error"]
+    assert fault.action == "started again in its place"
+    assert "it was killed" in fault.error
     assert world.notes == [
         "env worker 1: env worker died; it is started again",
         "env worker 1 is back after 1 s; lost: 2 rollouts",
@@ -194,8 +194,8 @@ def test_an_inference_rank_whose_node_is_lost_is_given_up_while_another_is_left(
     assert calls(half_lost)[2:] == [("inference 1", "place"), ("inference 1", "place")]
     said = "inference rank 1 is given up, as its node is lost (10.0.0.2); 1 of 2 inference ranks go on"
     assert half_lost.notes[-1] == said
-    (fault,) = read_failures(half_lost.path)
-    assert (fault["process"], fault["what"], fault["action"]) == ("inference rank 1", "node lost", "given up")
+    (fault,) = read_faults(half_lost.path)
+    assert (fault.process, fault.what, fault.action) == ("inference rank 1", "node lost", "given up")
     assert not half_lost.revivals.watches("inference rank 1")
     assert half_lost.revivals.watches("inference rank 0")
     assert sum(half_lost.revivals.pop_metrics().values()) == 0
@@ -218,9 +218,9 @@ def test_an_env_worker_whose_node_is_lost_is_started_on_another(half_lost):
         "env worker 1 is started on 10.0.0.3, as its node is lost (10.0.0.2)",
         "env worker 1 is back after 1 s; lost: 2 rollouts",
     ]
-    (fault,) = read_failures(half_lost.path)
-    assert (fault["what"], fault["action"]) == ("node lost", "started again on 10.0.0.3")
-    assert fault["lost"] == "2 rollouts"
+    (fault,) = read_faults(half_lost.path)
+    assert (fault.what, fault.action) == ("node lost", "started again on 10.0.0.3")
+    assert fault.lost == "2 rollouts"
     assert half_lost.revivals.pop_metrics()["async/restarts/env_worker"] == 1.0
 
 
@@ -230,7 +230,7 @@ def test_where_the_other_node_is_lost_as_well_a_third_is_asked_for(half_lost):
     half_lost.elsewhere = [(second, "10.0.0.3"), (third, "10.0.0.4")]
     assert half_lost.run("env", 0) == "shards"
     assert half_lost.groups["env"][0] is third
-    assert [fault["action"] for fault in read_failures(half_lost.path)] == ["started again on 10.0.0.4"]
+    assert [fault.action for fault in read_faults(half_lost.path)] == ["started again on 10.0.0.4"]
 
 
 def test_a_run_ends_where_no_other_node_may_hold_an_env_worker_whose_node_is_lost(half_lost):
@@ -241,7 +241,7 @@ def test_a_run_ends_where_no_other_node_may_hold_an_env_worker_whose_node_is_los
     ) as ended:
         half_lost.run("env", 0)
     assert ended.value.__cause__ is NOWHERE
-    assert [fault["action"] for fault in read_failures(half_lost.path)] == ["the run ends"]
+    assert [fault.action for fault in read_faults(half_lost.path)] == ["the run ends"]
 
 
 def test_over_the_budget_the_run_ends_with_the_death_and_the_count(monkeypatch, tmp_path):
@@ -255,7 +255,7 @@ def test_over_the_budget_the_run_ends_with_the_death_and_the_count(monkeypatch, 
     ) as ended:
         world.run("inference", 1)
     assert ended.value.__cause__ is DIED
-    assert [fault["action"] for fault in read_failures(tmp_path)][-1] == "the run ends"
+    assert [fault.action for fault in read_faults(tmp_path)][-1] == "the run ends"
     world.run("inference", 0)  # each has a budget of its own
 
 
@@ -279,8 +279,8 @@ def test_a_silent_process_is_ended_and_recorded_as_silent(world):
     world.revivals.silence("env worker 1")
     assert world.killed == [("env 1", False), (11, signal.SIGKILL)]
     world.run("env", 1)
-    (fault,) = read_failures(world.path)
-    assert fault["what"] == "silent"
+    (fault,) = read_faults(world.path)
+    assert fault.what == "silent"
 
 
 def test_every_process_of_a_run_has_to_answer_but_not_while_it_is_built(world):
@@ -299,8 +299,8 @@ def test_the_silence_of_one_that_cannot_be_brought_back_ends_the_run_and_it(worl
     with pytest.raises(RuntimeError, match=f"{process} has not answered for 100 s"):
         world.revivals.silence(process)
     assert world.killed == [(11 if process.endswith("1") else 10, signal.SIGKILL)]
-    (fault,) = read_failures(world.path)
-    assert (fault["process"], fault["what"], fault["action"]) == (process, "silent", "the run ends")
+    (fault,) = read_faults(world.path)
+    assert (fault.process, fault.what, fault.action) == (process, "silent", "the run ends")
 
 
 @pytest.mark.parametrize("process", ["learner rank 1", "request channel 0", "coordinator 0"])
@@ -384,10 +384,8 @@ def test_the_run_goes_on_without_the_channel_of_a_node_when_ray_knows_that_the_n
     on_two_nodes.lost.add("second")
     assert on_two_nodes.play(steps) is None
     assert on_two_nodes.notes == ["request channel 1 is given up, as its node is lost (10.0.0.2)"]
-    (fault,) = read_failures(on_two_nodes.path)
-    assert (fault["process"], fault["what"], fault["action"]) == (
-        *("request channel 1", "node lost", "given up"),
-    )
+    (fault,) = read_faults(on_two_nodes.path)
+    assert (fault.process, fault.what, fault.action) == (*("request channel 1", "node lost", "given up"),)
 
 
 @pytest.mark.parametrize(("rank", "seconds"), [(0, 0.0), (1, 600.0)])

@@ -8,7 +8,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import facts_of, find_newest
 from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT
 from rlinf_async.ray_runtime.driver import saver as module
@@ -165,8 +165,8 @@ def test_a_failure_is_recorded_and_said_and_the_run_goes_on(given, tmp_path, who
     goes_on = "the run goes on, and tries again in 10 s at the earliest"
     assert f"no space is left on {hooks.parent} (" in said[0]
     assert f"MB are free); {goes_on} (1 of 3" in said[0]
-    (fault,) = read_failures(tmp_path)
-    assert (fault["what"], fault["action"]) == ("save failed", goes_on)
+    (fault,) = read_faults(tmp_path)
+    assert (fault.what, fault.action) == ("save failed", goes_on)
     assert find_newest(hooks.parent).step == 2
     fleet.errors[who] = [None] * len(fleet.errors[who])
     saver.clock.now += 9.5

@@ -6,6 +6,7 @@ import pytest
 
 from rlinf_async.core.shard_fit import ShardTimes, throughput
 from rlinf_async.observe.meters import Spread
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.shard_fitting import ShardFitting
 from tests.making import plan, run_settings
@@ -60,7 +61,7 @@ def test_crowded_shards_are_joined_when_the_batches_that_have_begun_are_collecte
     assert shards in (2, 4, 8)
     assert one.fleet.calls[1:] == [("wait", "loop"), ("go_on", shards)]
     assert settings.shard_choices == ()
-    facts = one.records.read(one.records.facts)
+    facts = RunReader(one.records.path).facts()
     assert facts["plan"]["shards_per_worker"] == facts["shard_fit"]["shards"] == shards
     assert facts["shard_fit"]["before"] == 16
     assert f"{shards} shards per env worker follow the 16" in one.said[0]
@@ -72,7 +73,7 @@ def test_long_decisions_leave_the_gate_alone(tmp_path):
     assert [after(one, step) for step in (1, 2, 3)] == [None, None, None]
     assert one.fleet.calls == []
     assert "16 shards per env worker are kept" in one.said[0]
-    assert one.records.read(one.records.facts)["plan"]["shards_per_worker"] == 16
+    assert RunReader(one.records.path).facts()["plan"]["shards_per_worker"] == 16
 
 
 def test_a_run_without_a_choice_asks_nobody(tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_async.observe.spans import read_spans
+from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.ray_runtime.processes import run_process
 from rlinf_async.ray_runtime.processes.run_process import (
     ROUND_TRIPS,

@@ -18,7 +18,7 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops import env as env_loop
 from rlinf_async.loops import simulator_thread
-from rlinf_async.observe.failures import read_failures
+from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.ray_runtime.processes import shard_worker as module
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
@@ -105,9 +105,9 @@ def test_closing_that_fails_at_the_end_is_put_down_and_the_others_are_closed(rai
     joined.built["train"][0].close = raised.fail
     asyncio.run(joined.close_envs())
     assert joined.closed == ["train-1_0", "eval-1_0"]
-    (fault,) = read_failures(tmp_path)
-    assert (fault["shard"], fault["what"], fault["action"]) == (2, "env failed", "they are left unclosed")
-    assert fault["error"].startswith(raised.kind)
+    (fault,) = read_faults(tmp_path)
+    assert (fault.shard, fault.what, fault.action) == (2, "env failed", "they are left unclosed")
+    assert fault.error.startswith(raised.kind)
 
 
 def test_closing_that_hangs_is_left_at_the_end_of_a_run(joined, tmp_path, monkeypatch):
@@ -117,8 +117,8 @@ def test_closing_that_hangs_is_left_at_the_end_of_a_run(joined, tmp_path, monkey
     asyncio.run(joined.close_envs())
     held.set()
     assert joined.closed == ["train-0_0", "eval-1_0"]
-    (fault,) = read_failures(tmp_path)
-    assert (fault["shard"], fault["what"]) == (3, "simulator hangs")
+    (fault,) = read_faults(tmp_path)
+    assert (fault.shard, fault.what) == (3, "simulator hangs")
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -163,9 +163,9 @@ def test_a_worker_whose_simulators_hang_ends_itself_if_another_takes_its_place(
 ):
     with pytest.raises(raised):
         end_stuck(joined, monkeypatch, process_restarts=restarts)
-    (fault,) = read_failures(tmp_path)
-    assert (fault["process"], fault["what"], fault["action"]) == ("env worker 1", "simulator hangs", action)
-    assert (fault["error"].startswith("shard 3"), fault["trace"]) == (True, "in hang_here")
+    (fault,) = read_faults(tmp_path)
+    assert (fault.process, fault.what, fault.action) == ("env worker 1", "simulator hangs", action)
+    assert (fault.error.startswith("shard 3"), fault.trace) == (True, "in hang_here")
 
 
 def test_simulators_that_hang_are_ended_by_the_environments_that_can():

@@ -129,7 +129,7 @@ class SavingSchedule:
             now=lambda: self.clock,
             wait=self._wait,
         )
-        with mock.patch.object(saver_module, "record_failure"):
+        with mock.patch.object(saver_module, "RunDir"):
             try:
                 while step < BATCHES:
                     step += 1

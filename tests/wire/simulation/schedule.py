@@ -230,7 +230,7 @@ class Schedule:
         yield patch(
             revivals, "os", SimpleNamespace(kill=lambda number, _: cluster.end(cluster.by_number(number)))
         )
-        yield patch(revivals, "record_failure", self.record)
+        yield patch(revivals, "RunDir", lambda _: SimpleNamespace(record=self.record))
         yield patch(run_process, "end_this_process", lambda: cluster.end(PROCESS.get()))
 
     def _packed_part(self, packed_part, place, before, index):
@@ -387,8 +387,8 @@ class Schedule:
     def replace(self, group, rank, actor):
         self.groups[group][rank] = actor
 
-    def record(self, *_, what, **__):
-        self.out.records[what] += 1
+    def record(self, fault):
+        self.out.records[fault.what] += 1
 
     async def _all(self, group, method, *arguments):
         return await self._calls(*(getattr(a, method).remote(*arguments) for a in self.groups[group]))

@@ -7,7 +7,9 @@ out or made empty; None stands for a line without meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rlinf_async.observe.plain_data import finite
 
@@ -73,12 +75,36 @@ def span(record: Record) -> Record | None:
     return _keep_valid(record, checks)
 
 
-def fault(record: Record) -> Record:
-    """Return a line of the record of faults; the caller has checked its kind and time."""
-    facts = _keep_valid(
-        record, {"seconds": finite, **dict.fromkeys(("error", "action", "lost", "trace"), _is_text)}
-    )
-    return {**facts, "process": str(record.get("process")), "error": facts.get("error", "")}
+Event = TypeVar("Event")
+
+
+def typed(kind: type[Event], record: Record) -> Event | None:
+    """Return a dataclass of plain data; None if a field without a default is missing or has a wrong type.
+
+    Other facts of a wrong type get their defaults, and facts that `kind` does not have are left out.
+    """
+    hashable: Any = kind
+    hints = _hints(hashable)
+    facts = {name: fact for name, fact in record.items() if name in hints and _fits(fact, hints[name])}
+    try:
+        return kind(**facts)
+    except TypeError:
+        return None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is UnionType:
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is float:
+        return finite(value)
+    return _is_whole(value) if hint is int else isinstance(value, hint)
 
 
 def _keep_valid(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rlinf_async.observe.failures import count_failures, read_failures, sentence
+from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.pace import WINDOW_STEPS, clock, seconds
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.resources import in_words
-from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import kind_words
 from rlinf_async.observe.summary import bound_of
 
@@ -107,10 +107,10 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     """
     if not run.is_dir():
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
-    records, now = RunDir(run), time.time() if now is None else now
-    faults = _faults(run, now)
-    if summary := records.read(records.summary):
-        steps, total = summary.get("steps"), records.read(records.facts).get("steps")
+    records, now = RunReader(run), time.time() if now is None else now
+    faults = _faults(records, now)
+    if summary := records.summary():
+        steps, total = summary.get("steps"), records.facts().get("steps")
         return {
             "state": "ended",
             "step": steps,
@@ -120,7 +120,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
             "summary": summary,
             **faults,
         }
-    record = records.read(records.status)
+    record = records.status()
     if not {"time", "step", "total"} <= record.keys():
         problems = " ".join(f"; {problem.rstrip('.')}" for problem in records.problems)
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
@@ -147,19 +147,20 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     }
 
 
-def _bound(records: RunDir) -> str | None:
-    versions = records.read(records.facts).get("versions")
+def _bound(records: RunReader) -> str | None:
+    versions = records.facts().get("versions")
     torch = versions.get("torch") if isinstance(versions, dict) else None
-    found = bound_of(records.read_metrics(), on_cpu=isinstance(torch, str) and torch_is_for_cpu(torch))
+    found = bound_of(records.metrics(), on_cpu=isinstance(torch, str) and torch_is_for_cpu(torch))
     return None if found is None else found.sentence()
 
 
-def _faults(run: Path, now: float) -> dict[str, Any]:
-    failures = read_failures(run)
-    if not failures:
+def _faults(records: RunReader, now: float) -> dict[str, Any]:
+    faults = records.faults()
+    if not faults:
         return {}
-    age = round(max(0.0, now - failures[-1]["time"]), 3)
-    return {"faults": {"counted": str(count_failures(run)), "last": failures[-1], "age_s": age}}
+    last, counted = faults[-1], str(FaultCounts.of(faults))
+    age = round(max(0.0, now - last.time), 3)
+    return {"faults": {"counted": counted, "last": last.as_dict(), "sentence": str(last), "age_s": age}}
 
 
 def status_of(run: Path, *, now: float | None = None) -> list[str]:
@@ -197,12 +198,12 @@ def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
     if "faults" not in facts:
         return []
     faults = facts["faults"]
-    return [f"  {faults['counted']}; the last {seconds(faults['age_s'])} ago: {sentence(faults['last'])}"]
+    return [f"  {faults['counted']}; the last {seconds(faults['age_s'])} ago: {faults['sentence']}"]
 
 
-def _pace(records: RunDir, remaining: int) -> dict[str, float]:
+def _pace(records: RunReader, remaining: int) -> dict[str, float]:
     """Return the pace of the last reported steps; the first step counts only until there is a second."""
-    lines = [line for line in records.read_metrics() if line.get("async/step_seconds", 0.0) > 0]
+    lines = [line for line in records.metrics() if line.get("async/step_seconds", 0.0) > 0]
     # As in `pace.Pace`, so that `status` and the run's own lines agree.
     recent = (lines[1:] or lines)[-WINDOW_STEPS:]
     if not recent:
@@ -234,8 +235,8 @@ def _moves(facts: Mapping[str, Any]) -> str:
     return f"nothing has ended for {seconds(facts['still_s'])} (seen {age} ago)"
 
 
-def _reason(records: RunDir) -> str:
-    if records.facts.exists():
+def _reason(records: RunReader) -> str:
+    if records.places.facts.exists():
         return (
             "it has only just started, or with async.mode=off its first step has not ended; ask again later"
         )

@@ -1,0 +1,83 @@
+"""The resources that a process holds: memory, descriptors, threads.
+
+A sample costs some reads of `/proc`. The memory of a process includes its children, such as simulators. Its
+descriptors and threads do not, as their limits are per process.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from rlinf_async.core.growth import Held
+
+CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")
+
+Holding = dict[str, dict[str, float]]
+"""By resource: `value`, `limit` and, in the status of a run, its growth `per_minute`, as plain data."""
+
+
+def held_by_this_process(*, children: bool = True) -> Holding:
+    """Return the `memory`, `descriptors`, `threads` and, if limited, `address space` of this process.
+
+    The memory includes that of its `children`.
+    """
+    own = psutil.Process()
+    memory = sum(_private_bytes(each) for each in (own, *(_children(own) if children else ())))
+    holding = {
+        "memory": Held(value=memory, limit=memory + memory_left()),
+        "descriptors": Held(value=own.num_fds(), limit=_soft_limit(resource.RLIMIT_NOFILE)),
+        "threads": Held(value=own.num_threads(), limit=_most_threads()),
+    }
+    if (most := _soft_limit(resource.RLIMIT_AS)) < float("inf"):
+        holding["address space"] = Held(value=own.memory_info().vms, limit=most)
+    return as_plain(holding)
+
+
+def memory_left() -> int:
+    """Return the free memory, in bytes, of this machine, or of the container of this process."""
+    left = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # without a limit the file has `max`
+        most, used = (int(file.read_text()) for file in CGROUP_MEMORY)
+        left = min(left, max(0, most - used))
+    return int(left)
+
+
+def as_plain(holding: Mapping[str, Held]) -> Holding:
+    """Return a holding as plain data; an infinite `limit` is left out."""
+    return {
+        what: {"value": held.value, **({"limit": held.limit} if held.limit < float("inf") else {})}
+        for what, held in holding.items()
+    }
+
+
+def _children(process: psutil.Process) -> Iterable[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return ()
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        memory = process.memory_info()
+        # Shared memory is counted once, for the machine, and not again for every process that maps it.
+        return max(0, memory.rss - memory.shared)
+    return 0
+
+
+def _soft_limit(kind: int) -> float:
+    soft, _ = resource.getrlimit(kind)
+    return float("inf") if soft == resource.RLIM_INFINITY else float(soft)
+
+
+def _most_threads() -> float:
+    most = _soft_limit(resource.RLIMIT_NPROC)
+    for file in (CGROUP_THREADS, Path("/proc/sys/kernel/threads-max")):
+        with suppress(OSError, ValueError):
+            most = min(most, float(file.read_text()))
+    return most

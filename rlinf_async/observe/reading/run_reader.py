@@ -1,0 +1,163 @@
+"""Reads the files of a run directory, which may be damaged or foreign."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlinf_async.observe.events import Fault, FaultCounts
+from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
+from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
+from rlinf_async.observe.reading import shapes
+from rlinf_async.observe.run_dir import MAX_RECORD_BYTES, RunDir
+from rlinf_async.observe.yaml_data import MAX_YAML_BYTES, read_yaml
+
+MAX_METRICS_BYTES = 512 << 20
+MAX_LINE_BYTES = 1 << 20
+"""Bytes of the longest line of faults that is read; a run writes about ten thousand at most."""
+MAX_FAULTS_BYTES = 2 * MAX_RECORD_BYTES
+"""The last fault that was added may go beyond the bytes of a full record."""
+FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "run.json": shapes.facts,
+    "status.json": shapes.status,
+    "summary.json": shapes.summary,
+}
+
+
+class RunReader:
+    """The records of one run, read without ever failing.
+
+    A run may still go on, have crashed, or belong to another person. A missing file reads as empty, and so
+    does one that cannot be read or has the wrong shape; `problems` has a sentence on each of these. Nothing
+    is read through links.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.places = RunDir(path)
+        self.problems: list[str] = []
+
+    def config(self) -> dict[str, Any]:
+        """Return the config; if the run has left none, that of the framework's own logger."""
+        places = self.places
+        return self._read(places.config) or self._read(places.tensorboard / places.config.name)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the content of `run.json`."""
+        return self._read(self.places.facts)
+
+    def status(self) -> dict[str, Any]:
+        """Return the content of `status.json`."""
+        return self._read(self.places.status)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the content of `summary.json`."""
+        return self._read(self.places.summary)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return the finite numbers of every step, in order; for a repeated step, those of the last time."""
+        steps: list[dict[str, float]] = []
+        lines = self._text(self.places.metrics, MAX_METRICS_BYTES).splitlines()
+        records = [_numbers(record) for record in records_of(lines)]
+        for numbers in records:
+            if "step" not in numbers:
+                continue
+            while steps and steps[-1]["step"] >= numbers["step"]:
+                steps.pop()  # the run was restarted, perhaps from a checkpoint
+            steps.append(numbers)
+        self._note_lost(self.places.metrics, len(lines) - sum("step" in numbers for numbers in records))
+        return steps
+
+    def faults(self) -> list[Fault]:
+        """Return the faults, with those of earlier attempts, in the order of the record."""
+        lost: list[bytes] = []
+        faults = list(_recorded_faults(self.places, lost.append))
+        self._note_lost(self.places.failures, len(lost))
+        return faults
+
+    def _note_lost(self, file: Path, lines: int) -> None:
+        if lines:
+            words, are = ("1 line", "is") if lines == 1 else (f"{lines} lines", "are")
+            self.problems.append(f"{words} of {file.name} cannot be read and {are} left out.")
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        """Return the content of a JSON or YAML file."""
+        is_yaml = file.suffix == ".yaml"
+        text = self._text(file, MAX_YAML_BYTES if is_yaml else MAX_JSON_BYTES)
+        try:
+            content = (read_yaml(text) if is_yaml else read_json(text)) if text.strip() else {}
+        except DamagedError as error:
+            self.problems.append(f"{file.name} {error}, and is left out.")
+            return {}
+        if not isinstance(content, dict):
+            self.problems.append(f"{file.name} has content that no run has written, and is left out.")
+            return {}
+        return FILE_SHAPES[file.name](content) if content and file.name in FILE_SHAPES else content
+
+    def _text(self, file: Path, limit: int) -> str:
+        try:
+            return read_regular(file, limit=limit).decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as error:
+            self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
+            return ""
+
+
+def read_faults(run_dir: Path) -> list[Fault]:
+    """Return the faults of a run, with those of its earlier attempts, in the order of the record."""
+    return RunReader(run_dir).faults()
+
+
+def count_faults(run_dir: Path) -> FaultCounts:
+    """Count the faults of a run, with those of its earlier attempts; the faults are not kept in memory."""
+    return FaultCounts.of(_recorded_faults(RunDir(run_dir)))
+
+
+class FaultReader:
+    """Reads the faults that are added to the record from now on, each once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path, self._began = RunDir(run_dir).failures, time.time()
+        self._position, self._file_number = 0, -1
+
+    def new(self) -> list[Fault]:
+        """Return the faults since the last call; an unfinished line is left for the next call."""
+        found: list[Fault] = []
+        with suppress(OSError), opened_to_read(self._path, limit=MAX_FAULTS_BYTES) as (file, size):
+            number = os.fstat(file.fileno()).st_ino
+            if number != self._file_number or size < self._position:  # a new file
+                self._position, self._file_number = 0, number
+            # In pieces: an earlier attempt may have left a large record.
+            while self._position < size:
+                file.seek(self._position)
+                text = file.read(min(size - self._position, MAX_LINE_BYTES))
+                whole, end, unfinished = text.rpartition(b"\n")
+                if not end and len(text) < MAX_LINE_BYTES:
+                    break
+                # A line longer than MAX_LINE_BYTES is left out.
+                self._position += len(text) - (len(unfinished) if end else 0)
+                found += _faults(whole.splitlines())
+        # The record may hold the faults of earlier attempts.
+        return [fault for fault in found if fault.time >= self._began]
+
+
+def _recorded_faults(places: RunDir, lost: Callable[[bytes], object] | None = None) -> Iterator[Fault]:
+    with suppress(OSError):
+        yield from _faults(lines_in(places.failures, limit=MAX_FAULTS_BYTES, longest=MAX_LINE_BYTES), lost)
+
+
+def _faults(lines: Iterable[bytes], lost: Callable[[bytes], object] | None = None) -> Iterator[Fault]:
+    for line in lines:
+        record = next(records_of([line.decode(errors="replace")]), {})
+        if (fault := shapes.typed(Fault, record)) is not None and "time" in record:
+            yield fault
+        elif lost is not None:
+            lost(line)
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if finite(value)}
