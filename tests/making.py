@@ -7,7 +7,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.meters import Shares, Spread, StepReport
+from rlinf_async.observe.events import StepReport
+from rlinf_async.observe.meters import Shares, Spread
 
 
 def ticket(shard=0, batch=0, epoch=0, version=0):

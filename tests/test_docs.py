@@ -335,7 +335,7 @@ def test_the_site_has_every_page_in_its_navigation():
 
 def test_every_metric_of_a_step_is_on_the_page_of_settings():
     page = (ROOT / "docs" / "config.md").read_text()
-    for module in ("observe/meters.py", "ray_runtime/driver/step_reporter.py"):
+    for module in ("observe/events.py", "ray_runtime/driver/step_reporter.py"):
         named = re.findall(r'"(async/[a-z_/]*)', (ROOT / "rlinf_async" / module).read_text())
         assert [name for name in named if name != "async/" and f"`{name}" not in page] == []
 

@@ -18,6 +18,7 @@ from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, vla
 from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.observe.state import RunState
 from rlinf_async.observe.summary import RunSummary
 
 BASE_MODE = "off"
@@ -133,7 +134,7 @@ def run(bench: Bench, mode: str) -> Run:
     last = bench.warmup + bench.batches
     window = published[bench.warmup - 1], published[last - 1]
     return {
-        **_rates(RunSummary.of(result.reports[bench.warmup : last], result.ledger), window),
+        **_rates(RunState.of(result.reports[bench.warmup : last]).summary(result.ledger), window),
         "device_busy": filled(passes.spans("inference", "learner"), window),
         "inference_busy": filled(passes.spans("inference"), window),
         "learner_busy": filled(passes.spans("learner"), window),

@@ -40,7 +40,8 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.frames import FrameCount
 from rlinf_async.loops.env import together
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.meters import BusyMeter, Shares, Spread, StepReport
+from rlinf_async.observe.events import StepReport
+from rlinf_async.observe.meters import BusyMeter, Shares, Spread
 
 NO_FRAMES = FrameCount()
 

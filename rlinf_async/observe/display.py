@@ -24,10 +24,10 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.load import torch_is_for_cpu
-from rlinf_async.observe.meters import Spread, StepReport
+from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace, clock, seconds
-from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.summary import Diagnosis, RunSummary
 
 BUSY_PARTS = ("env", "inference", "learner")
@@ -186,7 +186,7 @@ class RunDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
-        self._pace, self._on_cpu = Pace(), torch_is_for_cpu()
+        self._on_cpu = torch_is_for_cpu()
         self._table: StepTable | None = None
         self._progress: Progress | None = None
 
@@ -202,16 +202,15 @@ class RunDisplay:
         )
         self._progress.start()
 
-    def step(self, report: StepReport) -> None:
-        """Print one step."""
-        self._pace.add(report)
-        remaining = self._pace.left(report)
+    def step(self, report: StepReport, pace: Pace) -> None:
+        """Print one step; `pace` has it already."""
+        remaining = pace.left(report.total - report.step)
         table = self._lay_out(report.total)
         line = StepLine(
             report=report,
             time_of_day=time.strftime("%H:%M:%S"),
-            trend=sign_of(self._pace.trend, ascii_only=self.console.options.ascii_only),
-            elapsed=self._pace.elapsed,
+            trend=sign_of(pace.trend, ascii_only=self.console.options.ascii_only),
+            elapsed=pace.elapsed,
             left=remaining,
         )
         self._print(table.row(line), soft_wrap=True)
@@ -221,7 +220,7 @@ class RunDisplay:
                 completed=report.step,
                 left=remaining,
                 reported=self._progress.get_time(),
-                curve=_curve(self._pace.curve(), report, ascii_only=self.console.options.ascii_only),
+                curve=_curve(pace.curve(), report, ascii_only=self.console.options.ascii_only),
                 bound=Diagnosis.of(report.busiest, report.load, on_cpu=self._on_cpu).sentence("this step"),
             )
 
@@ -247,8 +246,8 @@ class RunDisplay:
         table.add_row("batch size min/mean/max", _spread(summary.batch_size))
         table.add_row("success rate", _success(summary))
         table.add_row("trajectories", str(summary.ledger))
-        if (faults := count_faults(Path(run_dir))).kinds:
-            table.add_row("outlived", f"{faults}  (failures.jsonl)")
+        if summary.faults.kinds:
+            table.add_row("outlived", f"{summary.faults}  (failures.jsonl)")
         # Brackets in a path would be markup to rich.
         table.add_row("run directory", escape(run_dir))
         table.add_row("look closer", escape(report_command(run_dir)))

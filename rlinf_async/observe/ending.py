@@ -29,7 +29,8 @@ from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir, warning_of
 from rlinf_async.observe.secrets import said_without_secrets
 from rlinf_async.observe.spans import Process
-from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.observe.state import RunState
+from rlinf_async.observe.summary import RunSummary
 
 How = Literal["interrupted", "terminated", "failed"]
 FAULT_OF_ENDING: dict[How, FaultKind] = {
@@ -156,7 +157,7 @@ def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
 
 def no_steps(faults: FaultCounts) -> RunSummary:
     """Return the summary of a run without a reported step."""
-    return Tally().summary(Ledger(), faults)
+    return RunState().summary(Ledger(), faults)
 
 
 @contextmanager

@@ -7,12 +7,105 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from rlinf_async.core.failures import FailedEnv
+from rlinf_async.observe.load import Load
+from rlinf_async.observe.meters import Shares, Spread
 from rlinf_async.observe.spans import Process, kind_and_rank
+
+PUBLICATION_METRIC = "async/publication_seconds"
+LAG_METRIC = "async/publication/lag_seconds"
+FRAMES_DRAWN_METRIC = "async/frames/drawn_seconds"
+SECONDS_METRIC = "async/step_seconds"
+ENV_STEPS_METRIC = "async/env_steps"
+SUCCESS_METRIC, RETURN_METRIC = "env/success_once", "env/return"
+PARTS = ("env", "inference", "learner")
+"""The parts of a run with busy shares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """The measures of a trained step: those of its line in `metrics.jsonl` that are named `async/...`."""
+
+    step: int
+    total: int
+    """The last step of the run; 0 where it is not known."""
+    seconds: float
+    env_steps: int
+    """Environment steps that were trained for the first time in this step."""
+    episode_return: float | None
+    success: float | None
+    busy: dict[str, Shares]
+    """Busy shares of env shards, inference ranks and learner ranks."""
+    staleness: Spread
+    batch_size: Spread
+    batch_wait: Spread
+    publication: float = 0.0
+    """The share of the time that the learner spent on publication instead of training."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """Restarts during this step, by the part that was restarted: env, env_worker, inference."""
+    skipped: Mapping[str, float] = field(default_factory=dict)
+    """Shares of the synchronous loop's work that were left out: env_steps, decisions, frames."""
+    load: Load | None = None
+    """Busy processor cores of the machine during the step; None where the run's own are unknown."""
+    frames_drawn_s: float = 0.0
+    """Seconds of simulators that drawing frames took; 0 where environments do not measure it."""
+
+    @property
+    def busiest(self) -> dict[str, float]:
+        """The busy share of the busiest process of each kind, and the share of publication."""
+        return {name: shares.most for name, shares in self.busy.items()} | {"publication": self.publication}
+
+    @property
+    def env_steps_per_second(self) -> float:
+        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
+
+    @classmethod
+    def from_metrics(cls, line: Mapping[str, float]) -> StepReport:
+        """Return the report of a line of metrics; a measure that it lacks is 0, empty or None.
+
+        A line has no counts for means: staleness counts each environment step, batches count by time.
+        """
+        seconds, env_steps = line.get(SECONDS_METRIC, 0.0), line.get(ENV_STEPS_METRIC, 0.0)
+        means = {name: line[f"async/busy/{name}"] for name in PARTS if f"async/busy/{name}" in line}
+        publication = min(1.0, line.get(PUBLICATION_METRIC, 0.0) / seconds) if seconds > 0 else 0.0
+        return cls(
+            step=int(line["step"]),
+            total=0,
+            seconds=seconds,
+            env_steps=int(env_steps),
+            episode_return=line.get(RETURN_METRIC),
+            success=line.get(SUCCESS_METRIC),
+            busy={
+                name: Shares(mean, line.get(f"async/busiest/{name}", mean)) for name, mean in means.items()
+            },
+            staleness=Spread.from_metrics(line, "async/staleness", count=env_steps),
+            batch_size=Spread.from_metrics(line, "async/batch/size", count=seconds),
+            batch_wait=Spread.from_metrics(line, "async/batch/wait_s", count=seconds),
+            publication=publication,
+            load=Load.from_metrics(line),
+        )
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the measures as scalars named `async/...`."""
+        metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
+        metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
+        metrics |= self.staleness.as_metrics("async/staleness")
+        metrics |= self.batch_size.as_metrics("async/batch/size")
+        metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
+        metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
+        metrics |= {f"async/skipped/{name}": share for name, share in self.skipped.items()}
+        metrics |= {} if self.load is None else self.load.as_metrics()
+        if self.frames_drawn_s:
+            metrics[FRAMES_DRAWN_METRIC] = self.frames_drawn_s
+        metrics[ENV_STEPS_METRIC] = float(self.env_steps)
+        metrics["async/env_steps_per_second"] = self.env_steps_per_second
+        metrics[SECONDS_METRIC] = self.seconds
+        return metrics
+
 
 FaultKind = Literal[
     "env failed",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from rlinf_async.observe.load import Load
 
 
 class BusyMeter:
@@ -92,6 +90,15 @@ class Spread:
         """Return `{name/min, name/mean, name/max}`; empty without numbers."""
         return {f"{name}/{key}": value for key, value in self.as_dict().items()}
 
+    @classmethod
+    def from_metrics(cls, line: Mapping[str, float], name: str, *, count: float) -> Spread:
+        """Return the spread that `as_metrics` has written, as that of `count` numbers; empty if it is not
+        there.
+        """
+        if (mean := line.get(f"{name}/mean")) is None:
+            return cls()
+        return cls(count, mean * count, line.get(f"{name}/min", mean), line.get(f"{name}/max", mean))
+
 
 def merged(spreads: Iterable[Spread | None]) -> Spread:
     """Return the spread of all numbers of `spreads`; None has no numbers."""
@@ -100,65 +107,6 @@ def merged(spreads: Iterable[Spread | None]) -> Spread:
         if spread is not None:
             whole.merge(spread)
     return whole
-
-
-PUBLICATION_METRIC = "async/publication_seconds"
-LAG_METRIC = "async/publication/lag_seconds"
-FRAMES_DRAWN_METRIC = "async/frames/drawn_seconds"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepReport:
-    """The measures of a step, for the display and for `metrics.jsonl`."""
-
-    step: int
-    total: int
-    seconds: float
-    env_steps: int
-    """Environment steps that were trained for the first time in this step."""
-    episode_return: float | None
-    success: float | None
-    busy: dict[str, Shares]
-    """Busy shares of env shards, inference ranks and learner ranks."""
-    staleness: Spread
-    batch_size: Spread
-    batch_wait: Spread
-    publication: float = 0.0
-    """The share of the time that the learner spent on publication instead of training."""
-    restarts: Mapping[str, int] = field(default_factory=dict)
-    """Restarts during this step, by the part that was restarted: env, env_worker, inference."""
-    skipped: Mapping[str, float] = field(default_factory=dict)
-    """Shares of the synchronous loop's work that were left out: env_steps, decisions, frames."""
-    load: Load | None = None
-    """Busy processor cores of the machine during the step; None where the run's own are unknown."""
-    frames_drawn_s: float = 0.0
-    """Seconds of simulators that drawing frames took; 0 where environments do not measure it."""
-
-    @property
-    def busiest(self) -> dict[str, float]:
-        """The busy share of the busiest process of each kind, and the share of publication."""
-        return {name: shares.most for name, shares in self.busy.items()} | {"publication": self.publication}
-
-    @property
-    def env_steps_per_second(self) -> float:
-        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
-
-    def as_metrics(self) -> dict[str, float]:
-        """Return the measures as scalars named `async/...`."""
-        metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
-        metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
-        metrics |= self.staleness.as_metrics("async/staleness")
-        metrics |= self.batch_size.as_metrics("async/batch/size")
-        metrics |= self.batch_wait.as_metrics("async/batch/wait_s")
-        metrics |= {f"async/restarts/{name}": float(count) for name, count in self.restarts.items()}
-        metrics |= {f"async/skipped/{name}": share for name, share in self.skipped.items()}
-        metrics |= {} if self.load is None else self.load.as_metrics()
-        if self.frames_drawn_s:
-            metrics[FRAMES_DRAWN_METRIC] = self.frames_drawn_s
-        metrics["async/env_steps"] = float(self.env_steps)
-        metrics["async/env_steps_per_second"] = self.env_steps_per_second
-        metrics["async/step_seconds"] = self.seconds
-        return metrics
 
 
 def prefixed(prefix: str, metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rlinf_async.core.failures import in_words
-from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.run_dir import RunDir
 
 Logger = TypeVar("Logger")

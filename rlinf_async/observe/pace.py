@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from itertools import zip_longest
 
-from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.events import StepReport
 
 WINDOW_STEPS = 20
 """The time left is predicted from the mean duration of this many last steps."""
@@ -26,11 +26,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._env_steps: deque[int] = deque(maxlen=WINDOW_STEPS)
         self._rates: deque[float] = deque(maxlen=BASELINE_STEPS)
         self._points: list[tuple[float, int]] = []
         """Points of the curve: the sum of the values, and their number."""
         self._steps_a_point = 1
-        self._steps = 0
+        self.steps = 0
         self.elapsed = 0.0
         """Seconds that the steps have taken."""
         self.trend = 0
@@ -38,21 +39,32 @@ class Pace:
 
     def add(self, report: StepReport) -> None:
         """Add an ended step."""
-        if self._steps == 1:
-            self._seconds.clear()
-            self._rates.clear()
-        self._steps += 1
+        if self.steps == 1:
+            for values in (self._seconds, self._env_steps, self._rates):
+                values.clear()
+        self.steps += 1
         self.trend = self._change(report.env_steps_per_second)
         self._seconds.append(report.seconds)
+        self._env_steps.append(report.env_steps)
         self._rates.append(report.env_steps_per_second)
         self.elapsed += report.seconds
         value = report.episode_return if report.success is None else report.success
         if value is not None:
             self._keep(value)
 
-    def left(self, report: StepReport) -> float | None:
-        """Return the predicted seconds until the last step ends; None before the first step."""
-        return statistics.fmean(self._seconds) * (report.total - report.step) if self._seconds else None
+    @property
+    def step_s(self) -> float | None:
+        """The mean seconds of the last steps; None before the first step."""
+        return statistics.fmean(self._seconds) if self._seconds else None
+
+    @property
+    def env_steps_per_second(self) -> float:
+        """The throughput of the last steps; 0 before the first step."""
+        return sum(self._env_steps) / sum(self._seconds) if self._seconds else 0.0
+
+    def left(self, steps: int) -> float | None:
+        """Return the predicted seconds of that many more steps; None before the first step."""
+        return None if self.step_s is None else self.step_s * steps
 
     def curve(self) -> list[float]:
         """Return the curve of success, or of the return without success: at most `CURVE_POINTS` means."""

@@ -29,8 +29,10 @@ def shown(reports, *, width, terminal=True, encoding="utf-8"):
     console = Console(file=file, width=width, force_terminal=terminal, highlight=False, legacy_windows=False)
     display = RunDisplay(console)
     display.start("a title with [brackets]", step=0, total=reports[0].total)
+    pace = Pace()
     for each in reports:
-        display.step(each)
+        pace.add(each)
+        display.step(each, pace)
     bar = ""
     if display._progress is not None:
         aside = Console(file=io.StringIO(), width=width, force_terminal=True)
@@ -107,10 +109,10 @@ def test_a_terminal_that_has_become_wider_gets_the_columns_that_now_fit():
     console = Console(file=file, width=80, force_terminal=True)
     display = RunDisplay(console)
     display.start("title", step=0, total=9)
-    display.step(report(1, total=9))
+    display.step(report(1, total=9), Pace())
     console.width = 200
-    display.step(report(2, total=9))
-    display.step(report(3, total=9))
+    display.step(report(2, total=9), Pace())
+    display.step(report(3, total=9), Pace())
     display.stop()
     assert file.getvalue().count("env steps/s") == 2
     assert file.getvalue().count("publication") == 1
@@ -129,9 +131,12 @@ from rich.console import Console
 assert Console().is_jupyter
 from tests.observe.test_display import report
 from rlinf_async.observe.display import RunDisplay
+from rlinf_async.observe.pace import Pace
 display = RunDisplay()
 display.start("title", step=0, total=30)
-display.step(report(1))
+pace = Pace()
+pace.add(report(1))
+display.step(report(1), pace)
 display.stop()
 """
 
@@ -147,12 +152,12 @@ def test_a_notebook_gets_plain_lines_and_no_widget():
 def test_the_time_left_is_that_of_the_steps_after_the_first():
     pace = Pace()
     pace.add(report(1, seconds=100.0))
-    assert pace.left(report(1)) == 2900.0
+    assert pace.left(29) == 2900.0
     pace.add(report(2, seconds=4.0))
     pace.add(report(3, seconds=6.0))
-    assert pace.left(report(3)) == 27 * 5.0
+    assert pace.left(27) == 27 * 5.0
     assert pace.elapsed == 110.0
-    assert Pace().left(report(1)) is None
+    assert Pace().left(29) is None
 
 
 @pytest.mark.parametrize(("env_steps", "trend"), [(100, 0), (104, 0), (120, 1), (80, -1)])

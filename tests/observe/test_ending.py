@@ -23,7 +23,7 @@ from rlinf_async.observe.ending import (
     undisturbed,
 )
 from rlinf_async.observe.reading.run_reader import read_faults
-from rlinf_async.observe.summary import Tally
+from rlinf_async.observe.state import RunState
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/run/events")
 RAISED = (RunFailed, KeyboardInterrupt, Terminated)
@@ -34,7 +34,7 @@ def ended_by(error, run_dir):
     """What comes out of a run that `error` ends, and the summary that it leaves."""
     with (
         pytest.raises(RAISED) as caught,
-        recorded(lambda: run_dir, summary=lambda faults: Tally().summary(LEDGER, faults)),
+        recorded(lambda: run_dir, summary=lambda faults: RunState().summary(LEDGER, faults)),
     ):
         raise error
     return caught.value, json.loads((run_dir / "summary.json").read_text())
@@ -173,7 +173,7 @@ import resource, sys
 from pathlib import Path
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.ending import recorded
-from rlinf_async.observe.summary import Tally
+from rlinf_async.observe.state import RunState
 
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
@@ -189,7 +189,7 @@ def keep_all():
     hoard.append(bytearray(1 << 20))
 
 ledger = Ledger(produced=7, trained=4)
-with recorded(lambda: Path(sys.argv[1]), summary=lambda faults: Tally().summary(ledger, faults)):
+with recorded(lambda: Path(sys.argv[1]), summary=lambda faults: RunState().summary(ledger, faults)):
     keep_all()
 """
 

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from rlinf_async.observe.meters import Spread, StepReport
+from rlinf_async.observe.events import StepReport
+from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet, StepOutlet
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir

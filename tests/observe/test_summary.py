@@ -8,8 +8,14 @@ from rich.console import Console
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.meters import Shares, StepReport
-from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.observe.events import PUBLICATION_METRIC, StepReport
+from rlinf_async.observe.load import Load
+from rlinf_async.observe.meters import Shares
+from rlinf_async.observe.metrics_outlet import StepOutlet
+from rlinf_async.observe.reading.run_reader import RunReader
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.state import RunState
+from rlinf_async.observe.summary import RunSummary
 from tests.making import spread, step_report
 
 
@@ -25,9 +31,9 @@ def shown(summary: RunSummary) -> str:
 
 
 def test_shares_and_rates_are_weighted_by_time():
-    summary = RunSummary.of(
-        [report(1, success=0.0, seconds=1.0, env=1.0), report(2, success=1.0, seconds=3.0, env=0.0)], Ledger()
-    )
+    summary = RunState.of(
+        [report(1, success=0.0, seconds=1.0, env=1.0), report(2, success=1.0, seconds=3.0, env=0.0)]
+    ).summary(Ledger())
     assert summary.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
     assert summary.env_steps_per_second == 5.0
 
@@ -35,10 +41,10 @@ def test_shares_and_rates_are_weighted_by_time():
 def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
     reports = [report(1, success=None, env=0.0), report(2, success=None, seconds=3.0, env=1.0)]
     idle = [replace(one, busy={**one.busy, "learner": Shares(0.5, 0.5)}) for one in reports]
-    summary = RunSummary.of(idle, Ledger())
+    summary = RunState.of(idle).summary(Ledger())
     assert (summary.bound.part, summary.bound.share) == ("env", 1.0)
     assert "Environments bound this run: the busiest shard works 100% of the time." in shown(summary)
-    assert RunSummary.of([], Ledger()).bound is None
+    assert RunState.of([]).summary(Ledger()).bound is None
 
 
 @pytest.mark.parametrize(
@@ -51,13 +57,13 @@ def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
 )
 def test_success_is_a_mean_of_the_first_and_the_last_four_steps_or_of_all(steps, success, said):
     reports = [report(step, success=step / 10) for step in range(1, steps + 1)]
-    summary = RunSummary.of(reports, Ledger())
+    summary = RunState.of(reports).summary(Ledger())
     assert summary.success == pytest.approx(success)
     assert said in shown(summary)
 
 
 def test_an_environment_without_success_is_not_given_one():
-    summary = RunSummary.of([report(1, success=None)], Ledger())
+    summary = RunState.of([report(1, success=None)]).summary(Ledger())
     assert summary.as_dict()["success"] is None
     assert "not reported" in shown(summary)
 
@@ -68,7 +74,7 @@ def test_a_summary_is_plain_data():
     ledger = Ledger(produced=9, trained=5)
     ledger.refused["stale"] = 3
     ends = {"min": 1.0, "mean": 1.0, "max": 1.0}
-    assert RunSummary.of(reports, ledger).as_dict() == {
+    assert RunState.of(reports).summary(ledger).as_dict() == {
         "steps": 2,
         "seconds": 4.0,
         "env_steps": 20,
@@ -81,16 +87,38 @@ def test_a_summary_is_plain_data():
         "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
         "faults": {"kinds": {}, "restarts": {}, "seconds": 0.0},
     }
-    assert RunSummary.of([], Ledger()).as_dict()["bound"] is None
+    assert RunState.of([]).summary(Ledger()).as_dict()["bound"] is None
 
 
-def test_a_tally_keeps_no_step():
-    tally, seen = Tally(), []
+def test_the_state_of_a_run_keeps_no_step():
+    state, seen = RunState(), []
     for step in range(1, 9):
         one = report(step, success=0.5)
         seen.append(weakref.ref(one))
-        tally.add(one)
+        state.add(one)
     del one
     gc.collect()
     assert [ref() is not None for ref in seen] == [False] * 8
-    assert tally.summary(Ledger()).steps == 8
+    assert state.summary(Ledger()).steps == 8
+
+
+def test_a_reader_of_metrics_folds_them_to_the_state_that_the_driver_has(tmp_path):
+    load = Load(own=1.5, others=0.25, cores=4)
+    reports = [
+        replace(
+            report(step, success=step / 8, seconds=2.0 + step, env=0.1 * step), load=load, publication=0.25
+        )
+        for step in range(1, 8)
+    ]
+    records, driver = RunDir(tmp_path), RunState.of(reports, on_cpu=True)
+    for one in reports:
+        publication = {PUBLICATION_METRIC: one.publication * one.seconds, "env/success_once": one.success}
+        StepOutlet(records).log(one, publication)
+    records.begin({}, title="", versions={"torch": "2.7.0+cpu"})
+    reader = RunReader(tmp_path).state()
+    assert reader.bound.sentence() == driver.bound.sentence()
+    assert reader.bound.load.own == pytest.approx(1.5)
+    assert reader.regular.busiest == pytest.approx(driver.regular.busiest)
+    assert (reader.ends, reader.pace.step_s) == (driver.ends, driver.pace.step_s)
+    assert reader.pace.env_steps_per_second == driver.pace.env_steps_per_second == 60 / sum(range(4, 10))
+    assert reader.whole.busy == pytest.approx(driver.whole.busy)

@@ -33,8 +33,8 @@ from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.observe.events import Fault, FaultCounts
-from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, BusyMeter, StepReport
+from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, Fault, FaultCounts, StepReport
+from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 

@@ -23,15 +23,16 @@ from rlinf_async.hosts.rlinf.settings import last_step
 from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.ending import no_steps
-from rlinf_async.observe.events import FaultCounts
+from rlinf_async.observe.events import PUBLICATION_METRIC, FaultCounts, StepReport
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.load import LoadMeter
-from rlinf_async.observe.meters import PUBLICATION_METRIC, Shares, Spread, StepReport
+from rlinf_async.observe.meters import Shares, Spread
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
-from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.observe.state import RunState
+from rlinf_async.observe.summary import RunSummary
 
 
 class ObservedRunner:
@@ -107,7 +108,7 @@ class StockRecords:
             fresh=not resume_step(cfg.runner.get("resume_dir"), digests=False),
         )
         self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)
-        self._tally, self._load = Tally(), LoadMeter()
+        self._state, self._load = RunState(), LoadMeter()
         self._parts: dict[str, float] = {}
         self._step: int | None = None
         self._step_end: float | None = None
@@ -140,14 +141,14 @@ class StockRecords:
         collects.
         """
         trajectories = self._trajectories * self._written
-        return self._tally.summary(Ledger(produced=trajectories, trained=trajectories), faults)
+        return self._state.summary(Ledger(produced=trajectories, trained=trajectories), faults)
 
     def _write(self) -> None:
         parts, step, self._parts, self._step = self._parts, self._step, {}, None
         if step is None or "async/step_seconds" not in parts:
             return
         report = self._report(parts, step + 1)
-        self._tally.add(report)
+        self._state.add(report)
         self._written += 1
         sync = {PUBLICATION_METRIC: parts.get(SYNC_METRIC, 0.0)}
         StepOutlet(self._run_dir).log(report, parts, sync)

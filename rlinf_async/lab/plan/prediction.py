@@ -12,7 +12,7 @@ from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.meters import StepReport
+from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.summary import Diagnosis
 
 WARM_UP, STEPS, TAIL = 6, 4, 2

@@ -14,7 +14,7 @@ from rlinf_async.lab.report.content import Section, Table
 from rlinf_async.lab.report.formatting import duration, share
 from rlinf_async.lab.report.measures import durations, mean_of
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.observe.meters import FRAMES_DRAWN_METRIC
+from rlinf_async.observe.events import FRAMES_DRAWN_METRIC
 from rlinf_async.observe.spans import Span
 
 METRIC = "async/skipped/{}"

@@ -23,9 +23,12 @@ from rlinf_async.lab.report.timelines import (
     timelines_of,
     union,
 )
-from rlinf_async.observe.load import Load, torch_is_for_cpu
+from rlinf_async.observe.events import RETURN_METRIC, SECONDS_METRIC
+from rlinf_async.observe.load import Load
+from rlinf_async.observe.reading.run_reader import state_of
 from rlinf_async.observe.spans import Process, Span
-from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS, Diagnosis, bound_of
+from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS, Sums
+from rlinf_async.observe.summary import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -166,47 +169,36 @@ class Measures:
 
 def measure(run: RunFiles) -> Measures:
     """Return the measures of a run, as far as its records have them."""
-    lines = [line for line in run.metrics if line.get("async/step_seconds", 0.0) > 0]
-    regular = lines[1:] or lines
-    window = measured(run.spans)
-    measures: dict[str, Any] = _of_metrics(regular) if regular else {}
+    state, window = state_of(run.facts, run.metrics), measured(run.spans)
+    measures: dict[str, Any] = _of_steps(state.regular) if state.regular.steps else {}
     if window is not None:
         measures |= _of_spans(run, window)
-    versions = run.facts.get("versions")
-    torch = versions.get("torch") if isinstance(versions, dict) else None
-    on_cpu = isinstance(torch, str) and torch_is_for_cpu(torch)
-    bound = bound_of(run.metrics, on_cpu=on_cpu)
+    seconds = _values(run.metrics, SECONDS_METRIC)
+    regular = [each for each in seconds if each > 0]
     return Measures(
-        load=None if bound is None else bound.load,
-        without_accelerator=on_cpu,
+        step_s=statistics.median(regular[1:] or regular) if regular else None,
+        without_accelerator=state.on_cpu,
         steps=len(run.metrics),
-        success=_ends(run.metrics, "env/success_once"),
-        returns=_ends(run.metrics, "env/return"),
+        success=state.ends,
+        returns=_ends(run.metrics, RETURN_METRIC),
         refused=refused(run),
         **measures,
     )
 
 
-def _of_metrics(lines: Sequence[Line]) -> dict[str, Any]:
-    seconds = [line["async/step_seconds"] for line in lines]
-    total = sum(seconds)
-    publication = sum(line.get("async/publication_seconds", 0.0) for line in lines)
-    busy = {part.name: mean_of(lines, f"async/busy/{part.name}") for part in ALL_PARTS}
-    # Without a record of the busiest process, the mean of its part stands for it.
-    busiest = {name: mean_of(lines, f"async/busiest/{name}") for name in busy}
-    bound = {name: busiest[name] if busiest[name] is not None else busy[name] for name in busy}
-    shares = {name: share for name, share in bound.items() if share is not None}
+def _of_steps(sums: Sums) -> dict[str, Any]:
+    staleness, batch_size = sums.staleness, sums.batch_size
     return {
-        "rate": sum(line.get("async/env_steps", 0.0) for line in lines) / total,
-        "step_s": statistics.median(seconds),
-        "mean_step_s": total / len(lines),
-        "env_steps": sum(line.get("async/env_steps", 0.0) for line in lines) / len(lines),
-        "busy": {name: share for name, share in busy.items() if share is not None},
-        "busiest": {**shares, "publication": min(1.0, publication / total)} if shares else {},
-        "publication_s": publication / len(lines),
-        "staleness": mean_of(lines, "async/staleness/mean", weight="async/env_steps"),
-        "staleness_max": max(_values(lines, "async/staleness/max"), default=None),
-        "batch_size": mean_of(lines, "async/batch/size/mean"),
+        "rate": sums.env_steps / sums.seconds,
+        "mean_step_s": sums.seconds / sums.steps,
+        "env_steps": sums.env_steps / sums.steps,
+        "busy": sums.busy,
+        "busiest": sums.busiest,
+        "load": sums.load,
+        "publication_s": sums.publication_s / sums.steps,
+        "staleness": staleness.mean if staleness.count else None,
+        "staleness_max": staleness.high if staleness.count else None,
+        "batch_size": batch_size.mean if batch_size.count else None,
     }
 
 

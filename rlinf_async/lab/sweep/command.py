@@ -57,14 +57,11 @@ class Watch:
 
     def words(self) -> str | None:
         """Return a line such as `full seed 0: step 5/12, 0:21 left`; None before the first step has ended."""
-        steps = self._records.metrics()
-        if not steps:
+        state = self._records.state()
+        if not (steps := state.whole.steps):
             return None
-        # The first step, which also fills the pipeline, takes longer than others.
-        regular = steps[1:] or steps
-        each = sum(step.get("async/step_seconds", 0.0) for step in regular) / len(regular)
-        remaining = clock(each * max(0, self._total - len(steps)))
-        return f"{self._name}: step {len(steps)}/{self._total}, {remaining} left"
+        remaining = clock(state.pace.left(max(0, self._total - steps)))
+        return f"{self._name}: step {steps}/{self._total}, {remaining} left"
 
 
 __all__ = ["plan", "run"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
+from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS
 
 WARM_UP = 1
 """Unmeasured steps at the start of a run: they do not overlap yet, and caches are cold."""

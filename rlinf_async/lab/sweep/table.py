@@ -17,7 +17,7 @@ from rlinf_async.lab.sweep.plan import Sweep
 from rlinf_async.lab.sweep.settings import Setting, short
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL, Averages
 from rlinf_async.lab.table import Range
-from rlinf_async.observe.summary import SUCCESS_WINDOW_STEPS
+from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS
 
 QUANTITY_NAMES = tuple(field.name for field in fields(Averages))
 

@@ -35,12 +35,13 @@ from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import Pending, RequestBroker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.meters import BusyMeter, StepReport
+from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.state import RunState
 
 
 class Records:
@@ -78,7 +79,7 @@ class Records:
     def end(self, reports: Sequence[StepReport], ledger: Ledger) -> None:
         """All batches are trained."""
         if self._run_dir is not None:
-            self._run_dir.write_summary(RunSummary.of(reports, ledger).as_dict())
+            self._run_dir.write_summary(RunState.of(reports).summary(ledger).as_dict())
 
 
 DEADLINE_S = 1e9

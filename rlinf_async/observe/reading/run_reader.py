@@ -9,11 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Fault, FaultCounts
+from rlinf_async.observe.events import Fault, FaultCounts, StepReport
 from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
+from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
 from rlinf_async.observe.reading import shapes
 from rlinf_async.observe.run_dir import MAX_RECORD_BYTES, RunDir
+from rlinf_async.observe.state import RunState
 from rlinf_async.observe.yaml_data import MAX_YAML_BYTES, read_yaml
 
 MAX_METRICS_BYTES = 512 << 20
@@ -71,6 +73,10 @@ class RunReader:
         self._note_lost(self.places.metrics, len(lines) - sum("step" in numbers for numbers in records))
         return steps
 
+    def state(self) -> RunState:
+        """Return the state after all recorded steps."""
+        return state_of(self.facts(), self.metrics())
+
     def faults(self) -> list[Fault]:
         """Return the faults, with those of earlier attempts, in the order of the record."""
         lost: list[bytes] = []
@@ -105,6 +111,14 @@ class RunReader:
         except OSError as error:
             self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
             return ""
+
+
+def state_of(facts: Mapping[str, Any], metrics: Iterable[Mapping[str, float]]) -> RunState:
+    """Return the state of a run after all steps of `metrics`; `facts` are of its `run.json`."""
+    versions = facts.get("versions")
+    torch = versions.get("torch") if isinstance(versions, dict) else None
+    on_cpu = isinstance(torch, str) and torch_is_for_cpu(torch)
+    return RunState.of(map(StepReport.from_metrics, metrics), on_cpu=on_cpu)
 
 
 def read_faults(run_dir: Path) -> list[Fault]:

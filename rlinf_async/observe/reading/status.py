@@ -13,12 +13,11 @@ from rich.live import Live
 from rich.text import Text
 
 from rlinf_async.observe.events import FaultCounts
-from rlinf_async.observe.load import torch_is_for_cpu
-from rlinf_async.observe.pace import WINDOW_STEPS, clock, seconds
+from rlinf_async.observe.pace import clock, seconds
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.resources import in_words
 from rlinf_async.observe.spans import kind_words
-from rlinf_async.observe.summary import bound_of
+from rlinf_async.observe.state import RunState
 
 
 def who_does_what(processes: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
@@ -108,15 +107,15 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     if not run.is_dir():
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
     records, now = RunReader(run), time.time() if now is None else now
-    faults = _faults(records, now)
+    faults, state = _faults(records, now), records.state()
     if summary := records.summary():
         steps, total = summary.get("steps"), records.facts().get("steps")
         return {
             "state": "ended",
             "step": steps,
             "total": total,
-            "pace": _pace(records, 0),
-            "bound": _bound(records),
+            "pace": _pace(state, 0),
+            "bound": _bound(state),
             "summary": summary,
             **faults,
         }
@@ -125,7 +124,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         problems = " ".join(f"; {problem.rstrip('.')}" for problem in records.problems)
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
     # max: the clock may have been set back since.
-    age, pace = max(0.0, now - record["time"]), _pace(records, record["total"] - record["step"])
+    age, pace = max(0.0, now - record["time"]), _pace(state, record["total"] - record["step"])
     # A run without worker processes writes its status when a step ends, and a step may take minutes.
     patience = STALE_S if record["processes"] else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
     return {
@@ -133,7 +132,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         "step": record["step"],
         "total": record["total"],
         "pace": pace,
-        "bound": _bound(records),
+        "bound": _bound(state),
         "seen_s": round(age, 3),
         "still_s": record.get("still_s", 0.0),
         "driver": record.get("driver"),
@@ -147,11 +146,8 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     }
 
 
-def _bound(records: RunReader) -> str | None:
-    versions = records.facts().get("versions")
-    torch = versions.get("torch") if isinstance(versions, dict) else None
-    found = bound_of(records.metrics(), on_cpu=isinstance(torch, str) and torch_is_for_cpu(torch))
-    return None if found is None else found.sentence()
+def _bound(state: RunState) -> str | None:
+    return None if state.bound is None else state.bound.sentence()
 
 
 def _faults(records: RunReader, now: float) -> dict[str, Any]:
@@ -201,21 +197,17 @@ def _faults_in_words(facts: Mapping[str, Any]) -> list[str]:
     return [f"  {faults['counted']}; the last {seconds(faults['age_s'])} ago: {faults['sentence']}"]
 
 
-def _pace(records: RunReader, remaining: int) -> dict[str, float]:
-    """Return the pace of the last reported steps; the first step counts only until there is a second."""
-    lines = [line for line in records.metrics() if line.get("async/step_seconds", 0.0) > 0]
-    # As in `pace.Pace`, so that `status` and the run's own lines agree.
-    recent = (lines[1:] or lines)[-WINDOW_STEPS:]
-    if not recent:
+def _pace(state: RunState, remaining: int) -> dict[str, float]:
+    pace = state.pace
+    if pace.step_s is None:
         return {}
-    took = sum(line["async/step_seconds"] for line in recent)
-    pace = {
-        "env_steps_per_second": sum(line.get("async/env_steps", 0.0) for line in recent) / took,
-        "step_s": took / len(recent),
-        "left_s": remaining * took / len(recent),
+    last = {"success": state.success, "return": state.episode_return}
+    return {
+        "env_steps_per_second": pace.env_steps_per_second,
+        "step_s": pace.step_s,
+        "left_s": remaining * pace.step_s,
+        **{name: value for name, value in last.items() if value is not None},
     }
-    last = {"success": "env/success_once", "return": "env/return"}
-    return pace | {name: lines[-1][metric] for name, metric in last.items() if metric in lines[-1]}
 
 
 def _pace_in_words(pace: Mapping[str, float]) -> list[str]:

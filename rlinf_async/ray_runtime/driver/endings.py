@@ -19,7 +19,8 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.spans import Process
-from rlinf_async.observe.summary import RunSummary, Tally
+from rlinf_async.observe.state import RunState
+from rlinf_async.observe.summary import RunSummary
 from rlinf_async.ray_runtime.cluster.ray_processes import (
     DeadProcess,
     RayDied,
@@ -52,7 +53,7 @@ def as_it_is(ending: Ending, error: BaseException, *, again: str) -> Ending:
 class EndingInOrder:
     """Ends a run, and writes its summary into the run directory.
 
-    The driver adds each reported step to `tally`, and keeps the last ledger that it has read in `ledger`: the
+    The driver adds each reported step to `state`, and keeps the last ledger that it has read in `ledger`: the
     coordinator, which holds the ledger, may be the process that dies.
     """
 
@@ -60,7 +61,7 @@ class EndingInOrder:
         """`told` returns an ending with more words, given its error and the words for starting again."""
         self._told = told
         self._fleet, self._run, self._display = fleet, run, display
-        self.tally, self.ledger = Tally(), Ledger()
+        self.state, self.ledger = RunState(), Ledger()
         self.saved: int | None = run.step if run.checkpoint is not None else None
         """The step of the newest checkpoint from which this run could be resumed."""
 
@@ -120,7 +121,7 @@ class EndingInOrder:
             # If the coordinator has died, the last ledger that was read is used.
             with suppress(ray.exceptions.RayError):
                 self.ledger = ray.get(self._run.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S)
-        return self.tally.summary(self.ledger, faults)
+        return self.state.summary(self.ledger, faults)
 
 
 START_AGAIN = "start the run again"

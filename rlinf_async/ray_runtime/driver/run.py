@@ -328,9 +328,9 @@ class AsyncRun:
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
         self._reporter.log(report, metrics, step.metrics(lag))
-        self._endings.tally.add(report)
+        self._endings.state.add(report)
         self._endings.ledger = self.fetch_ledger()
-        self.display.step(report)
+        self.display.step(report, self._endings.state.pace)
 
     def _finish(self) -> None:
         """End the run when everything is trained: the gate has closed, and the loops return in turn."""
@@ -346,7 +346,7 @@ class AsyncRun:
         # Last: a simulator that cannot be closed costs nothing any more.
         self.fleet.run_on_living("env", ShardWorker.close_envs)
         self.display.stop()
-        summary = self._endings.tally.summary(self.fetch_ledger(), count_faults(self._records.path))
+        summary = self._endings.state.summary(self.fetch_ledger(), count_faults(self._records.path))
         self._records.write_summary(summary.as_dict())
         self.display.summary(summary, str(self._records.path))
         self.fleet.kill()

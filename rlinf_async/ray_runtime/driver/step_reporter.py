@@ -9,9 +9,9 @@ from typing import Any
 
 from rlinf_async.core.frames import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
-from rlinf_async.observe.events import Fault, FaultCounts
+from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, Fault, FaultCounts, StepReport
 from rlinf_async.observe.load import LoadMeter
-from rlinf_async.observe.meters import LAG_METRIC, PUBLICATION_METRIC, Shares, StepReport, merged, prefixed
+from rlinf_async.observe.meters import Shares, merged, prefixed
 from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.reading.run_reader import FaultReader
 from rlinf_async.observe.run_dir import RunDir

@@ -5,15 +5,17 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_async import cli
+from rlinf_async.core.buffer import Ledger
 from rlinf_async.lab.report import sections
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.events import Fault, StepReport
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import BoundTally
+from rlinf_async.observe.state import RunState
+from rlinf_async.observe.summary import Diagnosis
 from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
 pytest.importorskip("jinja2", reason="the report needs it: pip install 'rlinf-async[report]'")
@@ -218,11 +220,11 @@ def test_terminal_status_and_report_name_the_same_bound_of_a_run(tmp_path, other
     lines = loaded(others)
     run = write_run(tmp_path, lines=lines)
     (subject,) = subjects([RunFiles.read(run)])
-    tally = BoundTally(on_cpu=False)
-    for line in lines:
-        busiest = {part: line[f"async/busiest/{part}"] for part in ("env", "inference", "learner")}
-        tally.add(line["async/step_seconds"], busiest, Load.from_metrics(line))
-    said = tally.diagnosis().sentence()
+    # Every step has the same shares and loads: so have the means over steps.
+    busiest = {part: lines[1][f"async/busiest/{part}"] for part in ("env", "inference", "learner")}
+    said = Diagnosis.of(busiest, Load.from_metrics(lines[1])).sentence()
+    terminal = RunState.of(map(StepReport.from_metrics, lines), on_cpu=False)
+    assert terminal.summary(Ledger()).bound.sentence() == said
     assert subject.measures.diagnosis.sentence() == said
     assert f"  {said}" in status_of(run)
 

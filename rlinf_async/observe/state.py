@@ -1,0 +1,147 @@
+"""The state of a run: the one fold of its steps, for status, summary, report and display.
+
+The driver adds each step as it is reported, readers add those of `metrics.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+
+from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.events import FaultCounts, StepReport
+from rlinf_async.observe.load import Load, torch_is_for_cpu
+from rlinf_async.observe.meters import Spread
+from rlinf_async.observe.pace import Pace
+from rlinf_async.observe.summary import Diagnosis, RunSummary
+
+SUCCESS_WINDOW_STEPS = 4
+"""The number of first and of last steps over which success is averaged: one step has few episodes."""
+
+
+class Sums:
+    """Sums over steps. Shares and loads are weighted by the time of the steps that have them."""
+
+    def __init__(self) -> None:
+        self.steps = self.env_steps = 0
+        self.seconds = self.publication_s = 0.0
+        self.staleness, self.batch_size = Spread(), Spread()
+        self._busy_s = self._load_s = 0.0
+        """Seconds of the steps that have shares, and of those that have a load."""
+        self._busy: dict[str, float] = defaultdict(float)
+        self._busiest: dict[str, float] = defaultdict(float)
+        self._cores = [0.0, 0.0, 0.0]
+
+    def add(self, report: StepReport) -> None:
+        """Add a step."""
+        seconds = report.seconds
+        self.steps += 1
+        self.seconds += seconds
+        self.env_steps += report.env_steps
+        self.publication_s += report.publication * seconds
+        self.staleness.merge(report.staleness)
+        self.batch_size.merge(report.batch_size)
+        if report.busy:
+            self._busy_s += seconds
+            for name, shares in report.busy.items():
+                self._busy[name] += shares.mean * seconds
+            for name, share in report.busiest.items():
+                self._busiest[name] += share * seconds
+        if report.load is not None:
+            self._load_s += seconds
+            each = (report.load.own, report.load.others, report.load.cores)
+            self._cores = [total + seconds * cores for total, cores in zip(self._cores, each, strict=True)]
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The mean busy share of each part."""
+        return {name: busy / self._busy_s for name, busy in self._busy.items()} if self._busy_s else {}
+
+    @property
+    def busiest(self) -> dict[str, float]:
+        """The busy share of the busiest process of each part, and that of publication."""
+        return {name: busy / self._busy_s for name, busy in self._busiest.items()} if self._busy_s else {}
+
+    @property
+    def load(self) -> Load | None:
+        """The mean load; None where it was not measured."""
+        if not self._load_s:
+            return None
+        own, others, cores = (total / self._load_s for total in self._cores)
+        return Load(own=own, others=others, cores=cores)
+
+
+class RunState:
+    """Sums over the steps of a run, and its pace; the size does not grow with the number of steps."""
+
+    def __init__(self, *, on_cpu: bool | None = None) -> None:
+        """`on_cpu`: whether inference and learner have no accelerator; by default as torch here."""
+        self.on_cpu = torch_is_for_cpu() if on_cpu is None else on_cpu
+        self.whole, self.regular = Sums(), Sums()
+        """Sums over all steps, and over those after the first that took time, which also fills the pipeline;
+        the first counts only while it is the only one."""
+        self.pace = Pace()
+        self.success: float | None = None
+        self.episode_return: float | None = None
+        """Success and return of the last step."""
+        self._first_success: list[float] = []
+        self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
+
+    @classmethod
+    def of(cls, reports: Iterable[StepReport], *, on_cpu: bool | None = None) -> RunState:
+        """Return the state after all of `reports`."""
+        state = cls(on_cpu=on_cpu)
+        for report in reports:
+            state.add(report)
+        return state
+
+    def add(self, report: StepReport) -> None:
+        """Add an ended step; steps must be added in order."""
+        if report.seconds > 0:
+            if self.pace.steps == 1:
+                self.regular = Sums()
+            self.regular.add(report)
+            self.pace.add(report)
+        self.whole.add(report)
+        self.success, self.episode_return = report.success, report.episode_return
+        if report.success is not None:
+            self._last_success.append(report.success)
+            if len(self._first_success) < SUCCESS_WINDOW_STEPS:
+                self._first_success.append(report.success)
+
+    @property
+    def bound(self) -> Diagnosis | None:
+        """What bounds the regular steps; None before a step has ended, or without a record of shares."""
+        busiest = self.regular.busiest
+        return Diagnosis.of(busiest, self.regular.load, on_cpu=self.on_cpu) if busiest else None
+
+    @property
+    def window(self) -> int:
+        """The number of steps over which `ends` averages."""
+        return len(self._first_success)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Mean success of the first and of the last `window` steps; None without success."""
+        if not self.window:
+            return None
+        # Both have the same number of steps: each success goes into both, up to the same length.
+        first, last = (sum(values) / self.window for values in (self._first_success, self._last_success))
+        return first, last
+
+    def summary(self, ledger: Ledger, faults: FaultCounts | None = None) -> RunSummary:
+        """Return the summary of the steps so far; `faults` are of the whole run, with earlier attempts."""
+        whole = self.whole
+        return RunSummary(
+            steps=whole.steps,
+            seconds=whole.seconds,
+            env_steps=whole.env_steps,
+            busy=whole.busy,
+            bound=self.bound,
+            staleness=whole.staleness,
+            batch_size=whole.batch_size,
+            success=self.ends,
+            window=self.window,
+            ledger=ledger,
+            faults=faults or FaultCounts(),
+        )
