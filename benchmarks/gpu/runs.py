@@ -18,8 +18,7 @@ from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, vla
 from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import EnvFactory
-from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.state import RunState, Sums
 
 BASE_MODE = "off"
 """The synchronous loop; every other mode is compared with it."""
@@ -134,7 +133,7 @@ def run(bench: Bench, mode: str) -> Run:
     last = bench.warmup + bench.batches
     window = published[bench.warmup - 1], published[last - 1]
     return {
-        **_rates(RunState.of(result.reports[bench.warmup : last]).summary(result.ledger), window),
+        **_rates(RunState.of(result.reports[bench.warmup : last]).whole, window),
         "device_busy": filled(passes.spans("inference", "learner"), window),
         "inference_busy": filled(passes.spans("inference"), window),
         "learner_busy": filled(passes.spans("learner"), window),
@@ -143,15 +142,15 @@ def run(bench: Bench, mode: str) -> Run:
     }
 
 
-def _rates(summary: RunSummary, window: Span) -> Run:
+def _rates(sums: Sums, window: Span) -> Run:
     seconds = window[1] - window[0]
     return {
         "seconds": seconds,
-        "env_steps": summary.env_steps * CHUNK_ACTIONS,
-        "env_steps_per_second": summary.env_steps * CHUNK_ACTIONS / seconds,
-        "env_busy": summary.busy["env"],
-        "batch_size": summary.batch_size.as_dict(),
-        "staleness": summary.staleness.as_dict(),
+        "env_steps": sums.env_steps * CHUNK_ACTIONS,
+        "env_steps_per_second": sums.env_steps * CHUNK_ACTIONS / seconds,
+        "env_busy": sums.busy["env"],
+        "batch_size": sums.batch_size.as_dict(),
+        "staleness": sums.staleness.as_dict(),
     }
 
 

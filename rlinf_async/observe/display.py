@@ -24,11 +24,12 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace, clock, seconds
-from rlinf_async.observe.summary import Diagnosis, RunSummary
+from rlinf_async.observe.state import RunState
 
 BUSY_PARTS = ("env", "inference", "learner")
 TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
@@ -233,21 +234,21 @@ class RunDisplay:
         """Print a remark above the bar."""
         self._print(text, markup=False)
 
-    def summary(self, summary: RunSummary, run_dir: str) -> None:
+    def summary(self, state: RunState, run_dir: str) -> None:
         """Print the summary of the run."""
-        table = Table(title="Summary", show_header=False, title_justify="left")
-        rate = f"{summary.env_steps_per_second:.0f}  ({summary.env_steps} in {summary.seconds:.0f} s)"
+        table, whole = Table(title="Summary", show_header=False, title_justify="left"), state.whole
+        rate = f"{whole.env_steps_per_second:.0f}  ({whole.env_steps} in {whole.seconds:.0f} s)"
         table.add_row("fresh env steps/s", rate)
-        for name, share in summary.busy.items():
+        for name, share in whole.busy.items():
             table.add_row(f"busy {name}", f"{share:.0%}")
-        if summary.bound is not None:
-            table.add_row("bound", summary.bound.sentence())
-        table.add_row("staleness min/mean/max", _spread(summary.staleness))
-        table.add_row("batch size min/mean/max", _spread(summary.batch_size))
-        table.add_row("success rate", _success(summary))
-        table.add_row("trajectories", str(summary.ledger))
-        if summary.faults.kinds:
-            table.add_row("outlived", f"{summary.faults}  (failures.jsonl)")
+        if state.bound is not None:
+            table.add_row("bound", state.bound.sentence())
+        table.add_row("staleness min/mean/max", _spread(whole.staleness))
+        table.add_row("batch size min/mean/max", _spread(whole.batch_size))
+        table.add_row("success rate", _success(state))
+        table.add_row("trajectories", str(state.ledger))
+        if state.faults.kinds:
+            table.add_row("outlived", f"{state.faults}  (failures.jsonl)")
         # Brackets in a path would be markup to rich.
         table.add_row("run directory", escape(run_dir))
         table.add_row("look closer", escape(report_command(run_dir)))
@@ -322,8 +323,8 @@ def _spread(spread: Spread) -> str:
     return f"{spread.low:g} / {spread.mean:.2f} / {spread.high:g}" if spread.count else "-"
 
 
-def _success(summary: RunSummary) -> str:
-    if summary.success is None:
+def _success(state: RunState) -> str:
+    if state.ends is None:
         return "not reported by this environment"
-    first, last = summary.success
-    return f"{first:.0%} -> {last:.0%}  (means of the first and last {summary.window} steps)"
+    first, last = state.ends
+    return f"{first:.0%} -> {last:.0%}  (means of the first and last {state.window} steps)"

@@ -17,27 +17,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated, frames_of, in_words
-from rlinf_async.observe.events import Fault, FaultCounts, FaultKind
+from rlinf_async.observe.events import FAULT_OF_ENDING, Ending, FaultCounts
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir, warning_of
-from rlinf_async.observe.secrets import said_without_secrets
-from rlinf_async.observe.spans import Process
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
 
-How = Literal["interrupted", "terminated", "failed"]
-FAULT_OF_ENDING: dict[How, FaultKind] = {
-    "interrupted": "interrupted",
-    "terminated": "terminated",
-    "failed": "run failed",
-}
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
@@ -52,26 +40,6 @@ MARK_ATTRIBUTE = "rlinf_async_ending"
 """The attribute with the recorded `Ending` of an exception."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The end of a run, in the parts of a sentence: `who why; what_next`."""
-
-    how: How
-    who: str
-    """The process: its role, its rank, its number and its node."""
-    why: str
-    what_next: str
-    status: int = 1
-    """The exit status of the command."""
-    process: str = str(Process.DRIVER)
-    """The name of the process in the records of the run."""
-    lacks_memory: bool = False
-    """True if the process had no memory left."""
-
-    def __str__(self) -> str:
-        return f"{self.who} {self.why}; {self.what_next}"
-
-
 class RunFailed(RuntimeError):
     """A run has ended by a recorded fault; the message is one sentence, with the file of the traceback."""
 
@@ -82,8 +50,7 @@ class RunFailed(RuntimeError):
 
 
 Judge = Callable[[BaseException], Ending]
-MakeSummary = Callable[[FaultCounts], RunSummary]
-"""Returns the summary of a run, given the counts of its recorded faults."""
+GetState = Callable[[], RunState]
 
 
 def ending_of(error: BaseException, *, again: str = "start the run again") -> Ending:
@@ -112,17 +79,15 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
         )
     if isinstance(error, SystemExit):
         why = f"was left by SystemExit({error.code!r}), which the run has not asked for"
-        return Ending(how="failed", who=driver, why=why, what_next=f"look at what called it, and {again}")
+        return Ending(who=driver, why=why, what_next=f"look at what called it, and {again}")
     if (full := full_disk(error)) is not None:
-        return Ending(
-            how="failed", who=driver, why=f"cannot write: {full}", what_next=f"make room there, and {again}"
-        )
+        return Ending(who=driver, why=f"cannot write: {full}", what_next=f"make room there, and {again}")
     if memory := _no_memory(error):
         remedy = f"use fewer environments or smaller batches, and {again}"
-        return Ending(how="failed", who=driver, why=memory, what_next=remedy, lacks_memory=True)
+        return Ending(who=driver, why=memory, what_next=remedy, lacks_memory=True)
     blames = isinstance(error, FailedForGood | StuckThread)  # their messages name the part that failed
     message = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
-    return Ending(how="failed", who=driver, why=message, what_next=f"mend that, and {again}")
+    return Ending(who=driver, why=message, what_next=f"mend that, and {again}")
 
 
 def full_disk(error: BaseException | None) -> str | None:
@@ -155,11 +120,6 @@ def as_exit(interrupt: KeyboardInterrupt) -> Terminated:
     return termination
 
 
-def no_steps(faults: FaultCounts) -> RunSummary:
-    """Return the summary of a run without a reported step."""
-    return RunState().summary(Ledger(), faults)
-
-
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """A block that signals do not interrupt, for the last work of a run, such as ending its processes."""
@@ -178,11 +138,11 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def recorded(
-    run_dir: Callable[[], Path], *, judge: Judge = ending_of, summary: MakeSummary = no_steps
+    run_dir: Callable[[], Path], *, judge: Judge = ending_of, state: GetState = RunState
 ) -> Iterator[None]:
     """A block that records an exception which ends the run; an exception with a record passes unchanged.
 
-    `run_dir`, `judge` and `summary` are called only if the block ends by an exception.
+    `run_dir`, `judge` and `state` are called only if the block ends by an exception.
 
     Raises:
         RunFailed: the run has ended by an error of any kind.
@@ -197,7 +157,7 @@ def recorded(
             raise
         with undisturbed():
             ending = judge(error)
-            trace = put_down(run_dir(), ending, error, summary=summary)
+            trace = put_down(run_dir(), ending, error, state=state)
         if ending.how != "failed":
             setattr(error, MARK_ATTRIBUTE, ending)
             raise
@@ -210,7 +170,7 @@ def recorded(
     raise run_failure from None
 
 
-def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: MakeSummary) -> Path | None:
+def put_down(run_dir: Path, ending: Ending, error: BaseException, *, state: GetState) -> Path | None:
     """Write an ending into the records of a run; return the file with the traceback, if one was written.
 
     A lack of disk space or memory costs records, but raises no second error.
@@ -221,19 +181,13 @@ def put_down(run_dir: Path, ending: Ending, error: BaseException, *, summary: Ma
         traceback.clear_frames(error.__traceback__)
     with warning_of(run_dir):
         make_directory(run_dir)
-    RunDir(run_dir).record(
-        Fault(
-            process=ending.process,
-            what=FAULT_OF_ENDING[ending.how],
-            error=f"{ending.who} {ending.why}",
-            action="the run ends",
-            trace=trace,
-        )
-    )
+    records = RunDir(run_dir)
+    records.record(ending.fault(trace))
     # After the fault is recorded, so that the summary counts it, too.
-    facts = summary(_counted(run_dir)).as_dict()
-    RunDir(run_dir).write_summary(facts, ended=ending.how, ending=said_without_secrets(str(ending)))
-    return None if trace is None else RunDir(run_dir).write_traceback(said_without_secrets(trace))
+    last = state()
+    last.faults = _counted(run_dir)
+    records.write_summary(last.summary(), ending)
+    return None if trace is None else records.write_traceback(trace)
 
 
 def _frames_in_words(error: BaseException) -> str:

@@ -182,6 +182,45 @@ class Fault:
         return {name: fact for name, fact in asdict(self).items() if fact is not None}
 
 
+How = Literal["failed", "interrupted", "terminated"]
+FAULT_OF_ENDING: dict[How, FaultKind] = {
+    "failed": "run failed",
+    "interrupted": "interrupted",
+    "terminated": "terminated",
+}
+ENDING_WORDS = {
+    "failed": "has failed",
+    "interrupted": "was interrupted",
+    "terminated": "was asked to end, and has ended",
+}
+"""The words for the end of a run before its last step, by `How`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The end of a run before its last step, in the parts of a sentence: `who why; what_next`."""
+
+    who: str
+    """The process: its role, its rank, its number and its node."""
+    why: str
+    what_next: str
+    how: How = "failed"
+    status: int = 1
+    """The exit status of the command."""
+    process: str = str(Process.DRIVER)
+    """The name of the process in the records of the run."""
+    lacks_memory: bool = False
+    """True if the process had no memory left."""
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.why}; {self.what_next}"
+
+    def fault(self, trace: str | None) -> Fault:
+        """Return the fault that has ended the run."""
+        what, error = FAULT_OF_ENDING[self.how], f"{self.who} {self.why}"
+        return Fault(process=self.process, what=what, error=error, action="the run ends", trace=trace)
+
+
 @dataclass(frozen=True)
 class FaultCounts:
     """Counts of the faults of a run, and their cost."""

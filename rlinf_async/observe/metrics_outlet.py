@@ -1,5 +1,4 @@
-"""Writes the metrics of each step to the run's own file, and to loggers, which may fail without ending the
-run."""
+"""Writes metrics to loggers, which may fail without ending the run."""
 
 from __future__ import annotations
 
@@ -7,36 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rlinf_async.core.failures import in_words
-from rlinf_async.observe.events import StepReport
-from rlinf_async.observe.run_dir import RunDir
 
 Logger = TypeVar("Logger")
 LONGEST_REST = 64
 """The most batches that a failed logger is left out for. It starts with one batch, and doubles with every
 failed try."""
-
-
-def no_loggers(batch: int, metrics: Mapping[str, float]) -> None:
-    """Do nothing: the run writes `metrics.jsonl` alone."""
-
-
-class StepOutlet:
-    """Writes the metrics of a step to `metrics.jsonl` and to the loggers of a framework, under one set of
-    names on every host.
-    """
-
-    def __init__(
-        self, records: RunDir, *, loggers: Callable[[int, Mapping[str, float]], object] = no_loggers
-    ) -> None:
-        """`loggers` is called with each batch, from 0, and its metrics; it must not raise errors."""
-        self._records, self._loggers = records, loggers
-
-    def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
-        """Write a step: `metrics` of training, episodes and evaluation, and the metrics of `report`."""
-        named = {name: value for each in (*metrics, report.as_metrics()) for name, value in each.items()}
-        # Batch `step - 1` has made version `step`.
-        self._loggers(report.step - 1, named)
-        self._records.log(report.step, named)
 
 
 class MetricsOutlet(Generic[Logger]):

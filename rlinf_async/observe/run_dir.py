@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.events import Ending, Fault
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
 from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
@@ -190,20 +190,20 @@ class RunDir:
         now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
         self.write_status({**now, "step": step, "total": total, "processes": {}, **facts})
 
-    def write_summary(self, summary: Mapping[str, Any], *, ended: str = "finished", ending: str = "") -> None:
-        """Write the summary at once; a full disk is only a warning, as the run has ended.
-
-        `ended`: how the run has ended. `ending`: the reason in a sentence, unless it has finished.
+    def write_summary(self, summary: Mapping[str, Any], ending: Ending | None = None) -> None:
+        """Write the summary at once, with its `ending` if the run has ended before its last step; a full disk
+        is only a warning.
         """
-        how = {"ended": ended, **({"ending": ending} if ending else {})}
-        content = {**summary, **how}
+        content = {**summary, "ended": "finished" if ending is None else ending.how}
+        if ending is not None:
+            content["ending"] = said_without_secrets(str(ending))
         with warning_of(self.summary):
             write_whole(self.summary, _indented(content))
 
     def write_traceback(self, text: str) -> Path | None:
         """Write the traceback of a failed run; return its file, or None if it could not be written."""
         with warning_of(self.traceback):
-            write_whole(self.traceback, text.encode(errors="replace"))
+            write_whole(self.traceback, said_without_secrets(text).encode(errors="replace"))
             return self.traceback.absolute()
         return None
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import Any
 
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import FaultCounts, StepReport
 from rlinf_async.observe.load import Load, torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace
-from rlinf_async.observe.summary import Diagnosis, RunSummary
 
 SUCCESS_WINDOW_STEPS = 4
 """The number of first and of last steps over which success is averaged: one step has few episodes."""
@@ -53,6 +54,11 @@ class Sums:
             self._cores = [total + seconds * cores for total, cores in zip(self._cores, each, strict=True)]
 
     @property
+    def env_steps_per_second(self) -> float:
+        """Environment steps trained for the first time, per second: the throughput that counts."""
+        return self.env_steps / self.seconds if self.seconds else 0.0
+
+    @property
     def busy(self) -> dict[str, float]:
         """The mean busy share of each part."""
         return {name: busy / self._busy_s for name, busy in self._busy.items()} if self._busy_s else {}
@@ -81,6 +87,8 @@ class RunState:
         """Sums over all steps, and over those after the first that took time, which also fills the pipeline;
         the first counts only while it is the only one."""
         self.pace = Pace()
+        self.ledger, self.faults = Ledger(), FaultCounts()
+        """The last known counts of trajectories and of faults, those of earlier attempts included."""
         self.success: float | None = None
         self.episode_return: float | None = None
         """Success and return of the last step."""
@@ -129,19 +137,24 @@ class RunState:
         first, last = (sum(values) / self.window for values in (self._first_success, self._last_success))
         return first, last
 
-    def summary(self, ledger: Ledger, faults: FaultCounts | None = None) -> RunSummary:
-        """Return the summary of the steps so far; `faults` are of the whole run, with earlier attempts."""
-        whole = self.whole
-        return RunSummary(
-            steps=whole.steps,
-            seconds=whole.seconds,
-            env_steps=whole.env_steps,
-            busy=whole.busy,
-            bound=self.bound,
-            staleness=whole.staleness,
-            batch_size=whole.batch_size,
-            success=self.ends,
-            window=self.window,
-            ledger=ledger,
-            faults=faults or FaultCounts(),
-        )
+    def summary(self) -> dict[str, Any]:
+        """Return the summary of the steps so far, as plain data."""
+        whole, bound, ledger = self.whole, self.bound, self.ledger
+        return {
+            "steps": whole.steps,
+            "seconds": whole.seconds,
+            "env_steps": whole.env_steps,
+            "env_steps_per_second": whole.env_steps_per_second,
+            "busy": whole.busy,
+            "bound": None if bound is None else {"part": bound.part, "share": bound.share},
+            "staleness": whole.staleness.as_dict(),
+            "batch_size": whole.batch_size.as_dict(),
+            "success": None if self.ends is None else dict(zip(("first", "last"), self.ends, strict=True)),
+            "trajectories": {
+                "produced": ledger.produced,
+                "trained": ledger.trained,
+                "in_flight": ledger.in_flight,
+                "refused": dict(ledger.refused),
+            },
+            "faults": self.faults.as_dict(),
+        }

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, StuckThread, Terminated
-from rlinf_async.observe.ending import (
-    RunFailed,
-    as_exit,
-    ending_of,
-    recorded,
-    recorded_ending,
-    undisturbed,
-)
+from rlinf_async.observe.ending import RunFailed, as_exit, ending_of, recorded, recorded_ending, undisturbed
 from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.observe.state import RunState
 
@@ -30,11 +23,17 @@ RAISED = (RunFailed, KeyboardInterrupt, Terminated)
 LEDGER = Ledger(produced=7, trained=4)
 
 
+def state_with(ledger):
+    state = RunState()
+    state.ledger = ledger
+    return state
+
+
 def ended_by(error, run_dir):
     """What comes out of a run that `error` ends, and the summary that it leaves."""
     with (
         pytest.raises(RAISED) as caught,
-        recorded(lambda: run_dir, summary=lambda faults: RunState().summary(LEDGER, faults)),
+        recorded(lambda: run_dir, state=lambda: state_with(LEDGER)),
     ):
         raise error
     return caught.value, json.loads((run_dir / "summary.json").read_text())
@@ -188,8 +187,9 @@ def keep_all():
             pass
     hoard.append(bytearray(1 << 20))
 
-ledger = Ledger(produced=7, trained=4)
-with recorded(lambda: Path(sys.argv[1]), summary=lambda faults: RunState().summary(ledger, faults)):
+state = RunState()
+state.ledger = Ledger(produced=7, trained=4)
+with recorded(lambda: Path(sys.argv[1]), state=lambda: state):
     keep_all()
 """
 

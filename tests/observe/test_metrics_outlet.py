@@ -7,14 +7,15 @@ import pytest
 
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.meters import Spread
-from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet, StepOutlet
+from rlinf_async.observe.metrics_outlet import LONGEST_REST, MetricsOutlet
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 
 
 def test_the_metrics_of_a_step_reach_the_file_and_the_loggers_of_a_framework(tmp_path):
     given, none = [], Spread()
-    outlet = StepOutlet(RunDir(tmp_path), loggers=lambda batch, metrics: given.append((batch, metrics)))
+    log = RunLog(RunDir(tmp_path), loggers=lambda batch, metrics: given.append((batch, metrics)))
     report = StepReport(
         step=3,
         total=4,
@@ -27,7 +28,7 @@ def test_the_metrics_of_a_step_reach_the_file_and_the_loggers_of_a_framework(tmp
         batch_size=none,
         batch_wait=none,
     )
-    outlet.log(report, {"train/loss": 1.0}, {"env/return": 0.5})
+    log.step(report, {"train/loss": 1.0}, {"env/return": 0.5})
     ((batch, metrics),) = given
     (line,) = RunReader(tmp_path).metrics()
     assert (batch, line.pop("step")) == (2, 3)

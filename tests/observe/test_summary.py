@@ -11,11 +11,10 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.events import PUBLICATION_METRIC, StepReport
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.meters import Shares
-from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
 from tests.making import spread, step_report
 
 
@@ -24,27 +23,27 @@ def report(step: int, *, success: float | None, seconds: float = 1.0, env: float
     return step_report(step, success=success, seconds=seconds, busy=busy)
 
 
-def shown(summary: RunSummary) -> str:
+def shown(state: RunState) -> str:
     console = Console(file=io.StringIO(), width=120)
-    RunDisplay(console).summary(summary, "somewhere")
+    RunDisplay(console).summary(state, "somewhere")
     return console.file.getvalue()
 
 
 def test_shares_and_rates_are_weighted_by_time():
-    summary = RunState.of(
+    state = RunState.of(
         [report(1, success=0.0, seconds=1.0, env=1.0), report(2, success=1.0, seconds=3.0, env=0.0)]
-    ).summary(Ledger())
-    assert summary.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
-    assert summary.env_steps_per_second == 5.0
+    )
+    assert state.whole.busy == {"env": 0.25, "inference": 0.0, "learner": 1.0}
+    assert state.whole.env_steps_per_second == 5.0
 
 
 def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
     reports = [report(1, success=None, env=0.0), report(2, success=None, seconds=3.0, env=1.0)]
     idle = [replace(one, busy={**one.busy, "learner": Shares(0.5, 0.5)}) for one in reports]
-    summary = RunState.of(idle).summary(Ledger())
-    assert (summary.bound.part, summary.bound.share) == ("env", 1.0)
-    assert "Environments bound this run: the busiest shard works 100% of the time." in shown(summary)
-    assert RunState.of([]).summary(Ledger()).bound is None
+    state = RunState.of(idle)
+    assert (state.bound.part, state.bound.share) == ("env", 1.0)
+    assert "Environments bound this run: the busiest shard works 100% of the time." in shown(state)
+    assert RunState.of([]).bound is None
 
 
 @pytest.mark.parametrize(
@@ -57,15 +56,15 @@ def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
 )
 def test_success_is_a_mean_of_the_first_and_the_last_four_steps_or_of_all(steps, success, said):
     reports = [report(step, success=step / 10) for step in range(1, steps + 1)]
-    summary = RunState.of(reports).summary(Ledger())
-    assert summary.success == pytest.approx(success)
-    assert said in shown(summary)
+    state = RunState.of(reports)
+    assert state.ends == pytest.approx(success)
+    assert said in shown(state)
 
 
 def test_an_environment_without_success_is_not_given_one():
-    summary = RunState.of([report(1, success=None)]).summary(Ledger())
-    assert summary.as_dict()["success"] is None
-    assert "not reported" in shown(summary)
+    state = RunState.of([report(1, success=None)])
+    assert state.summary()["success"] is None
+    assert "not reported" in shown(state)
 
 
 def test_a_summary_is_plain_data():
@@ -74,7 +73,9 @@ def test_a_summary_is_plain_data():
     ledger = Ledger(produced=9, trained=5)
     ledger.refused["stale"] = 3
     ends = {"min": 1.0, "mean": 1.0, "max": 1.0}
-    assert RunState.of(reports).summary(ledger).as_dict() == {
+    state = RunState.of(reports)
+    state.ledger = ledger
+    assert state.summary() == {
         "steps": 2,
         "seconds": 4.0,
         "env_steps": 20,
@@ -87,7 +88,7 @@ def test_a_summary_is_plain_data():
         "trajectories": {"produced": 9, "trained": 5, "in_flight": 1, "refused": {"stale": 3}},
         "faults": {"kinds": {}, "restarts": {}, "seconds": 0.0},
     }
-    assert RunState.of([]).summary(Ledger()).as_dict()["bound"] is None
+    assert RunState.of([]).summary()["bound"] is None
 
 
 def test_the_state_of_a_run_keeps_no_step():
@@ -99,7 +100,7 @@ def test_the_state_of_a_run_keeps_no_step():
     del one
     gc.collect()
     assert [ref() is not None for ref in seen] == [False] * 8
-    assert state.summary(Ledger()).steps == 8
+    assert state.whole.steps == 8
 
 
 def test_a_reader_of_metrics_folds_them_to_the_state_that_the_driver_has(tmp_path):
@@ -111,9 +112,10 @@ def test_a_reader_of_metrics_folds_them_to_the_state_that_the_driver_has(tmp_pat
         for step in range(1, 8)
     ]
     records, driver = RunDir(tmp_path), RunState.of(reports, on_cpu=True)
+    log = RunLog(records)
     for one in reports:
         publication = {PUBLICATION_METRIC: one.publication * one.seconds, "env/success_once": one.success}
-        StepOutlet(records).log(one, publication)
+        log.step(one, publication)
     records.begin({}, title="", versions={"torch": "2.7.0+cpu"})
     reader = RunReader(tmp_path).state()
     assert reader.bound.sentence() == driver.bound.sentence()

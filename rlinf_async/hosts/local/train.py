@@ -6,7 +6,6 @@ import io
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,15 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
-from rlinf_async.observe.events import Fault, FaultCounts, StepReport
+from rlinf_async.observe.events import Fault, StepReport
 from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.load import LoadMeter
-from rlinf_async.observe.metrics_outlet import StepOutlet
-from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.resources import ResourceLog
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
 
 
 def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> None:
@@ -48,16 +45,12 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     facts = {**settings.run.facts(), "driver": False}  # there is no driver process
     records.begin(facts, title=title, versions=dict(versions))
 
-    state, resources = RunState(), ResourceLog(run_dir, say=display.note)
-
-    outlet, load = StepOutlet(records), LoadMeter()
+    log, load = RunLog(records, display=display), LoadMeter()
+    resources = ResourceLog(run_dir, say=display.note)
 
     def report(step: StepReport, metrics: Mapping[str, float]) -> None:
-        step = replace(step, load=load.pop())
-        state.add(step)
-        outlet.log(step, metrics)
+        log.step(replace(step, load=load.pop()), metrics)
         records.write_step(step.step, step.total, **look())
-        display.step(step, state.pace)
 
     def look() -> dict[str, Any]:
         return resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
@@ -78,20 +71,18 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     for remark in (*own_blocks(cfg), *remarks(settings.run, auto_reset=False)):
         display.note(remark)
     display.start(title, step=0, total=settings.batches)
-    so_far = partial(_sum_of, state, trainer)
-    with recorded(lambda: run_dir, summary=so_far):
+
+    def state() -> RunState:
+        log.state.ledger = trainer.ledger
+        return log.state
+
+    with recorded(lambda: run_dir, state=state):
         try:
             result = trainer.run()
         finally:
             display.stop()
         save_policy(result.weights, weights, tries=MAX_FAILED_SAVES, say=display.note)
-    summary = state.summary(result.ledger, count_faults(run_dir))
-    records.write_summary(summary.as_dict())
-    display.summary(summary, str(run_dir))
-
-
-def _sum_of(state: RunState, trainer: LocalTrainer, faults: FaultCounts) -> RunSummary:
-    return state.summary(trainer.ledger, faults)
+    log.finish(result.ledger)
 
 
 def _title(settings: LocalSettings) -> str:

@@ -22,17 +22,14 @@ from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRI
 from rlinf_async.hosts.rlinf.settings import last_step
 from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
-from rlinf_async.observe.ending import no_steps
-from rlinf_async.observe.events import PUBLICATION_METRIC, FaultCounts, StepReport
+from rlinf_async.observe.events import PUBLICATION_METRIC, StepReport
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import Shares, Spread
-from rlinf_async.observe.metrics_outlet import StepOutlet
-from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
 
 
 class ObservedRunner:
@@ -49,9 +46,9 @@ class ObservedRunner:
         runner.metric_logger = HeardLogger(runner.metric_logger, self._records, remake=remake)
         return runner
 
-    def summary(self, faults: FaultCounts) -> RunSummary:
-        """Return the summary of the steps so far."""
-        return self._records.summary(faults) if self._records is not None else no_steps(faults)
+    def state(self) -> RunState:
+        """Return the state of the run after the steps so far."""
+        return self._records.state() if self._records is not None else RunState()
 
 
 class HeardLogger:
@@ -108,11 +105,10 @@ class StockRecords:
             fresh=not resume_step(cfg.runner.get("resume_dir"), digests=False),
         )
         self._spans = SpanLog(self._run_dir.trace, process=Process.DRIVER)
-        self._state, self._load = RunState(), LoadMeter()
+        self._log, self._load = RunLog(self._run_dir), LoadMeter()
         self._parts: dict[str, float] = {}
         self._step: int | None = None
         self._step_end: float | None = None
-        self._written = 0
         self._is_finished = False
 
     def hear(self, data: Mapping[str, Any], step: int) -> None:
@@ -132,26 +128,25 @@ class StockRecords:
         """Write the summary, once: RLinf closes its logger more than once."""
         self._write()
         if not self._is_finished and self._step_end is not None:
-            self._run_dir.write_summary(self.summary(count_faults(self._run_dir.path)).as_dict())
+            self._log.finish(self.state().ledger)
             RunDisplay().note(f"look closer: {report_command(self._run_dir.path)}")
         self._is_finished = True
 
-    def summary(self, faults: FaultCounts) -> RunSummary:
-        """Return the summary of the steps so far. RLinf's own loop trains every trajectory that it
-        collects.
+    def state(self) -> RunState:
+        """Return the state of the run after the steps so far. RLinf's own loop trains every trajectory that
+        it collects.
         """
-        trajectories = self._trajectories * self._written
-        return self._state.summary(Ledger(produced=trajectories, trained=trajectories), faults)
+        state = self._log.state
+        trajectories = self._trajectories * state.whole.steps
+        state.ledger = Ledger(produced=trajectories, trained=trajectories)
+        return state
 
     def _write(self) -> None:
         parts, step, self._parts, self._step = self._parts, self._step, {}, None
         if step is None or "async/step_seconds" not in parts:
             return
-        report = self._report(parts, step + 1)
-        self._state.add(report)
-        self._written += 1
         sync = {PUBLICATION_METRIC: parts.get(SYNC_METRIC, 0.0)}
-        StepOutlet(self._run_dir).log(report, parts, sync)
+        self._log.step(self._report(parts, step + 1), parts, sync)
         self._run_dir.write_step(step + 1, self._total)
 
     def _report(self, parts: Mapping[str, float], step: int) -> StepReport:

@@ -51,7 +51,7 @@ def train(cfg: DictConfig, *, dashboard: bool = False) -> None:
     place = Path(cfg.runner.logger.log_path)
     with (
         leaving_nothing_of_a_dead_ray(),
-        recorded(lambda: place, judge=ray_ending_of, summary=runner.summary),
+        recorded(lambda: place, judge=ray_ending_of, state=runner.state),
         TERMINATION.through_ray(),
     ):
         _launch(cfg, runner, dashboard=dashboard)

@@ -16,9 +16,9 @@ from rlinf_async.lab.plan.prediction import Prediction, foresee
 from rlinf_async.lab.plan.replay import Replay, replay
 from rlinf_async.lab.table import screen
 from rlinf_async.lab.virtual.times import Times
+from rlinf_async.observe.diagnosis import PART_NAMES
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.summary import PART_NAMES
 
 MIN_GAIN = 1.01
 """A setting is called faster from this gain on, as a factor."""

@@ -23,12 +23,12 @@ from rlinf_async.lab.report.timelines import (
     timelines_of,
     union,
 )
+from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import RETURN_METRIC, SECONDS_METRIC
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.run_reader import state_of
 from rlinf_async.observe.spans import Process, Span
 from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS, Sums
-from rlinf_async.observe.summary import Diagnosis
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.events import ENDING_WORDS, Fault
 from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.spans import read_spans
-from rlinf_async.observe.reading.status import ENDING_WORDS
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, Span
 

@@ -38,10 +38,9 @@ from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import BusyMeter
-from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process, SpanLog
-from rlinf_async.observe.state import RunState
 
 
 class Records:
@@ -52,10 +51,12 @@ class Records:
         self._logs: dict[str, SpanLog] = {}
         self._silent_log = SpanLog(None, now=now)
         self._run_dir: RunDir | None = None
+        self._log: RunLog | None = None
         if path is None:
             return
         make_directory(path)
         self._run_dir = RunDir(path)
+        self._log = RunLog(self._run_dir)
         title = (
             f"rlinf-async {__version__}, planned: levels {words(settings.asynchrony.levels)}; "
             f"{settings.plan.shards} shards of {settings.plan.envs_per_shard} environments"
@@ -73,13 +74,13 @@ class Records:
 
     def step(self, report: StepReport) -> None:
         """A batch is trained, and its version acts."""
-        if self._run_dir is not None:
-            StepOutlet(self._run_dir).log(report)
+        if self._log is not None:
+            self._log.step(report)
 
-    def end(self, reports: Sequence[StepReport], ledger: Ledger) -> None:
+    def end(self, ledger: Ledger) -> None:
         """All batches are trained."""
-        if self._run_dir is not None:
-            self._run_dir.write_summary(RunState.of(reports).summary(ledger).as_dict())
+        if self._log is not None:
+            self._log.finish(ledger)
 
 
 DEADLINE_S = 1e9
@@ -141,7 +142,7 @@ class VirtualRun(InProcessRun):
     async def train(self) -> PlannedRun:
         """Run until the last batch is trained."""
         await self._run()
-        self._records.end(self._reports, self.ledger)
+        self._records.end(self.ledger)
         return PlannedRun(
             reports=tuple(self._reports), trained_at=tuple(self._trained_at), ledger=self.ledger
         )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rlinf_async.observe.events import FaultCounts
+from rlinf_async.observe.events import ENDING_WORDS, FaultCounts
 from rlinf_async.observe.pace import clock, seconds
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.resources import in_words
@@ -75,12 +75,6 @@ def _group(kind: str, spans: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(spans)} shards {kind_words(kind)} (longest: {longest}, {age})"
 
 
-ENDING_WORDS = {
-    "failed": "has failed",
-    "interrupted": "was interrupted",
-    "terminated": "was asked to end, and has ended",
-}
-"""The words for the end of a run before its last step, by `ended` of its summary."""
 STALE_S = 20.0
 """A driver writes its status every few seconds; after this many seconds without one it counts as silent."""
 SILENT_STEPS = 3

@@ -13,14 +13,11 @@ from typing import Any, Protocol
 
 import ray
 
-from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ORDER_PASSED, DeadlineError, PeerError, in_words, origin_of
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.ending import Ending, ending_of, full_disk, recorded, short, undisturbed
-from rlinf_async.observe.events import FaultCounts
-from rlinf_async.observe.spans import Process
+from rlinf_async.observe.ending import ending_of, full_disk, recorded, short, undisturbed
+from rlinf_async.observe.events import Ending
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import RunSummary
 from rlinf_async.ray_runtime.cluster.ray_processes import (
     DeadProcess,
     RayDied,
@@ -53,15 +50,16 @@ def as_it_is(ending: Ending, error: BaseException, *, again: str) -> Ending:
 class EndingInOrder:
     """Ends a run, and writes its summary into the run directory.
 
-    The driver adds each reported step to `state`, and keeps the last ledger that it has read in `ledger`: the
-    coordinator, which holds the ledger, may be the process that dies.
+    The driver keeps the last ledger that it has read in `state`: the coordinator, which holds the ledger, may
+    be the process that dies.
     """
 
-    def __init__(self, fleet: Fleet, run: LaunchedRun, *, display: RunDisplay, told: Tell = as_it_is) -> None:
+    def __init__(
+        self, fleet: Fleet, run: LaunchedRun, *, state: RunState, display: RunDisplay, told: Tell = as_it_is
+    ) -> None:
         """`told` returns an ending with more words, given its error and the words for starting again."""
-        self._told = told
+        self._state, self._told = state, told
         self._fleet, self._run, self._display = fleet, run, display
-        self.state, self.ledger = RunState(), Ledger()
         self.saved: int | None = run.step if run.checkpoint is not None else None
         """The step of the newest checkpoint from which this run could be resumed."""
 
@@ -77,7 +75,7 @@ class EndingInOrder:
         """
         success = False
         try:
-            with recorded(lambda: self._run.run_dir, judge=self._judge, summary=self._summary):
+            with recorded(lambda: self._run.run_dir, judge=self._judge, state=self._last_state):
                 try:
                     with TERMINATION.through_ray():
                         yield
@@ -116,12 +114,13 @@ class EndingInOrder:
             return START_AGAIN
         return f"{START_AGAIN} with {self._run.resume}, which goes on from step {self.saved}"
 
-    def _summary(self, faults: FaultCounts) -> RunSummary:
+    def _last_state(self) -> RunState:
         if ray.is_initialized():
             # If the coordinator has died, the last ledger that was read is used.
             with suppress(ray.exceptions.RayError):
-                self.ledger = ray.get(self._run.coordinator.read_ledger.remote(), timeout=LEDGER_TIMEOUT_S)
-        return self.state.summary(self.ledger, faults)
+                ledger = self._run.coordinator.read_ledger.remote()
+                self._state.ledger = ray.get(ledger, timeout=LEDGER_TIMEOUT_S)
+        return self._state
 
 
 START_AGAIN = "start the run again"
@@ -191,9 +190,7 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: st
     subject = f"{process} ({place['pid']} on {place['ip']})" if place else process
     if not isinstance(cause, BaseException):
         why = f"has met {short(in_words(error))}"
-        return Ending(
-            how="failed", who=subject, why=why, what_next=f"mend that, and {restart}", process=process
-        )
+        return Ending(who=subject, why=why, what_next=f"mend that, and {restart}", process=process)
     ending = replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
     # A pickled error has lost its own cause; the traceback that Ray has printed still has it.
     if ORDER_PASSED.search(ending.why):
@@ -223,15 +220,13 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
         why, remedy = f"has failed while it was built: {short(lines[-1])}", "mend that"
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
         why, remedy = "cannot be reached any more", "look at its node and at the network"
-    return Ending(how="failed", who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
+    return Ending(who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
 
 
 def _ray_died(dead: DeadProcess, restart: str) -> Ending:
     logs = f"see why in {dead.logs}, and " if dead.logs is not None else "start the cluster anew, and "
     subject, _, why = str(dead).partition(" has ")
-    return Ending(
-        how="failed", who=subject, why=f"has {why}", what_next=f"{logs}{restart}", process=dead.name
-    )
+    return Ending(who=subject, why=f"has {why}", what_next=f"{logs}{restart}", process=dead.name)
 
 
 def _not_started(error: RayNotStarted, restart: str) -> Ending:
@@ -246,10 +241,4 @@ def _not_started(error: RayNotStarted, restart: str) -> Ending:
 
 
 def _no_cluster(error: RayNotStarted | RayNotJoined, remedy: str, restart: str) -> Ending:
-    return Ending(
-        how="failed",
-        who="Ray",
-        why=str(error),
-        what_next=f"{remedy}, and {restart}",
-        process=str(Process.DRIVER),
-    )
+    return Ending(who="Ray", why=str(error), what_next=f"{remedy}, and {restart}")

@@ -17,8 +17,8 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import prefixed
-from rlinf_async.observe.reading.run_reader import count_faults
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process, SpanLog
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.checkpoints.other_rates import other_rates
@@ -68,13 +68,9 @@ class AsyncRun:
         self._publication = Publication(self.fleet, coordinator, keeps="inference" in settings.restartable)
         turns = Turns(self.fleet, coordinator, batches=settings.batches)
         self._turns = turns if parts.takes_turns else None
+        self._log = RunLog(self._records, display=self.display, loggers=hooks.log)
         self._reporter = StepReporter(
-            self.fleet,
-            hooks.log,
-            run_dir,
-            total=self.total,
-            decisions=settings.samples_per_batch,
-            say=say,
+            self.fleet, run_dir, total=self.total, decisions=settings.samples_per_batch, say=say
         )
         self._gpu_shares = GpuShares(self.fleet, parts.shared_gpus, run_dir=run_dir, say=say)
         self._revivals = Revivals(
@@ -89,7 +85,9 @@ class AsyncRun:
             say=say,
         )
         self._fitting = ShardFitting(self.fleet, settings, self._records, say=say)
-        self._endings = EndingInOrder(self.fleet, parts, display=self.display, told=self._gpu_shares.told)
+        self._endings = EndingInOrder(
+            self.fleet, parts, state=self._log.state, display=self.display, told=self._gpu_shares.told
+        )
         self._env_loops: list[Any] = []
         self._inference_loops: list[Any] = []
         self._channel_calls: list[Any] = []
@@ -327,10 +325,8 @@ class AsyncRun:
         (lag,) = set(self._publication.wait(step.step, step.published))
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()
-        self._reporter.log(report, metrics, step.metrics(lag))
-        self._endings.state.add(report)
-        self._endings.ledger = self.fetch_ledger()
-        self.display.step(report, self._endings.state.pace)
+        self._log.step(report, metrics, step.metrics(lag))
+        self._log.state.ledger = self.fetch_ledger()
 
     def _finish(self) -> None:
         """End the run when everything is trained: the gate has closed, and the loops return in turn."""
@@ -345,10 +341,7 @@ class AsyncRun:
         self.fleet.wait(self._channel_calls, "the request channels to end")
         # Last: a simulator that cannot be closed costs nothing any more.
         self.fleet.run_on_living("env", ShardWorker.close_envs)
-        self.display.stop()
-        summary = self._endings.state.summary(self.fetch_ledger(), count_faults(self._records.path))
-        self._records.write_summary(summary.as_dict())
-        self.display.summary(summary, str(self._records.path))
+        self._log.finish(self.fetch_ledger())
         self.fleet.kill()
         self._hooks.finished()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, Fault, FaultCounts, StepReport
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import Shares, merged, prefixed
-from rlinf_async.observe.metrics_outlet import StepOutlet
 from rlinf_async.observe.reading.run_reader import FaultReader
-from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
@@ -55,24 +53,19 @@ class TrainedStep:
 
 
 class StepReporter:
-    """Collects the report of a step from every worker, and logs it."""
+    """Collects the report of a step from every worker."""
 
     def __init__(
         self,
         fleet: Fleet,
-        log: Callable[[int, Mapping[str, float]], None],
         run_dir: Path,
         *,
         total: int,
         decisions: int,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`log` gives the metrics of a batch to the framework's own loggers; `say` prints remarks.
-
-        `decisions` is the number of decisions in a batch of the synchronous loop.
-        """
+        """`say` prints remarks. `decisions` is the number of decisions in a batch of the synchronous loop."""
         self._fleet = fleet
-        self._outlet = StepOutlet(RunDir(run_dir), loggers=log)
         self._load = LoadMeter()
         self._faults = FaultReader(run_dir)
         self._say = say
@@ -122,10 +115,6 @@ class StepReporter:
         for fault in (*faults, *(each for each in new if each.is_odd)):
             self._say(str(fault))
         return faults
-
-    def log(self, report: StepReport, *metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step; see `observe.metrics_outlet.StepOutlet`."""
-        self._outlet.log(report, *metrics)
 
 
 def _of_living(values: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from rlinf_async.hosts.rlinf.stock import HeardLogger, ObservedRunner, StockReco
 from rlinf_async.lab.report.measures import measure
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.observe.ending import RunFailed, recorded
-from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.status import status_facts
 from rlinf_async.observe.run_dir import RunDir
@@ -147,11 +146,11 @@ def test_runs_with_levels_have_rlinfs_tags_of_time():
 
 def test_a_run_of_rlinfs_own_loop_that_fails_leaves_the_sum_of_its_steps(tmp_path, cfg):
     observed = ObservedRunner(lambda cfg: SimpleNamespace(metric_logger=Logger()))
-    assert observed.summary(FaultCounts()).steps == 0
+    assert observed.state().whole.steps == 0
     runner = observed(cfg)
     for step in range(2):
         runner.metric_logger.log({**TIMES, "env/return": 1.0}, step)
-    ending = recorded(lambda: tmp_path, summary=observed.summary)
+    ending = recorded(lambda: tmp_path, state=observed.state)
     with pytest.raises(RunFailed, match="the simulator has exploded"), ending:
         raise FloatingPointError("the simulator has exploded")
     records = RunDir(tmp_path)

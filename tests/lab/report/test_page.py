@@ -5,17 +5,16 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf_async import cli
-from rlinf_async.core.buffer import Ledger
 from rlinf_async.lab.report import sections
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
+from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import Fault, StepReport
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.state import RunState
-from rlinf_async.observe.summary import Diagnosis
 from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
 pytest.importorskip("jinja2", reason="the report needs it: pip install 'rlinf-async[report]'")
@@ -224,7 +223,7 @@ def test_terminal_status_and_report_name_the_same_bound_of_a_run(tmp_path, other
     busiest = {part: lines[1][f"async/busiest/{part}"] for part in ("env", "inference", "learner")}
     said = Diagnosis.of(busiest, Load.from_metrics(lines[1])).sentence()
     terminal = RunState.of(map(StepReport.from_metrics, lines), on_cpu=False)
-    assert terminal.summary(Ledger()).bound.sentence() == said
+    assert terminal.bound.sentence() == said
     assert subject.measures.diagnosis.sentence() == said
     assert f"  {said}" in status_of(run)
 

@@ -15,6 +15,7 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError, PeerError, Terminated
 from rlinf_async.observe.ending import RunFailed
 from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.state import RunState
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied
 from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted
 from rlinf_async.ray_runtime.driver import endings as module
@@ -197,9 +198,10 @@ def endings(tmp_path, monkeypatch):
             coordinator=coordinator,
         )
         display = SimpleNamespace(stop=lambda: None, note=lambda text: None)
-        return EndingInOrder(Fleet(done, deaths), launched, display=display)
+        return EndingInOrder(Fleet(done, deaths), launched, state=state, display=display)
 
-    return SimpleNamespace(make=make, done=done, run_dir=tmp_path)
+    state = RunState()
+    return SimpleNamespace(make=make, done=done, run_dir=tmp_path, state=state)
 
 
 def summary_of(run_dir: Path):
@@ -216,7 +218,7 @@ def test_a_failure_reads_the_ledger_before_it_ends_every_process(endings):
 
 def test_where_the_coordinator_has_died_the_ledger_is_as_it_was_last(endings):
     ended = endings.make()
-    ended.ledger = Ledger(produced=8, trained=8)
+    endings.state.ledger = Ledger(produced=8, trained=8)
     with pytest.raises(RunFailed), ended(lambda: []):
         raise RayDied(DeadProcess("gcs_server", 7, None))
     assert summary_of(endings.run_dir)["trajectories"]["trained"] == 8

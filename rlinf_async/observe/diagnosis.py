@@ -1,16 +1,11 @@
-"""The summary of a run, for the display and for `summary.json`, and the part of the run that bounds its
-speed."""
+"""The part of a run that bounds its speed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from rlinf_async.core.buffer import Ledger
-from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.load import Load
-from rlinf_async.observe.meters import Spread
 
 SATURATED_SHARE = 0.7
 """A part that is busy for at least this share of the time bounds the run."""
@@ -73,51 +68,3 @@ class Diagnosis:
         if self.saturated:
             return f"{verb} {what}: {share}."
         return f"Nothing is busy all the time in {what}: of {PART_NAMES[self.part]}, {share}."
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """Sums and means over the steps of a run; shares and rates are weighted by time."""
-
-    steps: int
-    seconds: float
-    env_steps: int
-    busy: dict[str, float]
-    bound: Diagnosis | None
-    """The busiest part, over the steps after the first, which also fills the pipeline."""
-    staleness: Spread
-    batch_size: Spread
-    success: tuple[float, float] | None
-    """Mean success rate of the first and of the last `window` steps."""
-    window: int
-    ledger: Ledger
-    faults: FaultCounts
-
-    @property
-    def env_steps_per_second(self) -> float:
-        """Environment steps trained for the first time, per second: the throughput that counts."""
-        return self.env_steps / self.seconds if self.seconds else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data."""
-        ledger = self.ledger
-        return {
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "env_steps": self.env_steps,
-            "env_steps_per_second": self.env_steps_per_second,
-            "busy": self.busy,
-            "bound": None if self.bound is None else {"part": self.bound.part, "share": self.bound.share},
-            "staleness": self.staleness.as_dict(),
-            "batch_size": self.batch_size.as_dict(),
-            "success": None
-            if self.success is None
-            else dict(zip(("first", "last"), self.success, strict=True)),
-            "trajectories": {
-                "produced": ledger.produced,
-                "trained": ledger.trained,
-                "in_flight": ledger.in_flight,
-                "refused": dict(ledger.refused),
-            },
-            "faults": self.faults.as_dict(),
-        }
