@@ -16,7 +16,8 @@ from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.summary import RunSummary
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_log import RunLog
 
 RUN_DIR = Path("runs/local_metaworld")
 
@@ -40,6 +41,7 @@ SETTINGS = LocalSettings(
 
 def main() -> None:
     display = RunDisplay()
+    log = RunLog(RunDir(RUN_DIR), display=display)
     display.note("cloning the expert, unless an earlier run has left its clone behind")
     start = warm_start(WarmStart(max_episode_steps=SETTINGS.horizon), RUN_DIR / "warm_start")
 
@@ -49,7 +51,7 @@ def main() -> None:
         # A process per shard: simulators in threads would share one interpreter lock with the learner.
         metaworld(task, obs_stats=start.obs_stats_path, seed=SETTINGS.seed, processes=1),
         weights=torch.load(start.policy_path),
-        on_step=lambda report, _: display.step(report),
+        on_step=log.step,
     )
     title = f"PPO, mode {ASYNC.mode}; staleness at most {ASYNC.max_staleness}; start {start.success:.0%}"
     display.start(title, step=0, total=SETTINGS.batches)
@@ -59,7 +61,7 @@ def main() -> None:
         display.stop()
 
     torch.save(result.weights, RUN_DIR / "policy.pt")
-    display.summary(RunSummary.of(result.reports, result.ledger), str(RUN_DIR))
+    log.finish(result.ledger)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.events import Fault, Status
 from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog
@@ -275,7 +275,7 @@ def written(directory: Path, *, config: str = "a: 1\n", said: str = "it failed")
     records.write_config(config)
     records.begin({"steps": 3}, title="a run", versions={"torch": "2"})
     records.log(1, metrics(1))
-    records.write_status({"time": 0.0, "step": 1, "total": 3, "still_s": 0.0, "driver": 1, "processes": {}})
+    records.write_status(Status(time=0.0, step=1, total=3, driver=1))
     with SpanLog(records.trace, process="env worker 0").span("step", shard=0):
         pass
     error = {"process": "env worker 0", "what": "env failed", "error": said, "trace": f"  raise E\nE: {said}"}

@@ -71,19 +71,18 @@ def processes(run_dir: Path) -> dict[str, Mapping[str, Any]]:
     A pid in the status file may belong to another machine, may be reused on this one, or may have been
     written by another account: only processes that `same_process` confirms are returned.
     """
-    records = RunDir(run_dir)
-    here = machine()
+    here, status = machine(), RunReader(run_dir).status()
     return {
         name: facts
-        for name, facts in (RunReader(records.path).status().get("processes") or {}).items()
+        for name, facts in (status.processes if status is not None else {}).items()
         if isinstance(facts, dict) and facts.get("machine") == here and same_process(facts, run_dir)
     }
 
 
 def step_of(run_dir: Path) -> int:
     """Return the number of steps that a run has trained."""
-    records = RunDir(run_dir)
-    return int(RunReader(records.path).status().get("step", 0))
+    status = RunReader(run_dir).status()
+    return status.step if status is not None else 0
 
 
 def simulators_of(pid: int) -> list[int]:

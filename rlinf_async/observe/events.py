@@ -182,6 +182,28 @@ class Fault:
         return {name: fact for name, fact in asdict(self).items() if fact is not None}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What a run does at a moment: the content of `status.json`."""
+
+    time: float
+    """Seconds since the epoch."""
+    step: int
+    total: int
+    still_s: float = 0.0
+    """Seconds since a span of any process has ended."""
+    driver: int | None = None
+    """The driver's process number."""
+    machine: str = ""
+    """The driver's machine, by `wire.memory.machine`."""
+    processes: dict[str, Any] = field(default_factory=dict)
+    """By name, the result of `RunProcess.doing`; None for a process that does not answer."""
+    holds: dict[str, Any] = field(default_factory=dict)
+    """The resources of each process; see `observe.resources`."""
+    foretold: dict[str, Any] = field(default_factory=dict)
+    """Sentences about resources that will run out."""
+
+
 How = Literal["failed", "interrupted", "terminated"]
 FAULT_OF_ENDING: dict[How, FaultKind] = {
     "failed": "run failed",
@@ -221,7 +243,7 @@ class Ending:
         return Fault(process=self.process, what=what, error=error, action="the run ends", trace=trace)
 
 
-@dataclass(frozen=True)
+@dataclass
 class FaultCounts:
     """Counts of the faults of a run, and their cost."""
 
@@ -232,19 +254,21 @@ class FaultCounts:
     seconds: float = 0.0
     """The sum of the seconds until each restarted part went on; the times may overlap."""
 
+    def add(self, fault: Fault) -> None:
+        """Count a fault."""
+        self.kinds[fault.what] += 1
+        self.seconds += fault.seconds or 0.0
+        if fault.restarted_part is not None:
+            self.restarts[fault.restarted_part] += 1
+
     @classmethod
     def of(cls, faults: Iterable[Fault]) -> FaultCounts:
         """Count faults."""
-        kinds: Counter[str] = Counter()
-        restarts: Counter[str] = Counter()
-        seconds = 0.0
+        counts = cls()
         # One at a time: the record may be larger than the memory that is left at the end of a run.
         for fault in faults:
-            kinds[fault.what] += 1
-            seconds += fault.seconds or 0.0
-            if fault.restarted_part is not None:
-                restarts[fault.restarted_part] += 1
-        return cls(kinds, restarts, seconds)
+            counts.add(fault)
+        return counts
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as plain data."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Ending, Fault
+from rlinf_async.observe.events import Ending, Fault, Status
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
 from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
@@ -180,15 +180,14 @@ class RunDir:
                 stacklevel=2,
             )
 
-    def write_status(self, status: Mapping[str, Any]) -> None:
+    def write_status(self, status: Status) -> None:
         """Write the status at once, so that a reader always sees a whole file."""
         with warning_of(self.status):
-            write_whole(self.status, json.dumps(status).encode())
+            write_whole(self.status, json.dumps(vars(status)).encode())
 
     def write_step(self, step: int, total: int, **facts: Any) -> None:
         """Write the status of a run without worker processes, after each step, with further `facts`."""
-        now = {"time": time.time(), "driver": os.getpid(), "still_s": 0.0}
-        self.write_status({**now, "step": step, "total": total, "processes": {}, **facts})
+        self.write_status(Status(time=time.time(), driver=os.getpid(), step=step, total=total, **facts))
 
     def write_summary(self, summary: Mapping[str, Any], ending: Ending | None = None) -> None:
         """Write the summary at once, with its `ending` if the run has ended before its last step; a full disk

@@ -1,6 +1,6 @@
-"""The state of a run: the one fold of its steps, for status, summary, report and display.
+"""The state of a run: the one fold of its events, for status, summary, report and display.
 
-The driver adds each step as it is reported, readers add those of `metrics.jsonl`.
+The driver adds each step as it is reported, readers add those of `metrics.jsonl`, and faults.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.events import FaultCounts, StepReport
+from rlinf_async.observe.events import Fault, FaultCounts, StepReport
 from rlinf_async.observe.load import Load, torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace
@@ -78,7 +78,7 @@ class Sums:
 
 
 class RunState:
-    """Sums over the steps of a run, and its pace; the size does not grow with the number of steps."""
+    """Sums over the steps and faults of a run, and its pace; its size does not grow with their number."""
 
     def __init__(self, *, on_cpu: bool | None = None) -> None:
         """`on_cpu`: whether inference and learner have no accelerator; by default as torch here."""
@@ -89,6 +89,7 @@ class RunState:
         self.pace = Pace()
         self.ledger, self.faults = Ledger(), FaultCounts()
         """The last known counts of trajectories and of faults, those of earlier attempts included."""
+        self.last_fault: Fault | None = None
         self.success: float | None = None
         self.episode_return: float | None = None
         """Success and return of the last step."""
@@ -96,15 +97,22 @@ class RunState:
         self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
 
     @classmethod
-    def of(cls, reports: Iterable[StepReport], *, on_cpu: bool | None = None) -> RunState:
-        """Return the state after all of `reports`."""
+    def of(cls, events: Iterable[StepReport | Fault], *, on_cpu: bool | None = None) -> RunState:
+        """Return the state after all of `events`."""
         state = cls(on_cpu=on_cpu)
-        for report in reports:
-            state.add(report)
+        for event in events:
+            state.add(event)
         return state
 
-    def add(self, report: StepReport) -> None:
-        """Add an ended step; steps must be added in order."""
+    def add(self, event: StepReport | Fault) -> None:
+        """Add an ended step or a fault, each kind in its order."""
+        if isinstance(event, Fault):
+            self.faults.add(event)
+            self.last_fault = event
+        else:
+            self._add_step(event)
+
+    def _add_step(self, report: StepReport) -> None:
         if report.seconds > 0:
             if self.pace.steps == 1:
                 self.regular = Sums()

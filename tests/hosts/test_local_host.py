@@ -72,7 +72,7 @@ def test_a_policy_learns_in_one_process_and_leaves_a_run_directory(tmp_path):
     page = tmp_path / "report.html"
     assert " kB in " in invoke("report", str(tmp_path), "--output", str(page)).output
     assert "full" in page.read_text()
-    assert RunReader(tmp_path).status()["step"] == 40
+    assert RunReader(tmp_path).status().step == 40
     assert "has ended: 40 steps" in invoke("status", str(tmp_path)).output
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_async.observe.events import Status
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
@@ -13,7 +14,7 @@ def test_what_an_earlier_run_said_of_itself_goes_when_another_begins(tmp_path):
     for directory in (earlier.trace, earlier.stacks):
         directory.mkdir()
     earlier.begin({"steps": 1}, title="first", versions={})
-    earlier.write_status({"step": 1})
+    earlier.write_step(1, 2)
     earlier.write_summary({"steps": 1})
     earlier.log(1, metrics)
     earlier.failures.write_text("{}\n")
@@ -36,11 +37,12 @@ def test_the_faults_of_a_run_stay_when_it_goes_on(tmp_path):
 def test_what_is_written_is_read_and_what_is_not_there_is_empty(tmp_path):
     records = RunDir(tmp_path)
     reader = RunReader(tmp_path)
-    assert (reader.status(), reader.metrics(), reader.faults(), reader.problems) == ({}, [], [], [])
-    records.write_status({"step": 3, "processes": {"x": None}})
-    assert RunReader(records.path).status() == {"step": 3, "processes": {"x": None}}
+    assert (reader.status(), reader.metrics(), reader.faults(), reader.problems) == (None, [], [], [])
+    status = Status(time=7.0, step=3, total=9, processes={"x": None})
+    records.write_status(status)
+    assert RunReader(records.path).status() == status
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
-    assert list(json.loads(records.status.read_text())) == ["step", "processes"]
+    assert json.loads(records.status.read_text())["processes"] == {"x": None}
 
 
 def test_a_run_says_how_many_cores_it_may_use(tmp_path):
@@ -56,7 +58,7 @@ def test_a_disk_that_is_full_or_gone_is_a_warning_and_no_end(tmp_path):
         with pytest.warns(UserWarning, match=f"cannot be written: {why}"):
             records.log(1, {"loss": 0.5})
     with pytest.warns(UserWarning, match=r"status.json cannot be written: No such file"):
-        records.write_status({"step": 1})
+        records.write_step(1, 2)
 
 
 def trained(tmp_path):

@@ -55,7 +55,7 @@ def test_a_run_that_speaks_when_a_step_ends_is_given_the_time_of_some_steps(tmp_
     records = RunDir(tmp_path)
     records.write_step(3, 9)
     records.log(3, {"async/step_seconds": 60.0})
-    now = RunReader(records.path).status()["time"]
+    now = RunReader(records.path).status().time
     states = [status_facts(tmp_path, now=now + seconds)["state"] for seconds in (0.0, 150.0, 200.0)]
     assert states == ["moving", "moving", "silent"]
     assert status_of(tmp_path, now=now)[0] == "step 3 of 9; it moves (seen 0.0 s ago)"

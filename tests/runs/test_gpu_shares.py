@@ -69,6 +69,6 @@ def test_a_run_with_shares_trains_and_shows_what_each_process_holds(runs: Runner
     assert output.count("async.advanced.gpu_shares: ") == 1
     assert json.loads((run / "summary.json").read_text())["trajectories"]["trained"] == 24
     records = RunDir(run)
-    processes = RunReader(records.path).status()["processes"]
+    processes = RunReader(records.path).status().processes
     limited = {name for name, answer in processes.items() if answer and "gpu" in answer}
     assert limited == {"learner rank 0", "inference rank 0"}

@@ -56,7 +56,7 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
         f"runner.logger.log_path={place}",
     )
     until(process, "5/100000")
-    os.kill(RunReader(place).status()["driver"], signal.SIGKILL)
+    os.kill(RunReader(place).status().driver, signal.SIGKILL)
     again = until(process, "restart 1 of 2 from step")
     resumed = re.search(r"from step (\d+), in 0 s: the run was ended by SIGKILL", again)
     assert resumed, again

@@ -50,7 +50,7 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     while f" 3/{STEPS}" not in lines[-1]:
         lines.append(process.stdout.readline())
         assert lines[-1], lines  # the run has ended before its third step
-    os.kill(RunReader(place).status()["driver"], signal.SIGKILL)
+    os.kill(RunReader(place).status().driver, signal.SIGKILL)
     process.communicate(timeout=60)
     saved = find_newest(place / "checkpoints").step
     assert 2 <= saved < STEPS

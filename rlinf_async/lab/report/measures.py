@@ -94,9 +94,8 @@ def _pieces(facts: object) -> list[tuple[int, int, int]]:
 def refused(run: RunFiles) -> dict[str, int] | None:
     """Return the refused trajectories by reason; None if unknown."""
     ledger = run.summary.get("trajectories")
-    if not isinstance(ledger, dict):
-        processes = run.status.get("processes")
-        ledger = processes.get(Process.COORDINATOR.numbered(0)) if isinstance(processes, dict) else None
+    if ledger is None and run.status is not None:
+        ledger = run.status.processes.get(Process.COORDINATOR.numbered(0))
     counts = ledger.get("refused") if isinstance(ledger, dict) else None
     if not isinstance(counts, dict):
         return None

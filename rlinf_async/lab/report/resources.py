@@ -30,7 +30,8 @@ def resources(subjects: Sequence[Subject]) -> Section:
 
 
 def _table(subject: Subject, *, alone: bool) -> Table | None:
-    holdings: dict[str, Any] = {str(name): held for name, held in _items(subject.run.status.get("holds"))}
+    status = subject.run.status
+    holdings = {} if status is None else status.holds
     found = {name: as_held(held) for name, held in holdings.items()}
     columns = list(dict.fromkeys(what for held in found.values() for what in held))
     if not columns:
@@ -50,8 +51,5 @@ def _cell(what: str, holding: Mapping[str, Any], held: Mapping[str, Held]) -> st
 
 
 def _foretold(subject: Subject) -> list[str]:
-    return [str(sentence) for _, sentence in _items(subject.run.status.get("foretold"))]
-
-
-def _items(entry: object) -> list[tuple[object, object]]:
-    return list(entry.items()) if isinstance(entry, Mapping) else []
+    status = subject.run.status
+    return [] if status is None else [str(sentence) for sentence in status.foretold.values()]

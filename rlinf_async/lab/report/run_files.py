@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.observe.events import ENDING_WORDS, Fault
+from rlinf_async.observe.events import ENDING_WORDS, Fault, Status
 from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.spans import read_spans
@@ -33,7 +33,7 @@ class RunFiles:
     metrics: list[dict[str, float]]
     """The finite numbers of each step, in order."""
     summary: dict[str, Any]
-    status: dict[str, Any]
+    status: Status | None
     spans: list[Span]
     faults: list[Fault] = field(default_factory=list)
     missing: list[str]
@@ -177,5 +177,5 @@ def _what_follows(run: RunFiles) -> list[str]:
 
 def _not_ended(run: RunFiles) -> str:
     why = "because the run has not ended in order: it is going on, was interrupted or has failed"
-    step, total = run.status.get("step"), run.status.get("total")
-    return f"{why}; it was last seen at step {step} of {total}." if finite(step) else f"{why}."
+    seen = run.status and f"; it was last seen at step {run.status.step} of {run.status.total}"
+    return f"{why}{seen or ''}."

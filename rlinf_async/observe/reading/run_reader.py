@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Fault, FaultCounts, StepReport
+from rlinf_async.observe.events import Fault, FaultCounts, Status, StepReport
 from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
@@ -25,7 +26,6 @@ MAX_FAULTS_BYTES = 2 * MAX_RECORD_BYTES
 """The last fault that was added may go beyond the bytes of a full record."""
 FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "run.json": shapes.facts,
-    "status.json": shapes.status,
     "summary.json": shapes.summary,
 }
 
@@ -51,9 +51,9 @@ class RunReader:
         """Return the content of `run.json`."""
         return self._read(self.places.facts)
 
-    def status(self) -> dict[str, Any]:
-        """Return the content of `status.json`."""
-        return self._read(self.places.status)
+    def status(self) -> Status | None:
+        """Return the content of `status.json`; None if there is none, or it lacks time or steps."""
+        return shapes.status(self._read(self.places.status))
 
     def summary(self) -> dict[str, Any]:
         """Return the content of `summary.json`."""
@@ -74,8 +74,8 @@ class RunReader:
         return steps
 
     def state(self) -> RunState:
-        """Return the state after all recorded steps."""
-        return state_of(self.facts(), self.metrics())
+        """Return the state after all recorded steps and faults."""
+        return state_of(self.facts(), self.metrics(), self.faults())
 
     def faults(self) -> list[Fault]:
         """Return the faults, with those of earlier attempts, in the order of the record."""
@@ -113,12 +113,16 @@ class RunReader:
             return ""
 
 
-def state_of(facts: Mapping[str, Any], metrics: Iterable[Mapping[str, float]]) -> RunState:
-    """Return the state of a run after all steps of `metrics`; `facts` are of its `run.json`."""
+def state_of(
+    facts: Mapping[str, Any], metrics: Iterable[Mapping[str, float]], faults: Iterable[Fault] = ()
+) -> RunState:
+    """Return the state of a run after all steps of `metrics` and all `faults`; `facts` are of its
+    `run.json`.
+    """
     versions = facts.get("versions")
     torch = versions.get("torch") if isinstance(versions, dict) else None
     on_cpu = isinstance(torch, str) and torch_is_for_cpu(torch)
-    return RunState.of(map(StepReport.from_metrics, metrics), on_cpu=on_cpu)
+    return RunState.of(chain(map(StepReport.from_metrics, metrics), faults), on_cpu=on_cpu)
 
 
 def read_faults(run_dir: Path) -> list[Fault]:

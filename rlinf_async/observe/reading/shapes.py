@@ -7,10 +7,12 @@ out or made empty; None stands for a line without meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from rlinf_async.observe.events import Status
 from rlinf_async.observe.plain_data import finite
 
 Record = dict[str, Any]
@@ -18,16 +20,12 @@ NUMBERS_PER_PIECE = 6
 """The length of the list of numbers that a span has for each piece of a batch."""
 
 
-def status(content: Record) -> Record:
-    """Return the content of `status.json`, with `time`, `step`, `total` and `still_s` if they were
-    measured.
-    """
-    record = _keep_valid(content, dict.fromkeys(("time", "still_s"), finite))
-    record = _keep_valid(record, dict.fromkeys(("step", "total", "driver"), _is_whole))
-    record = _keep_valid(record, dict.fromkeys(("holds", "foretold"), _is_record))
-    processes = record.get("processes")
-    named_facts = processes if isinstance(processes, dict) else {}
-    return {**record, "processes": {name: _process(facts) for name, facts in named_facts.items()}}
+def status(content: Record) -> Status | None:
+    """Return the content of `status.json`; None without its time and its steps."""
+    status = typed(Status, content)
+    if status is None:
+        return None
+    return replace(status, processes={name: _process(facts) for name, facts in status.processes.items()})
 
 
 def summary(content: Record) -> Record:
@@ -104,7 +102,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, each) for each in get_args(hint))
     if hint is float:
         return finite(value)
-    return _is_whole(value) if hint is int else isinstance(value, hint)
+    return _is_whole(value) if hint is int else isinstance(value, get_origin(hint) or hint)
 
 
 def _keep_valid(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rlinf_async.observe.events import ENDING_WORDS, FaultCounts
+from rlinf_async.observe.events import ENDING_WORDS
 from rlinf_async.observe.pace import clock, seconds
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.resources import in_words
@@ -101,41 +101,40 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
     if not run.is_dir():
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
     records, now = RunReader(run), time.time() if now is None else now
-    faults, state = _faults(records, now), records.state()
+    state = records.state()
+    faults = _faults(state, now)
     if summary := records.summary():
-        steps, total = summary.get("steps"), records.facts().get("steps")
         return {
             "state": "ended",
-            "step": steps,
-            "total": total,
+            "step": summary.get("steps"),
+            "total": records.facts().get("steps"),
             "pace": _pace(state, 0),
             "bound": _bound(state),
             "summary": summary,
             **faults,
         }
-    record = records.status()
-    if not {"time", "step", "total"} <= record.keys():
-        problems = " ".join(f"; {problem.rstrip('.')}" for problem in records.problems)
+    if (status := records.status()) is None:
+        problems = " ".join(f"; {problem.rstrip('.')}" for problem in dict.fromkeys(records.problems))
         raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
     # max: the clock may have been set back since.
-    age, pace = max(0.0, now - record["time"]), _pace(state, record["total"] - record["step"])
+    age, pace = max(0.0, now - status.time), _pace(state, status.total - status.step)
     # A run without worker processes writes its status when a step ends, and a step may take minutes.
-    patience = STALE_S if record["processes"] else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
+    patience = STALE_S if status.processes else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
     return {
-        "state": "silent" if age > patience else "moving" if record.get("still_s", 0.0) < 1 else "still",
-        "step": record["step"],
-        "total": record["total"],
+        "state": "silent" if age > patience else "moving" if status.still_s < 1 else "still",
+        "step": status.step,
+        "total": status.total,
         "pace": pace,
         "bound": _bound(state),
         "seen_s": round(age, 3),
-        "still_s": record.get("still_s", 0.0),
-        "driver": record.get("driver"),
+        "still_s": status.still_s,
+        "driver": status.driver,
         "processes": {
-            name: {"doing": line, "open": (record["processes"][name] or {}).get("open")}
-            for name, line in who_does_what(record["processes"])
+            name: {"doing": line, "open": (status.processes[name] or {}).get("open")}
+            for name, line in who_does_what(status.processes)
         },
-        "holds": record.get("holds", {}),
-        "foretold": [str(sentence) for sentence in record.get("foretold", {}).values()],
+        "holds": status.holds,
+        "foretold": [str(sentence) for sentence in status.foretold.values()],
         **faults,
     }
 
@@ -144,13 +143,12 @@ def _bound(state: RunState) -> str | None:
     return None if state.bound is None else state.bound.sentence()
 
 
-def _faults(records: RunReader, now: float) -> dict[str, Any]:
-    faults = records.faults()
-    if not faults:
+def _faults(state: RunState, now: float) -> dict[str, Any]:
+    if (last := state.last_fault) is None:
         return {}
-    last, counted = faults[-1], str(FaultCounts.of(faults))
     age = round(max(0.0, now - last.time), 3)
-    return {"faults": {"counted": counted, "last": last.as_dict(), "sentence": str(last), "age_s": age}}
+    facts = {"counted": str(state.faults), "last": last.as_dict(), "sentence": str(last), "age_s": age}
+    return {"faults": facts}
 
 
 def status_of(run: Path, *, now: float | None = None) -> list[str]:

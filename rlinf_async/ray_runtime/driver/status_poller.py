@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import ray
 
+from rlinf_async.observe.events import Status
 from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.pace import seconds
 from rlinf_async.observe.reading.status import progress_of, who_does_what
@@ -147,14 +148,14 @@ class StatusPoller:
         own = {str(Process.DRIVER): held_by_this_process(children=False)}
         others = {name: answer["holds"] for name, answer in answers.items() if answer and "holds" in answer}
         self._run_dir.write_status(
-            {
-                "time": time.time(),
-                "machine": machine(),
-                "driver": os.getpid(),
-                "step": step,
-                "total": total,
-                "still_s": round(still_s, 3),
-                "processes": answers,
+            Status(
+                time=time.time(),
+                machine=machine(),
+                driver=os.getpid(),
+                step=step,
+                total=total,
+                still_s=round(still_s, 3),
+                processes=dict(answers),
                 **self._resources.look(time.monotonic(), {**own, **others}),
-            }
+            )
         )

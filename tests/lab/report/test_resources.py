@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.lab.report.resources import resources
+from rlinf_async.observe.events import Status
+from rlinf_async.observe.reading.shapes import typed
 
 HOLDS = {
     "driver": {
@@ -17,7 +19,8 @@ HOLDS = {
 SENTENCE = "driver: its use of memory grows by 10 MB a minute"
 
 
-def section(status):
+def section(facts):
+    status = typed(Status, {"time": 1.0, "step": 1, "total": 2, **facts}) if facts is not None else None
     return resources([SimpleNamespace(run=SimpleNamespace(status=status), label="a")])
 
 
@@ -31,6 +34,8 @@ def test_each_process_has_a_row_and_what_is_foretold_is_said():
     assert found.remarks == [SENTENCE]
 
 
-@pytest.mark.parametrize("status", [{}, {"holds": 3}, {"holds": {"driver": 7}}, {"holds": {"driver": {}}}])
+@pytest.mark.parametrize(
+    "status", [None, {}, {"holds": 3}, {"holds": {"driver": 7}}, {"holds": {"driver": {}}}]
+)
 def test_a_status_without_it_shows_no_section(status):
     assert not section(status).shows
