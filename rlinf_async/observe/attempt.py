@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -94,17 +93,23 @@ class Attempt:
     newest: int = 0
     """The highest sequence number of checkpoints before this attempt; its own have higher ones."""
 
-    began: float = field(default_factory=time.time)
-    """Seconds since the epoch."""
+    last_fault: float | None = None
+    """The time of the last recorded fault before this attempt; its own faults follow in the record."""
 
     def announce(self) -> None:
         """Write the message for the process that has started this one, if that waits for a message."""
         if place := os.environ.get(PLACE_VARIABLE):
-            write_whole(Path(place), json.dumps(asdict(self)).encode())
+            *_, last = [None, *(fault.time for fault in read_faults(Path(self.run_dir)))]
+            write_whole(Path(place), json.dumps(asdict(replace(self, last_fault=last))).encode())
 
     def faults(self) -> list[Fault]:
-        """Return the faults that this attempt has recorded, in order."""
-        return [fault for fault in read_faults(Path(self.run_dir)) if fault.time >= self.began]
+        """Return the faults that this attempt has recorded, in order.
+
+        All recorded faults are its own if `last_fault` is not in the record any more.
+        """
+        records = read_faults(Path(self.run_dir))
+        others = [number for number, fault in enumerate(records, 1) if fault.time == self.last_fault]
+        return records[others[-1] :] if others else records
 
 
 def read_attempt(place: Path) -> Attempt | None:

@@ -30,7 +30,9 @@ def status(run_dir, processes, *, step=5, on=None, says=MappingProxyType({}), **
         else {"pid": pid, "machine": on or machine(), "open": [], "ended": 0, **(identity(pid) or {}), **says}
         for name, pid in processes.items()
     }
-    text = json.dumps({"step": step, "total": 9, "driver": 1, "still_s": 0.0, "processes": said, **facts})
+    text = json.dumps(
+        {"time": 0.0, "step": step, "total": 9, "driver": 1, "still_s": 0.0, "processes": said, **facts}
+    )
     draft = run_dir / "status.draft"
     draft.write_text(text)
     draft.replace(run_dir / "status.json")

@@ -17,7 +17,7 @@ from rlinf_async.hosts.local import trainer
 from rlinf_async.hosts.local.envs import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.loops import env_restarts
-from rlinf_async.observe import resources
+from rlinf_async.observe import holdings, resources
 from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.observe.resources import ResourceLog
@@ -48,8 +48,8 @@ def foretold(env_cls, run_dir):
 
 @pytest.fixture
 def little_room(monkeypatch):
-    monkeypatch.setattr(resources, "memory_left", lambda: 1000 * MEGABYTE)
-    monkeypatch.setattr(resources, "_soft_limit", lambda kind: 1000.0)
+    monkeypatch.setattr(holdings, "memory_left", lambda: 1000 * MEGABYTE)
+    monkeypatch.setattr(holdings, "_soft_limit", lambda kind: 1000.0)
 
 
 class Keeps(PointReach):

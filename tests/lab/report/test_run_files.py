@@ -42,7 +42,7 @@ def test_a_run_that_failed_in_its_first_second_can_be_read(tmp_path):
 
 def test_a_run_that_goes_on_says_where_it_was_last_seen(tmp_path):
     run = write_run(tmp_path, summary={})
-    (run / "status.json").write_text('{"step": 3, "total": 9}')
+    (run / "status.json").write_text('{"time": 7.0, "step": 3, "total": 9}')
     assert "was last seen at step 3 of 9" in said(run)
 
 

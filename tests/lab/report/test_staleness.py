@@ -39,6 +39,7 @@ def test_refusals_are_those_of_the_summary_or_else_of_the_last_status(tmp_path):
     assert refused(RunFiles.read(write_run(tmp_path, summary=books, name="ended"))) == {"stale": 2}
     going = write_run(tmp_path, summary={}, name="going")
     assert refused(RunFiles.read(going)) is None
-    status = {"processes": {"coordinator 0": {"refused": {"closed": 1}}}}
+    status = {"time": 7.0, "step": 1, "total": 3}
+    status["processes"] = {"coordinator 0": {"refused": {"closed": 1}}}
     (going / "status.json").write_text(json.dumps(status))
     assert refused(RunFiles.read(going)) == {"closed": 1}
