@@ -15,8 +15,8 @@ MODELS_IMPORT = "import transformers.modeling_utils"
 LOAD_ALL = """
 from importlib.metadata import EntryPoint
 from rlinf_async.extras import remedy
-from rlinf_async.hosts.rlinf.compiler import compiled_when_called
-looking = compiled_when_called()
+from rlinf_async.hosts.rlinf.imports import light_imports
+looking = light_imports()
 looking.__enter__()
 needing = 0
 for name, value, group in {points}:

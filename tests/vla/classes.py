@@ -45,7 +45,7 @@ def inference(
     worker.hf_model, worker.expert_model, worker._version_held = model, None, 0
     worker._inference_rank = 0
     worker._buckets, worker._rank, worker.enable_cuda_graph = buckets, 0, False
-    worker._has_graphs = False
+    worker._has_graphs = worker._takes_turns = False
     thread = ThreadPoolExecutor(1)
     worker._policy_thread = PolicyThread("inference rank 0", thread, deadline_s=ANSWER_TIMEOUT_S)
     worker._timer_metrics, worker._accelerator_type = {}, AcceleratorType.NO_ACCEL

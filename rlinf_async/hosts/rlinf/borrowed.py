@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinf_async.hosts.rlinf.compiler import compiled_when_called
+from rlinf_async.hosts.rlinf.imports import light_imports
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 
@@ -231,6 +231,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     module, _, attribute = dotted_name(name).rpartition(".")
     if module not in sys.modules:
-        with compiled_when_called():
+        with light_imports():
             importlib.import_module(module)
     return getattr(sys.modules[module], attribute)

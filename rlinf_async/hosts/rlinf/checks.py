@@ -19,8 +19,8 @@ RAY_FIXES = (
 SHARED_IMPORTS = (
     "import torch",
     """
-from rlinf_async.hosts.rlinf.compiler import compiled_when_called
-with compiled_when_called():
+from rlinf_async.hosts.rlinf.imports import light_imports
+with light_imports():
     import rlinf.scheduler.cluster
     import rlinf_async.hosts.rlinf.hooks
 """,
@@ -28,8 +28,8 @@ with compiled_when_called():
 """Imports that both probes need; if they fail, the probes report the reason."""
 
 DRIVER_PROBE = """
-from rlinf_async.hosts.rlinf.compiler import compiled_when_called
-looking = compiled_when_called()
+from rlinf_async.hosts.rlinf.imports import light_imports
+looking = light_imports()
 looking.__enter__()
 from hydra.core.plugins import Plugins
 names = [plugin.__name__ for plugin in Plugins.instance().discover()]
@@ -43,8 +43,8 @@ plugin.register()
 """
 
 WORKER_PROBE = """
-from rlinf_async.hosts.rlinf.compiler import compiled_when_called
-looking = compiled_when_called()
+from rlinf_async.hosts.rlinf.imports import light_imports
+looking = light_imports()
 looking.__enter__()
 from rlinf.scheduler.cluster import load_user_extension_module
 load_user_extension_module()

@@ -1,0 +1,126 @@
+"""Torch's compiler and sharded tensors are loaded when they are used first, not by an import of RLinf."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rlinf_async.hosts.rlinf.imports import compiled_when_called
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `torch.compile` is asked to compile, with the options; what it returns adds one."""
+    found = []
+
+    def compile_now(function, **options):
+        found.append((function, options))
+        return lambda *given, **named: function(*given, **named) + 1
+
+    monkeypatch.setattr(torch, "compile", compile_now)
+    return found
+
+
+def test_a_function_is_compiled_once_by_its_first_call_with_its_options(asked):
+    def double(number, *, more=0):
+        """Doubled."""
+        return 2 * number + more
+
+    with compiled_when_called():
+        plain, with_options = torch.compile(double), torch.compile(dynamic=True)(double)
+    assert not asked
+    assert [plain(3), plain(3, more=4), with_options(5)] == [7, 11, 11]
+    assert asked == [(double, {}), (double, {"dynamic": True})]
+    assert (plain.__name__, plain.__doc__) == ("double", "Doubled.")
+
+
+def test_a_method_gets_its_object(asked):
+    with compiled_when_called():
+
+        class Counter:
+            start = 4
+
+            @torch.compile
+            def count(self, number):
+                return self.start + number
+
+    assert Counter().count(2) == 7
+
+
+def test_a_module_is_compiled_at_once_and_so_is_a_function_behind_the_block(asked):
+    module = torch.nn.Identity()
+    with compiled_when_called():
+        torch.compile(module)
+    assert asked == [(module, {})]
+    torch.compile(len)
+    assert asked[1:] == [(len, {})]
+
+
+def run(code):
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
+
+
+@pytest.mark.parametrize("worker", ["env_worker", "rollout_worker"])
+def test_a_worker_process_imports_its_class_without_torchs_compiler_and_sharded_tensors(worker):
+    said = run(
+        f"import sys, rlinf_async.hosts.rlinf.{worker}, rlinf.config\n"
+        "late = {'torch._dynamo', 'torch._inductor', 'transformers', 'torch.distributed.tensor', 'sympy'}\n"
+        "print(late & set(sys.modules) or 'nothing')\n"
+        "import torch\n"
+        "print(rlinf.config.squared_relu.__name__, torch.compile.__module__)\n"
+    )
+    assert said == ["nothing", "squared_relu", "torch"]
+
+
+def test_rlinf_tells_sharded_tensors_from_others_before_and_after_there_are_any():
+    said = run("""
+import sys, torch
+from rlinf_async.hosts.rlinf.imports import LateDTensor, light_imports
+with light_imports():
+    from rlinf.utils.utils import DTensor, materialize_tensor
+assert DTensor is LateDTensor
+assert materialize_tensor(torch.arange(3)).tolist() == [0, 1, 2]
+print("torch.distributed.tensor" in sys.modules)
+from torch import distributed
+distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+from torch.distributed.tensor import Shard, distribute_tensor
+sharded = distribute_tensor(torch.arange(3), distributed.init_device_mesh("cpu", (1,)), [Shard(0)])
+print(type(materialize_tensor(sharded)).__name__, isinstance(torch.arange(3), DTensor))
+print(type(DTensor.from_local(torch.arange(2), sharded.device_mesh)).__name__)
+""")
+    assert said == ["False", "Tensor", "False", "DTensor"]
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "late"),
+    [
+        ("rlinf.utils.utils", "from torch.distributed.tensor import DTensor", True),
+        ("rlinf.utils.utils", "from torch.distributed.tensor import DTensor, Shard", False),
+        ("rlinf.utils.utils", "import torch.distributed.tensor", False),
+        ("rlinfer", "from torch.distributed.tensor import DTensor", False),
+    ],
+)
+def test_only_a_module_of_rlinf_that_wants_the_class_alone_gets_a_stand_in(module, line, late):
+    said = run(f"""
+import sys
+from rlinf_async.hosts.rlinf.imports import light_imports
+with light_imports():
+    exec({line!r}, {{"__name__": {module!r}}})
+print("torch.distributed.tensor" in sys.modules)
+""")
+    assert said == [str(not late)]
+
+
+def test_behind_the_block_imports_are_as_ever():
+    said = run("""
+import builtins
+before = builtins.__import__
+from rlinf_async.hosts.rlinf.imports import light_imports
+with light_imports():
+    pass
+print(builtins.__import__ is before)
+""")
+    assert said == ["True"]
