@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.known_config import KnownConfig, reading
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.trajectory import EnvStep
@@ -20,6 +21,8 @@ RLINF_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 """RLinf's variable with the number of an env worker's first GPU, if it has one."""
 EGL_BY_STAGE = ("metaworld", "calvin")
 """RLinf's environments that use the number of a simulator's stage as the number of its EGL device."""
+STEP_CONFIGS = ("cfg", "model_cfg")
+"""The attributes of RLinf's env worker with a config that its steps read."""
 
 
 def fail_unless_cleared() -> None:
@@ -36,21 +39,39 @@ def clear_failure() -> None:
     _note_failure(False)
 
 
-def interact_step(worker: Any, actions: object, stage: int, env: object) -> tuple[EnvStep, dict[str, Any]]:
+Known = dict[str, KnownConfig] | None
+"""The configs of an env worker that its steps read, by attribute; None for the worker's own."""
+
+
+def known_configs(worker: Any, method: str) -> Known:
+    """Return the configs that `method` of an env worker reads; None if the method is not RLinf's own.
+
+    RLinf's method (0.3 and main) reads values. Another may use its config in any way.
+    """
+    if getattr(type(worker), method) is not getattr(borrowed.EnvWorker, method):
+        return None
+    return {name: KnownConfig(getattr(worker, name)) for name in STEP_CONFIGS}
+
+
+def interact_step(
+    worker: Any, actions: object, stage: int, env: object, known: Known = None
+) -> tuple[EnvStep, dict[str, Any]]:
     """Call `env_interact_step` of RLinf's env worker, with `env` as that stage's environments.
 
     Returns:
         Their output and statistics. (RLinf's main branch returns a third value, for recorders that these runs
         do not have.)
     """
-    with _in_stage(worker.env_list, stage, env):
+    with _in_stage(worker.env_list, stage, env), reading(known):
         output, info, *_ = worker.env_interact_step(actions, stage)
     return _env_step(output), info
 
 
-def evaluate_step(worker: Any, actions: object, stage: int, env: object) -> tuple[EnvStep, dict[str, Any]]:
+def evaluate_step(
+    worker: Any, actions: object, stage: int, env: object, known: Known = None
+) -> tuple[EnvStep, dict[str, Any]]:
     """Call `env_evaluate_step` in the same way."""
-    with _in_stage(worker.eval_env_list, stage, env):
+    with _in_stage(worker.eval_env_list, stage, env), reading(known):
         output, info, *_ = worker.env_evaluate_step(actions, stage)
     return _env_step(output), info
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,8 @@ from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
-from rlinf_async.hosts.rlinf.compat import evaluate_step, interact_step
+from rlinf_async.hosts.rlinf.compat import Known, evaluate_step, interact_step, known_configs
+from rlinf_async.hosts.rlinf.known_config import KnownConfig
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
 from rlinf_async.hosts.rlinf.scenes import STAND_METHOD
 from rlinf_async.hosts.rlinf.standing import stands
@@ -68,11 +70,19 @@ class WorkerStage:
     def env(self) -> Any:
         return self.envs[self.number]
 
-    @property
-    def section(self) -> Any:
-        return self._worker.cfg.env[self.mode]
+    # Looked up once, as nothing changes the config while shards run, and each read takes some 20 us.
 
-    @property
+    @cached_property
+    def section(self) -> KnownConfig:
+        return KnownConfig(self._worker.cfg.env[self.mode])
+
+    @cached_property
+    def known(self) -> Known:
+        """The configs that RLinf's steps of these environments read."""
+        method = "env_interact_step" if self.mode == "train" else "env_evaluate_step"
+        return known_configs(self._worker, method)
+
+    @cached_property
     def steps(self) -> int:
         """The steps of a decision."""
         return int(self._worker.cfg.actor.model.num_action_chunks)
@@ -87,11 +97,15 @@ class WorkerStage:
 
     def let_play(self, playing: Playing | None) -> bool:
         """Step only the simulators of `playing` in the next decision (None: all); False if it steps all."""
-        if stands(self.section):
+        if self._stands:
             StandingVectorEnv.within(self.env).let_play(None if playing is None else playing.numbers)
             return True
         # RLinf's other simulators were not examined; a class of the user's declares it by the method.
         return bool(self.section.get("env_class")) and let_play(self.env, playing)
+
+    @cached_property
+    def _stands(self) -> bool:
+        return stands(self.section)
 
     def flush_video(self) -> None:
         """Write the video of a rollout, if the config records one."""
@@ -196,7 +210,8 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 
     def act(self, actions: Any) -> Shown[ShardOutput]:
         stage = self._stage
-        step, info = interact_step(stage.worker, actions, stage.number, stage.env_behind(self.contract))
+        env = stage.env_behind(self.contract)
+        step, info = interact_step(stage.worker, actions, stage.number, env, stage.known)
         if self._playing is not None and self._last is not None:
             info = as_they_ended(info, self._last.info, over=self._over)
         if self._skips_ended and LENGTH_STATISTIC in info and not stage.section.get("env_class"):
@@ -251,7 +266,8 @@ class EvalShard(kit.EvalShard[EnvStep]):
 
     def act(self, actions: Any) -> Shown[EnvStep]:
         stage, numbers = self._stage, actions.detach().cpu().numpy()
-        self._last, info = evaluate_step(stage.worker, numbers, stage.number, stage.env_behind(self.contract))
+        env = stage.env_behind(self.contract)
+        self._last, info = evaluate_step(stage.worker, numbers, stage.number, env, stage.known)
         if info:
             self.episodes.append(info)
         if not stage.section.auto_reset:

@@ -21,6 +21,7 @@ from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
+from rlinf_async.hosts.rlinf.known_config import StepConfig
 from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.scenes import Stages, with_stock_scenes
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -39,6 +40,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     """Ray starts this worker again when its process dies, if the run may restart this group; see `hooks`."""
     stage_num: int
     """The shards of this worker, which RLinf calls stages."""
+    cfg, model_cfg = StepConfig(), StepConfig()
 
     def __init__(self, cfg: DictConfig) -> None:
         asynchrony = AsyncConfig.from_mapping(read_block(cfg))
