@@ -18,7 +18,7 @@ STUB = """
 import json, os, signal, sys, time
 from pathlib import Path
 from rlinf_async.observe.attempt import Attempt
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.events import Fault
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, newest_sequence, written_aside
 
