@@ -31,7 +31,8 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.hooks import prepare, say_once
 from rlinf_async.hosts.rlinf.train import train
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
-from rlinf_async.lab.sweep.steps import SUCCESS_METRIC, read_scalars
+from rlinf_async.lab.sweep.steps import read_scalars
+from rlinf_async.observe.events import SUCCESS_METRIC
 from rlinf_async.plugin import register
 
 RESULTS_FILE = Path(__file__).parent / "results" / "learning-rlinf.jsonl"

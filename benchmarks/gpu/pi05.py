@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import result_store
 from benchmarks.gpu.openpi_files import write_checkpoint, write_tokenizer
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
-from rlinf_async.lab.sweep.steps import STOCK_LEARNER, STOCK_ROLLOUT, WARM_UP, read_scalars
+from rlinf_async.lab.sweep.steps import STOCK_LEARNER, STOCK_ROLLOUT, read_scalars
 from rlinf_async.lab.table import markdown
 
 RESULTS_FOLDER = Path(__file__).parent / "results"
@@ -41,6 +41,8 @@ ASYNC_PPO_OVERRIDES = (
     "+algorithm.staleness_threshold=1",
     "+algorithm.rollout_store_size_per_rank=1",
 )
+WARM_UP = 1
+"""Unmeasured steps at the start of a run."""
 DEADLINE_S = 400.0
 SPARE_S = 20.0
 """Seconds at the end of `--minutes` that no run may use."""

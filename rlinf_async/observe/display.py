@@ -25,13 +25,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.events import StepReport
+from rlinf_async.observe.events import PARTS, StepReport
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace, clock, seconds
 from rlinf_async.observe.state import RunState
 
-BUSY_PARTS = ("env", "inference", "learner")
 TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
 TREND_SIGNS = {1: "+", 0: " ", -1: "-"}
 """Signs for a terminal or a file that can show ASCII only."""
@@ -72,7 +71,7 @@ def sign_of(trend: int, *, ascii_only: bool) -> Text:
 
 def _busy(line: StepLine) -> Text:
     """Return the mean busy shares, the largest in bold."""
-    shares = [line.report.busy[name].mean for name in BUSY_PARTS]
+    shares = [line.report.busy[name].mean for name in PARTS]
     most, text = max(shares), Text()
     for index, share in enumerate(shares):
         text.append("/" if index else "").append(f"{share:.0%}", "bold" if share == most > 0 else "")
@@ -324,7 +323,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _success(state: RunState) -> str:
-    if state.ends is None:
+    if (means := state.success.means) is None:
         return "not reported by this environment"
-    first, last = state.ends
-    return f"{first:.0%} -> {last:.0%}  (means of the first and last {state.window} steps)"
+    first, last = means
+    return f"{first:.0%} -> {last:.0%}  (means of the first and last {state.success.window} steps)"

@@ -22,6 +22,7 @@ FRAMES_DRAWN_METRIC = "async/frames/drawn_seconds"
 SECONDS_METRIC = "async/step_seconds"
 ENV_STEPS_METRIC = "async/env_steps"
 SUCCESS_METRIC, RETURN_METRIC = "env/success_once", "env/return"
+BUSY_METRIC = "async/busy/{}"
 PARTS = ("env", "inference", "learner")
 """The parts of a run with busy shares."""
 
@@ -70,7 +71,7 @@ class StepReport:
         A line has no counts for means: staleness counts each environment step, batches count by time.
         """
         seconds, env_steps = line.get(SECONDS_METRIC, 0.0), line.get(ENV_STEPS_METRIC, 0.0)
-        means = {name: line[f"async/busy/{name}"] for name in PARTS if f"async/busy/{name}" in line}
+        means = {name: line[BUSY_METRIC.format(name)] for name in PARTS if BUSY_METRIC.format(name) in line}
         publication = min(1.0, line.get(PUBLICATION_METRIC, 0.0) / seconds) if seconds > 0 else 0.0
         return cls(
             step=int(line["step"]),
@@ -91,7 +92,7 @@ class StepReport:
 
     def as_metrics(self) -> dict[str, float]:
         """Return the measures as scalars named `async/...`."""
-        metrics = {f"async/busy/{name}": shares.mean for name, shares in self.busy.items()}
+        metrics = {BUSY_METRIC.format(name): shares.mean for name, shares in self.busy.items()}
         metrics |= {f"async/busiest/{name}": shares.most for name, shares in self.busy.items()}
         metrics |= self.staleness.as_metrics("async/staleness")
         metrics |= self.batch_size.as_metrics("async/batch/size")

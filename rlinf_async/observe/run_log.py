@@ -12,10 +12,6 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.state import RunState
 
 
-def no_loggers(batch: int, metrics: Mapping[str, float]) -> None:
-    """Do nothing: the run writes `metrics.jsonl` alone."""
-
-
 class RunLog:
     """Takes each step once: adds it to the state of the run, writes it, and shows it."""
 
@@ -24,7 +20,7 @@ class RunLog:
         records: RunDir,
         *,
         display: RunDisplay | None = None,
-        loggers: Callable[[int, Mapping[str, float]], object] = no_loggers,
+        loggers: Callable[[int, Mapping[str, float]], object] = lambda batch, metrics: None,
     ) -> None:
         """`loggers` are those of a framework: called with each batch, from 0, and its metrics, they must not
         raise errors.

@@ -5,8 +5,10 @@ The driver adds each step as it is reported, readers add those of `metrics.jsonl
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
@@ -31,7 +33,7 @@ class Sums:
         """Seconds of the steps that have shares, and of those that have a load."""
         self._busy: dict[str, float] = defaultdict(float)
         self._busiest: dict[str, float] = defaultdict(float)
-        self._cores = [0.0, 0.0, 0.0]
+        self._cores: dict[str, float] = defaultdict(float)
 
     def add(self, report: StepReport) -> None:
         """Add a step."""
@@ -50,8 +52,8 @@ class Sums:
                 self._busiest[name] += share * seconds
         if report.load is not None:
             self._load_s += seconds
-            each = (report.load.own, report.load.others, report.load.cores)
-            self._cores = [total + seconds * cores for total, cores in zip(self._cores, each, strict=True)]
+            for name, cores in asdict(report.load).items():
+                self._cores[name] += cores * seconds
 
     @property
     def env_steps_per_second(self) -> float:
@@ -71,10 +73,38 @@ class Sums:
     @property
     def load(self) -> Load | None:
         """The mean load; None where it was not measured."""
-        if not self._load_s:
+        means = {name: cores / self._load_s for name, cores in self._cores.items()}
+        return Load(**means) if means else None
+
+
+class Ends:
+    """A measure of steps at the beginning and at the end of a run, and that of the last step."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self._first_steps: list[float] = []
+        self._last_steps: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
+
+    def add(self, value: float | None) -> None:
+        """Add a step; None if it has no value."""
+        self.last = value
+        if value is not None:
+            self._last_steps.append(value)
+            if len(self._first_steps) < SUCCESS_WINDOW_STEPS:
+                self._first_steps.append(value)
+
+    @property
+    def window(self) -> int:
+        """The number of steps over which `means` averages."""
+        return len(self._first_steps)
+
+    @property
+    def means(self) -> tuple[float, float] | None:
+        """The means of the first and of the last `window` steps; None without values."""
+        if not self.window:
             return None
-        own, others, cores = (total / self._load_s for total in self._cores)
-        return Load(own=own, others=others, cores=cores)
+        # Both have the same number of steps: each value goes into both, up to the same length.
+        return statistics.fmean(self._first_steps), statistics.fmean(self._last_steps)
 
 
 class RunState:
@@ -90,11 +120,7 @@ class RunState:
         self.ledger, self.faults = Ledger(), FaultCounts()
         """The last known counts of trajectories and of faults, those of earlier attempts included."""
         self.last_fault: Fault | None = None
-        self.success: float | None = None
-        self.episode_return: float | None = None
-        """Success and return of the last step."""
-        self._first_success: list[float] = []
-        self._last_success: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
+        self.success, self.returns = Ends(), Ends()
 
     @classmethod
     def of(cls, events: Iterable[StepReport | Fault], *, on_cpu: bool | None = None) -> RunState:
@@ -119,11 +145,8 @@ class RunState:
             self.regular.add(report)
             self.pace.add(report)
         self.whole.add(report)
-        self.success, self.episode_return = report.success, report.episode_return
-        if report.success is not None:
-            self._last_success.append(report.success)
-            if len(self._first_success) < SUCCESS_WINDOW_STEPS:
-                self._first_success.append(report.success)
+        self.success.add(report.success)
+        self.returns.add(report.episode_return)
 
     @property
     def bound(self) -> Diagnosis | None:
@@ -131,23 +154,9 @@ class RunState:
         busiest = self.regular.busiest
         return Diagnosis.of(busiest, self.regular.load, on_cpu=self.on_cpu) if busiest else None
 
-    @property
-    def window(self) -> int:
-        """The number of steps over which `ends` averages."""
-        return len(self._first_success)
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """Mean success of the first and of the last `window` steps; None without success."""
-        if not self.window:
-            return None
-        # Both have the same number of steps: each success goes into both, up to the same length.
-        first, last = (sum(values) / self.window for values in (self._first_success, self._last_success))
-        return first, last
-
     def summary(self) -> dict[str, Any]:
         """Return the summary of the steps so far, as plain data."""
-        whole, bound, ledger = self.whole, self.bound, self.ledger
+        whole, bound, ends, ledger = self.whole, self.bound, self.success.means, self.ledger
         return {
             "steps": whole.steps,
             "seconds": whole.seconds,
@@ -157,7 +166,7 @@ class RunState:
             "bound": None if bound is None else {"part": bound.part, "share": bound.share},
             "staleness": whole.staleness.as_dict(),
             "batch_size": whole.batch_size.as_dict(),
-            "success": None if self.ends is None else dict(zip(("first", "last"), self.ends, strict=True)),
+            "success": None if ends is None else dict(zip(("first", "last"), ends, strict=True)),
             "trajectories": {
                 "produced": ledger.produced,
                 "trained": ledger.trained,

@@ -57,7 +57,7 @@ def test_what_bounds_a_run_is_weighted_by_time_and_leaves_the_first_step_out():
 def test_success_is_a_mean_of_the_first_and_the_last_four_steps_or_of_all(steps, success, said):
     reports = [report(step, success=step / 10) for step in range(1, steps + 1)]
     state = RunState.of(reports)
-    assert state.ends == pytest.approx(success)
+    assert state.success.means == pytest.approx(success)
     assert said in shown(state)
 
 
@@ -121,6 +121,6 @@ def test_a_reader_of_metrics_folds_them_to_the_state_that_the_driver_has(tmp_pat
     assert reader.bound.sentence() == driver.bound.sentence()
     assert reader.bound.load.own == pytest.approx(1.5)
     assert reader.regular.busiest == pytest.approx(driver.regular.busiest)
-    assert (reader.ends, reader.pace.step_s) == (driver.ends, driver.pace.step_s)
+    assert (reader.success.means, reader.pace.step_s) == (driver.success.means, driver.pace.step_s)
     assert reader.pace.env_steps_per_second == driver.pace.env_steps_per_second == 60 / sum(range(4, 10))
     assert reader.whole.busy == pytest.approx(driver.whole.busy)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -22,10 +23,15 @@ from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRI
 from rlinf_async.hosts.rlinf.settings import last_step
 from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
-from rlinf_async.observe.events import PUBLICATION_METRIC, StepReport
+from rlinf_async.observe.events import (
+    BUSY_METRIC,
+    ENV_STEPS_METRIC,
+    PUBLICATION_METRIC,
+    SECONDS_METRIC,
+    StepReport,
+)
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.load import LoadMeter
-from rlinf_async.observe.meters import Shares, Spread
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process, SpanLog
@@ -120,7 +126,7 @@ class StockRecords:
         if STEP_METRIC in data:
             now = self._now()
             began = now - float(data[STEP_METRIC]) if self._step_end is None else self._step_end
-            self._parts["async/step_seconds"] = now - began
+            self._parts[SECONDS_METRIC] = now - began
             self._spans.add("learn", began, step=step + 1)
             self._step_end = now
 
@@ -143,31 +149,20 @@ class StockRecords:
 
     def _write(self) -> None:
         parts, step, self._parts, self._step = self._parts, self._step, {}, None
-        if step is None or "async/step_seconds" not in parts:
+        if step is None or SECONDS_METRIC not in parts:
             return
-        sync = {PUBLICATION_METRIC: parts.get(SYNC_METRIC, 0.0)}
-        self._log.step(self._report(parts, step + 1), parts, sync)
+        report, line = self._report(parts, step + 1)
+        self._log.step(report, parts, {PUBLICATION_METRIC: line[PUBLICATION_METRIC]})
         self._run_dir.write_step(step + 1, self._total)
 
-    def _report(self, parts: Mapping[str, float], step: int) -> StepReport:
-        seconds = parts["async/step_seconds"]
+    def _report(self, parts: Mapping[str, float], step: int) -> tuple[StepReport, Mapping[str, float]]:
+        """Return the report of a step, and its measures by the names that they have in `metrics.jsonl`."""
         # RLinf's env worker steps its pipeline stages (env shards here) one after the other.
         each = {"env": self._stages}
-        work = {name: sum(parts.get(tag, 0.0) for tag in tags) for name, tags in WORK_METRICS.items()}
-        shares = {name: min(1.0, took / each.get(name, 1) / seconds) for name, took in work.items()}
-        staleness = Spread()
-        staleness.add(0.0, self._env_steps)
-        return StepReport(
-            step=step,
-            total=self._total,
-            seconds=seconds,
-            env_steps=self._env_steps,
-            episode_return=parts.get("env/return"),
-            success=parts.get("env/success_once"),
-            busy={name: Shares.of([share]) for name, share in shares.items()},
-            staleness=staleness,
-            load=self._load.pop(),
-            batch_size=Spread(),
-            batch_wait=Spread(),
-            publication=min(1.0, parts.get(SYNC_METRIC, 0.0) / seconds),
-        )
+        line = {**parts, "step": step, ENV_STEPS_METRIC: self._env_steps, "async/staleness/mean": 0.0}
+        line[PUBLICATION_METRIC] = parts.get(SYNC_METRIC, 0.0)
+        for name, tags in WORK_METRICS.items():
+            took = sum(parts.get(tag, 0.0) for tag in tags) / each.get(name, 1)
+            line[BUSY_METRIC.format(name)] = min(1.0, took / parts[SECONDS_METRIC])
+        report = replace(StepReport.from_metrics(line), total=self._total, load=self._load.pop())
+        return report, line

@@ -24,11 +24,11 @@ from rlinf_async.lab.report.timelines import (
     union,
 )
 from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.events import RETURN_METRIC, SECONDS_METRIC
+from rlinf_async.observe.events import SECONDS_METRIC
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.run_reader import state_of
 from rlinf_async.observe.spans import Process, Span
-from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS, Sums
+from rlinf_async.observe.state import Sums
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,13 @@ def measure(run: RunFiles) -> Measures:
     measures: dict[str, Any] = _of_steps(state.regular) if state.regular.steps else {}
     if window is not None:
         measures |= _of_spans(run, window)
-    seconds = _values(run.metrics, SECONDS_METRIC)
-    regular = [each for each in seconds if each > 0]
+    timed = [line[SECONDS_METRIC] for line in run.metrics if line.get(SECONDS_METRIC, 0.0) > 0]
     return Measures(
-        step_s=statistics.median(regular[1:] or regular) if regular else None,
+        step_s=statistics.median(timed[1:] or timed) if timed else None,
         without_accelerator=state.on_cpu,
         steps=len(run.metrics),
-        success=state.ends,
-        returns=_ends(run.metrics, RETURN_METRIC),
+        success=state.success.means,
+        returns=state.returns.means,
         refused=refused(run),
         **measures,
     )
@@ -256,22 +255,11 @@ def _union(spans: Iterable[Span], kinds: tuple[str, ...], window: Interval) -> l
     return intersection(union([window]), times)
 
 
-def _values(lines: Iterable[Line], name: str) -> list[float]:
-    return [line[name] for line in lines if name in line]
-
-
 def mean_of(lines: Sequence[Line], name: str, *, weight: str = "async/step_seconds") -> float | None:
     """Return the weighted mean of a metric over steps; None if no step has it."""
     weights = [(line[name], line.get(weight, 0.0)) for line in lines if name in line]
     total = sum(each for _, each in weights)
     return sum(value * each for value, each in weights) / total if total > 0 else None
-
-
-def _ends(lines: Sequence[Line], name: str) -> tuple[float, float] | None:
-    """Return the means of the first and of the last steps, as in the summary of a run."""
-    values = _values(lines, name)
-    window = min(SUCCESS_WINDOW_STEPS, len(values))
-    return (statistics.fmean(values[:window]), statistics.fmean(values[-window:])) if values else None
 
 
 def _number(value: object) -> bool:

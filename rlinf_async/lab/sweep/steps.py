@@ -5,35 +5,20 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf_async.observe.events import BUSY_METRIC, ENV_STEPS_METRIC, SECONDS_METRIC, StepReport
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS
+from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS, RunState
 
-WARM_UP = 1
-"""Unmeasured steps at the start of a run: they do not overlap yet, and caches are cold."""
 STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
 STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
 """Times reported by RLinf's workers, each of the slowest rank; parts that a run lacks are left out."""
-SUCCESS_METRIC = "env/success_once"
 DEFAULT_GOAL = 0.8
 """Default success rate for the measures of time and environment steps to success."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepMeasures:
-    """One step; values that the run does not report are None."""
-
-    seconds: float
-    env_steps: float
-    rollout_s: float | None
-    """Seconds that the busiest env shard spent on stepping or resetting its simulators."""
-    learner_s: float | None
-    """Seconds that the busiest learner rank spent on computing."""
-    success: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +38,7 @@ class Averages:
     env_steps_to_goal: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[StepMeasures], *, goal: float = DEFAULT_GOAL) -> Averages:
+    def of(cls, steps: Sequence[StepReport], *, goal: float = DEFAULT_GOAL) -> Averages:
         """Return the averages over the steps of a run, in order.
 
         The `goal` is reached at the first step that ends a window with a mean success of at least `goal`;
@@ -62,22 +47,22 @@ class Averages:
         Raises:
             ValueError: there is no step after the first.
         """
-        measured = steps[WARM_UP:]
-        if not measured:
+        if len(steps) < 2:
             raise ValueError(f"the run has logged {len(steps)} steps, and the first is not measured")
-        step_s = statistics.fmean(step.seconds for step in measured)
-        rates = [step.success for step in steps if step.success is not None][-SUCCESS_WINDOW_STEPS:]
+        # The first step does not overlap yet, and caches are cold.
+        state = RunState.of(steps)
+        step_s, busiest = state.regular.seconds / state.regular.steps, state.regular.busiest
         return cls(
-            env_steps_per_s=statistics.fmean(step.env_steps for step in measured) / step_s,
+            env_steps_per_s=state.regular.env_steps_per_second,
             step_s=step_s,
-            rollout_s=_mean([step.rollout_s for step in measured]),
-            learner_s=_mean([step.learner_s for step in measured]),
-            success=statistics.mean(rates) if rates else None,
+            rollout_s=busiest["env"] * step_s if "env" in busiest else None,
+            learner_s=busiest["learner"] * step_s if "learner" in busiest else None,
+            success=None if (ends := state.success.means) is None else ends[1],
             **_to_goal(steps, goal),
         )
 
 
-def _to_goal(steps: Sequence[StepMeasures], goal: float) -> dict[str, float]:
+def _to_goal(steps: Sequence[StepReport], goal: float) -> dict[str, float]:
     seconds = env_steps = 0.0
     window: deque[float] = deque(maxlen=SUCCESS_WINDOW_STEPS)
     for step in steps:
@@ -89,7 +74,7 @@ def _to_goal(steps: Sequence[StepMeasures], goal: float) -> dict[str, float]:
     return {}
 
 
-def read_own(run: Path) -> list[StepMeasures]:
+def read_own(run: Path) -> list[StepReport]:
     """Read the steps of an asynchronous run from its `metrics.jsonl`.
 
     Raises:
@@ -101,24 +86,13 @@ def read_own(run: Path) -> list[StepMeasures]:
         raise ValueError(f"of the run in {run}: {' '.join(reader.problems)}")
     if not steps:
         raise ValueError(f"the run has left no {file}")
-    try:
-        return [_own_step(metrics) for metrics in steps]
-    except KeyError as error:
-        raise ValueError(f"{file} lacks {error.args[0]}") from error
+    for name in (SECONDS_METRIC, ENV_STEPS_METRIC):
+        if any(name not in metrics for metrics in steps):
+            raise ValueError(f"{file} lacks {name}")
+    return [StepReport.from_metrics(metrics) for metrics in steps]
 
 
-def _own_step(metrics: Mapping[str, float]) -> StepMeasures:
-    seconds = metrics["async/step_seconds"]
-    return StepMeasures(
-        seconds=seconds,
-        env_steps=metrics["async/env_steps"],
-        rollout_s=metrics["async/busiest/env"] * seconds,
-        learner_s=metrics["async/busiest/learner"] * seconds,
-        success=metrics.get(SUCCESS_METRIC),
-    )
-
-
-def read_stock(run: Path, *, env_steps: int, stages: int) -> list[StepMeasures]:
+def read_stock(run: Path, *, env_steps: int, stages: int) -> list[StepReport]:
     """Read the steps of RLinf's own runner from its TensorBoard event files.
 
     An env worker steps its pipeline stages, the equivalents of env shards, one after the other.
@@ -132,16 +106,11 @@ def read_stock(run: Path, *, env_steps: int, stages: int) -> list[StepMeasures]:
     steps = []
     for number, seconds in scalars["time/step"].items():
         at = {tag: values[number] for tag, values in scalars.items() if number in values}
-        rollout_s = _sum(at, STOCK_ROLLOUT)
-        steps.append(
-            StepMeasures(
-                seconds=seconds,
-                env_steps=env_steps,
-                rollout_s=None if rollout_s is None else rollout_s / stages,
-                learner_s=_sum(at, STOCK_LEARNER),
-                success=at.get(SUCCESS_METRIC),
-            )
-        )
+        line = {**at, "step": number, SECONDS_METRIC: seconds, ENV_STEPS_METRIC: env_steps}
+        for part, tags, servers in (("env", STOCK_ROLLOUT, stages), ("learner", STOCK_LEARNER, 1)):
+            if logged := [at[tag] for tag in tags if tag in at]:
+                line[BUSY_METRIC.format(part)] = sum(logged) / servers / seconds
+        steps.append(StepReport.from_metrics(line))
     return steps
 
 
@@ -160,13 +129,3 @@ def read_scalars(run: Path) -> dict[str, dict[int, float]]:
     return {
         tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]
     }
-
-
-def _sum(values: Mapping[str, float], tags: Sequence[str]) -> float | None:
-    logged = [values[tag] for tag in tags if tag in values]
-    return sum(logged) if logged else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.fmean(numbers) if numbers else None

@@ -79,10 +79,9 @@ class RunReader:
 
     def faults(self) -> list[Fault]:
         """Return the faults, with those of earlier attempts, in the order of the record."""
-        lost: list[bytes] = []
-        faults = list(_recorded_faults(self.places, lost.append))
-        self._note_lost(self.places.failures, len(lost))
-        return faults
+        found = list(_recorded_faults(self.places))
+        self._note_lost(self.places.failures, found.count(None))
+        return [fault for fault in found if fault is not None]
 
     def _note_lost(self, file: Path, lines: int) -> None:
         if lines:
@@ -132,7 +131,7 @@ def read_faults(run_dir: Path) -> list[Fault]:
 
 def count_faults(run_dir: Path) -> FaultCounts:
     """Count the faults of a run, with those of its earlier attempts; the faults are not kept in memory."""
-    return FaultCounts.of(_recorded_faults(RunDir(run_dir)))
+    return FaultCounts.of(filter(None, _recorded_faults(RunDir(run_dir))))
 
 
 class FaultReader:
@@ -158,23 +157,21 @@ class FaultReader:
                     break
                 # A line longer than MAX_LINE_BYTES is left out.
                 self._position += len(text) - (len(unfinished) if end else 0)
-                found += _faults(whole.splitlines())
+                found += filter(None, _faults(whole.splitlines()))
         # The record may hold the faults of earlier attempts.
         return [fault for fault in found if fault.time >= self._began]
 
 
-def _recorded_faults(places: RunDir, lost: Callable[[bytes], object] | None = None) -> Iterator[Fault]:
+def _recorded_faults(places: RunDir) -> Iterator[Fault | None]:
     with suppress(OSError):
-        yield from _faults(lines_in(places.failures, limit=MAX_FAULTS_BYTES, longest=MAX_LINE_BYTES), lost)
+        yield from _faults(lines_in(places.failures, limit=MAX_FAULTS_BYTES, longest=MAX_LINE_BYTES))
 
 
-def _faults(lines: Iterable[bytes], lost: Callable[[bytes], object] | None = None) -> Iterator[Fault]:
+def _faults(lines: Iterable[bytes]) -> Iterator[Fault | None]:
+    """Yield the fault of each line; None for a line that cannot be read."""
     for line in lines:
         record = next(records_of([line.decode(errors="replace")]), {})
-        if (fault := shapes.typed(Fault, record)) is not None and "time" in record:
-            yield fault
-        elif lost is not None:
-            lost(line)
+        yield shapes.typed(Fault, record) if "time" in record else None
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -102,14 +102,14 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         raise ValueError(f"{run} is no directory; name the run directory, which holds config.yaml")
     records, now = RunReader(run), time.time() if now is None else now
     state = records.state()
-    faults = _faults(state, now)
+    faults, bound = _faults(state, now), state.bound and state.bound.sentence()
     if summary := records.summary():
         return {
             "state": "ended",
             "step": summary.get("steps"),
             "total": records.facts().get("steps"),
             "pace": _pace(state, 0),
-            "bound": _bound(state),
+            "bound": bound,
             "summary": summary,
             **faults,
         }
@@ -125,7 +125,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         "step": status.step,
         "total": status.total,
         "pace": pace,
-        "bound": _bound(state),
+        "bound": bound,
         "seen_s": round(age, 3),
         "still_s": status.still_s,
         "driver": status.driver,
@@ -137,10 +137,6 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         "foretold": [str(sentence) for sentence in status.foretold.values()],
         **faults,
     }
-
-
-def _bound(state: RunState) -> str | None:
-    return None if state.bound is None else state.bound.sentence()
 
 
 def _faults(state: RunState, now: float) -> dict[str, Any]:
@@ -193,7 +189,7 @@ def _pace(state: RunState, remaining: int) -> dict[str, float]:
     pace = state.pace
     if pace.step_s is None:
         return {}
-    last = {"success": state.success, "return": state.episode_return}
+    last = {"success": state.success.last, "return": state.returns.last}
     return {
         "env_steps_per_second": pace.env_steps_per_second,
         "step_s": pace.step_s,

@@ -42,11 +42,6 @@ class Tell(Protocol):
     def __call__(self, ending: Ending, error: BaseException, *, again: str) -> Ending: ...
 
 
-def as_it_is(ending: Ending, error: BaseException, *, again: str) -> Ending:
-    """Return the ending unchanged."""
-    return ending
-
-
 class EndingInOrder:
     """Ends a run, and writes its summary into the run directory.
 
@@ -55,7 +50,7 @@ class EndingInOrder:
     """
 
     def __init__(
-        self, fleet: Fleet, run: LaunchedRun, *, state: RunState, display: RunDisplay, told: Tell = as_it_is
+        self, fleet: Fleet, run: LaunchedRun, *, state: RunState, display: RunDisplay, told: Tell
     ) -> None:
         """`told` returns an ending with more words, given its error and the words for starting again."""
         self._state, self._told = state, told

@@ -3,12 +3,13 @@ import os
 
 import pytest
 
-from rlinf_async.lab.sweep.steps import Averages, StepMeasures, read_own, read_stock
+from rlinf_async.lab.sweep.steps import Averages, read_own, read_stock
+from tests.making import step_report
 
 
 def step(seconds, **changes):
-    usual = {"env_steps": 600, "rollout_s": 1.0, "learner_s": 0.5, "success": 0.1}
-    return StepMeasures(seconds=seconds, **{**usual, **changes})
+    usual = {"env_steps": 600, "success": 0.1, "busy": {"env": 1.0 / seconds, "learner": 0.5 / seconds}}
+    return step_report(seconds=seconds, **{**usual, **changes})
 
 
 def test_the_first_step_is_left_out_and_the_mean_of_the_others_taken():
@@ -25,7 +26,7 @@ def test_success_is_the_mean_of_the_last_four_steps_that_report_it():
 
 
 def test_what_no_step_reports_is_nothing_and_not_zero():
-    measured = Averages.of([step(1.0), step(1.0, rollout_s=None, learner_s=None)])
+    measured = Averages.of([step(1.0), step(1.0, busy={})])
     assert (measured.rollout_s, measured.learner_s) == (None, None)
 
 
@@ -40,16 +41,19 @@ def test_an_asynchronous_run_is_read_from_its_metrics(tmp_path):
         "step": 1,
         "async/step_seconds": 4.0,
         "async/env_steps": 640.0,
+        "async/busy/env": 0.5,
         "async/busiest/env": 0.75,
+        "async/busy/learner": 0.5,
         "async/busiest/learner": 0.5,
         "env/success_once": 0.25,
     }
     without = {name: value for name, value in line.items() if name != "env/success_once"}
     (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**without, 'step': 2})}\n")
-    expected = StepMeasures(seconds=4.0, env_steps=640.0, rollout_s=3.0, learner_s=2.0, success=0.25)
     first, second = read_own(tmp_path)
-    assert first == expected
+    assert (first.seconds, first.env_steps, first.success) == (4.0, 640, 0.25)
     assert second.success is None
+    measured = Averages.of([first, second])
+    assert (measured.rollout_s, measured.learner_s) == (3.0, 2.0)
 
 
 @pytest.fixture
@@ -82,13 +86,14 @@ STOCK = {
 def test_rlinfs_own_run_is_read_from_its_event_files(events):
     quick = {**STOCK, "time/step": 4.0, "env/success_once": 1.0}
     steps = read_stock(events(STOCK, quick), env_steps=640, stages=1)
-    assert steps[0] == StepMeasures(seconds=8.0, env_steps=640, rollout_s=4.0, learner_s=2.25, success=0.5)
+    assert (steps[0].seconds, steps[0].env_steps, steps[0].success) == (8.0, 640, 0.5)
+    assert (steps[0].busiest["env"], steps[0].busiest["learner"]) == (4.0 / 8, 2.25 / 8)
     measured = Averages.of(steps)
     assert (measured.env_steps_per_s, measured.step_s, measured.success) == (160.0, 4.0, 0.75)
 
 
 def test_pipeline_stages_of_a_worker_share_its_time(events):
-    assert read_stock(events(STOCK), env_steps=640, stages=2)[0].rollout_s == 2.0
+    assert read_stock(events(STOCK), env_steps=640, stages=2)[0].busiest["env"] == 2.0 / 8
 
 
 def test_events_are_found_where_workers_log_apart(events):
@@ -97,7 +102,7 @@ def test_events_are_found_where_workers_log_apart(events):
 
 def test_a_step_without_episodes_or_timers_reports_none(events):
     (step,) = read_stock(events({"time/step": 8.0}), env_steps=640, stages=1)
-    assert (step.rollout_s, step.learner_s, step.success) == (None, None, None)
+    assert (step.busy, step.success) == ({}, None)
 
 
 def test_a_run_that_has_logged_nothing_is_an_error_that_names_what_is_missing(tmp_path, events):

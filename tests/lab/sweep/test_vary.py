@@ -13,9 +13,10 @@ from rlinf_async.lab.sweep import command
 from rlinf_async.lab.sweep.command import Watch
 from rlinf_async.lab.sweep.plan import plan
 from rlinf_async.lab.sweep.settings import LADDER_SETTINGS, Setting, parse_axis, parse_settings, varied
-from rlinf_async.lab.sweep.steps import Averages, StepMeasures
+from rlinf_async.lab.sweep.steps import Averages
 from rlinf_async.lab.sweep.table import Outcomes, as_csv, latex, markdown, rows, screen
 from tests.lab.sweep.fakes import FakeTraining, run, sweep
+from tests.making import step_report
 
 OFF, *_, FULL = LADDER_SETTINGS
 STALENESS = ("async.train.max_staleness", ("0", "1"))
@@ -65,10 +66,7 @@ def test_a_setting_is_compared_with_off_at_the_same_values_of_what_both_know():
 
 def test_the_time_to_a_success_rate_ends_with_the_first_window_that_has_it():
     successes = [0.2, 0.9, 0.9, 0.9, 0.9, 1.0]
-    steps = [
-        StepMeasures(seconds=2.0, env_steps=100, rollout_s=None, learner_s=None, success=one)
-        for one in successes
-    ]
+    steps = [step_report(seconds=2.0, env_steps=100, success=one) for one in successes]
     reached = Averages.of(steps, goal=0.9)
     assert (reached.seconds_to_goal, reached.env_steps_to_goal) == (10.0, 500.0)
     assert Averages.of(steps, goal=0.7).seconds_to_goal == 8.0  # not before a whole window

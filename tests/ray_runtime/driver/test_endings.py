@@ -187,6 +187,9 @@ def endings(tmp_path, monkeypatch):
     monkeypatch.setattr(module.ray, "get", get)
     monkeypatch.setattr(module.ray, "is_initialized", lambda: True)
 
+    def as_it_is(ending, error, *, again):
+        return ending
+
     def make(*, ledger=None, deaths=(), **facts):
         coordinator = SimpleNamespace(
             close_gate=SimpleNamespace(remote=lambda: done.append("gate closed")),
@@ -198,7 +201,7 @@ def endings(tmp_path, monkeypatch):
             coordinator=coordinator,
         )
         display = SimpleNamespace(stop=lambda: None, note=lambda text: None)
-        return EndingInOrder(Fleet(done, deaths), launched, state=state, display=display)
+        return EndingInOrder(Fleet(done, deaths), launched, state=state, display=display, told=as_it_is)
 
     state = RunState()
     return SimpleNamespace(make=make, done=done, run_dir=tmp_path, state=state)
