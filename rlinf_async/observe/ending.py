@@ -50,7 +50,6 @@ class RunFailed(RuntimeError):
 
 
 Judge = Callable[[BaseException], Ending]
-GetState = Callable[[], RunState]
 
 
 def ending_of(error: BaseException, *, again: str = "start the run again") -> Ending:
@@ -138,7 +137,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def recorded(
-    run_dir: Callable[[], Path], *, judge: Judge = ending_of, state: GetState = RunState
+    run_dir: Callable[[], Path], *, judge: Judge = ending_of, state: Callable[[], RunState] = RunState
 ) -> Iterator[None]:
     """A block that records an exception which ends the run; an exception with a record passes unchanged.
 
@@ -170,7 +169,9 @@ def recorded(
     raise run_failure from None
 
 
-def put_down(run_dir: Path, ending: Ending, error: BaseException, *, state: GetState) -> Path | None:
+def put_down(
+    run_dir: Path, ending: Ending, error: BaseException, *, state: Callable[[], RunState]
+) -> Path | None:
     """Write an ending into the records of a run; return the file with the traceback, if one was written.
 
     A lack of disk space or memory costs records, but raises no second error.

@@ -11,7 +11,7 @@ import pytest
 from rlinf_async.observe import files
 from rlinf_async.observe.events import Fault
 from rlinf_async.observe.files import lines_in, make_directory, read_regular
-from rlinf_async.observe.reading.run_reader import FaultReader, count_faults
+from rlinf_async.observe.reading.run_reader import FaultReader, RunReader, count_faults
 from rlinf_async.observe.run_dir import RunDir
 
 MEGABYTE = 1 << 20
@@ -44,7 +44,7 @@ def test_reading_a_file_costs_its_size_and_not_its_limit(tmp_path, size):
 
 def test_metrics_of_three_bytes_cost_no_memory(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    peak, steps = peak_bytes(RunDir(tmp_path).read_metrics)
+    peak, steps = peak_bytes(RunReader(tmp_path).metrics)
     assert steps == []
     assert peak < MEGABYTE
 

@@ -22,7 +22,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
-from rlinf_async.observe.events import Fault, StepReport
+from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.load import LoadMeter
@@ -55,16 +55,13 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     def look() -> dict[str, Any]:
         return resources.look(time.monotonic(), lambda: {str(Process.DRIVER): held_by_this_process()})
 
-    def say_fault(fault: Fault) -> None:
-        display.note(str(fault))
-
     trainer = LocalTrainer(
         settings,
         environments,
         policy=policy,
         on_step=report,
         run_dir=run_dir,
-        on_fault=say_fault,
+        on_fault=lambda fault: display.note(str(fault)),
         look=look,
         keep_steps=False,
     )

@@ -158,11 +158,10 @@ class StockRecords:
     def _report(self, parts: Mapping[str, float], step: int) -> tuple[StepReport, Mapping[str, float]]:
         """Return the report of a step, and its measures by the names that they have in `metrics.jsonl`."""
         # RLinf's env worker steps its pipeline stages (env shards here) one after the other.
-        each = {"env": self._stages}
         line = {**parts, "step": step, ENV_STEPS_METRIC: self._env_steps, "async/staleness/mean": 0.0}
         line[PUBLICATION_METRIC] = parts.get(SYNC_METRIC, 0.0)
         for name, tags in WORK_METRICS.items():
-            took = sum(parts.get(tag, 0.0) for tag in tags) / each.get(name, 1)
+            took = sum(parts.get(tag, 0.0) for tag in tags) / (self._stages if name == "env" else 1)
             line[BUSY_METRIC.format(name)] = min(1.0, took / parts[SECONDS_METRIC])
         report = replace(StepReport.from_metrics(line), total=self._total, load=self._load.pop())
         return report, line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -24,10 +24,6 @@ MAX_LINE_BYTES = 1 << 20
 """Bytes of the longest line of faults that is read; a run writes about ten thousand at most."""
 MAX_FAULTS_BYTES = 2 * MAX_RECORD_BYTES
 """The last fault that was added may go beyond the bytes of a full record."""
-FILE_SHAPES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "run.json": shapes.facts,
-    "summary.json": shapes.summary,
-}
 
 
 class RunReader:
@@ -49,7 +45,7 @@ class RunReader:
 
     def facts(self) -> dict[str, Any]:
         """Return the content of `run.json`."""
-        return self._read(self.places.facts)
+        return shapes.facts(self._read(self.places.facts))
 
     def status(self) -> Status | None:
         """Return the content of `status.json`; None if there is none, or it lacks time or steps."""
@@ -57,7 +53,7 @@ class RunReader:
 
     def summary(self) -> dict[str, Any]:
         """Return the content of `summary.json`."""
-        return self._read(self.places.summary)
+        return shapes.summary(self._read(self.places.summary))
 
     def metrics(self) -> list[dict[str, float]]:
         """Return the finite numbers of every step, in order; for a repeated step, those of the last time."""
@@ -100,7 +96,7 @@ class RunReader:
         if not isinstance(content, dict):
             self.problems.append(f"{file.name} has content that no run has written, and is left out.")
             return {}
-        return FILE_SHAPES[file.name](content) if content and file.name in FILE_SHAPES else content
+        return content
 
     def _text(self, file: Path, limit: int) -> str:
         try:

@@ -39,20 +39,11 @@ def summary(content: Record) -> Record:
 def facts(content: Record) -> Record:
     """Return the content of `run.json`."""
     checks: Mapping[str, Callable[[Any], bool]] = {
-        "title": _is_text,
-        "python": _is_text,
-        "began": finite,
-        "versions": _is_record,
-        "levels": _is_record,
-        "plan": _is_record,
-        "shard_fit": _is_record,
-        "shards_since": finite,
-        "steps": _is_whole,
-        "cores": _is_whole,
-        "horizon": _is_whole,
-        "max_staleness": _is_whole,
-        "max_batch_size": _is_whole,
-        "micro_batch_size": _is_whole,
+        **dict.fromkeys(("title", "python"), _is_text),
+        **dict.fromkeys(("began", "shards_since"), finite),
+        **dict.fromkeys(("versions", "levels", "plan", "shard_fit"), _is_record),
+        **dict.fromkeys(("steps", "cores", "horizon", "max_staleness"), _is_whole),
+        **dict.fromkeys(("max_batch_size", "micro_batch_size"), _is_whole),
     }
     return _keep_valid(content, checks)
 

@@ -10,9 +10,8 @@ import gc
 import os
 import sys
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlinf_async import __version__
 from rlinf_async.loops.env_restarts import RecordFault, record_nothing
@@ -61,7 +60,7 @@ class RunProcess:
         self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
         self.process, self.record = process, RunDir(run_dir).record
-        STRANGERS.record_by(partial(self._note, "stranger"))
+        STRANGERS.record_by(lambda *, error: self.remark(error, what="stranger"))
 
     async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:
         """Run the method `loop`, which lasts as long as the run, in the place of processes that have died.
@@ -73,12 +72,9 @@ class RunProcess:
             end_this_process()
         return await getattr(self, loop)(*arguments)
 
-    def remark(self, sentence: str, *, what: Literal["odd policy", "odd environments"]) -> None:
-        """Record an oddity of the policy, or of the environments; the run goes on."""
-        self._note(what, sentence)
-
-    def _note(self, what: FaultKind, error: str) -> None:
-        self.record(Fault(process=self.process, what=what, error=error))
+    def remark(self, sentence: str, *, what: FaultKind) -> None:
+        """Record an oddity, for example of the policy; the run goes on."""
+        self.record(Fault(process=self.process, what=what, error=sentence))
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""
