@@ -26,9 +26,8 @@ from rich.text import Text
 
 from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import PARTS, StepReport
-from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
-from rlinf_async.observe.pace import Pace, clock, seconds
+from rlinf_async.observe.pace import clock, seconds
 from rlinf_async.observe.state import RunState
 
 TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
@@ -186,7 +185,6 @@ class RunDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
-        self._on_cpu = torch_is_for_cpu()
         self._table: StepTable | None = None
         self._progress: Progress | None = None
 
@@ -202,8 +200,9 @@ class RunDisplay:
         )
         self._progress.start()
 
-    def step(self, report: StepReport, pace: Pace) -> None:
-        """Print one step; `pace` has it already."""
+    def step(self, report: StepReport, state: RunState) -> None:
+        """Print one step, which `state` has already."""
+        pace = state.pace
         remaining = pace.left(report.total - report.step)
         table = self._lay_out(report.total)
         line = StepLine(
@@ -221,7 +220,7 @@ class RunDisplay:
                 left=remaining,
                 reported=self._progress.get_time(),
                 curve=_curve(pace.curve(), report, ascii_only=self.console.options.ascii_only),
-                bound=Diagnosis.of(report.busiest, report.load, on_cpu=self._on_cpu).sentence("this step"),
+                bound=Diagnosis.of(report.busiest, report.load, on_cpu=state.on_cpu).sentence("this step"),
             )
 
     def stop(self) -> None:

@@ -36,8 +36,8 @@ RESERVE_BYTES = 16 << 20
 """Bytes that a run reserves for the records of its end. They are never written to, so they cost only address
 space, which is free again for the records if the address space is limited."""
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-MARK_ATTRIBUTE = "rlinf_async_ending"
-"""The attribute with the recorded `Ending` of an exception."""
+MARK_ATTRIBUTE = "ending"
+"""The attribute with the recorded `Ending` of an exception, as `RunFailed` has it."""
 
 
 class RunFailed(RuntimeError):
@@ -161,7 +161,6 @@ def recorded(
             setattr(error, MARK_ATTRIBUTE, ending)
             raise
         run_failure = RunFailed(ending, trace=trace)
-        setattr(run_failure, MARK_ATTRIBUTE, ending)
     else:
         return
     # Outside the handler: inside it Python would keep the error, with all its frames, as the context of this

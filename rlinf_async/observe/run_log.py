@@ -38,7 +38,7 @@ class RunLog:
         self._records.log(report.step, named)
         self.state.add(report)
         if self._display is not None:
-            self._display.step(report, self.state.pace)
+            self._display.step(report, self.state)
 
     def finish(self, ledger: Ledger) -> None:
         """Log the end of a run that has trained its last step."""

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.pace import Pace, clock
+from rlinf_async.observe.state import RunState
 from tests.making import spread, step_report
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -29,10 +30,10 @@ def shown(reports, *, width, terminal=True, encoding="utf-8"):
     console = Console(file=file, width=width, force_terminal=terminal, highlight=False, legacy_windows=False)
     display = RunDisplay(console)
     display.start("a title with [brackets]", step=0, total=reports[0].total)
-    pace = Pace()
+    state = RunState()
     for each in reports:
-        pace.add(each)
-        display.step(each, pace)
+        state.add(each)
+        display.step(each, state)
     bar = ""
     if display._progress is not None:
         aside = Console(file=io.StringIO(), width=width, force_terminal=True)
@@ -109,10 +110,10 @@ def test_a_terminal_that_has_become_wider_gets_the_columns_that_now_fit():
     console = Console(file=file, width=80, force_terminal=True)
     display = RunDisplay(console)
     display.start("title", step=0, total=9)
-    display.step(report(1, total=9), Pace())
+    display.step(report(1, total=9), RunState())
     console.width = 200
-    display.step(report(2, total=9), Pace())
-    display.step(report(3, total=9), Pace())
+    display.step(report(2, total=9), RunState())
+    display.step(report(3, total=9), RunState())
     display.stop()
     assert file.getvalue().count("env steps/s") == 2
     assert file.getvalue().count("publication") == 1
@@ -131,12 +132,12 @@ from rich.console import Console
 assert Console().is_jupyter
 from tests.observe.test_display import report
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.pace import Pace
+from rlinf_async.observe.state import RunState
 display = RunDisplay()
 display.start("title", step=0, total=30)
-pace = Pace()
-pace.add(report(1))
-display.step(report(1), pace)
+state = RunState()
+state.add(report(1))
+display.step(report(1), state)
 display.stop()
 """
 
