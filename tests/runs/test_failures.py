@@ -86,7 +86,7 @@ def test_environments_that_fail_cost_a_rollout_each(runs: Runner, tmp_path: Path
     faults = {fault.shard: fault for fault in read_faults(directory)}
     assert {shard: fault.what for shard, fault in faults.items()} == {0: "env failed", 1: "simulator died"}
     assert faults[0].error == "FloatingPointError: the simulator has exploded"
-    assert "was killed by signal 9 (SIGKILL)" in faults[1]["error"]
+    assert "was killed by signal 9 (SIGKILL)" in faults[1].error
     for shard, fault in faults.items():
         assert f"shard {shard}: {fault.what}" in output
     books = json.loads((directory / "summary.json").read_text())["trajectories"]
