@@ -277,7 +277,12 @@ class ShardWorker(RunProcess):
     def _restarts(self, shard: int) -> ShardRestarts:
         survive, window_s = self.asynchrony.survive, self.asynchrony.advanced.window_s
         return ShardRestarts(
-            shard, survive, process=self.process, window_s=window_s, record=self.record, spans=self.spans
+            shard,
+            survive,
+            process=self.process_name,
+            window_s=window_s,
+            record=self.record_fault,
+            spans=self.spans,
         )
 
     @contextmanager
@@ -290,7 +295,9 @@ class ShardWorker(RunProcess):
             action = "the env worker ends itself" if restartable else "the run ends"
             error, _, stack = str(stuck).partition("\n")
             what: FaultKind = "simulator hangs"
-            self.record(Fault(process=self.process, what=what, error=error, trace=stack, action=action))
+            self.record_fault(
+                Fault(process=self.process_name, what=what, error=error, trace=stack, action=action)
+            )
             if restartable:
                 # A hung thread cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
@@ -312,7 +319,9 @@ class ShardWorker(RunProcess):
             # In a thread: `close` waits, and the process has to answer meanwhile.
             await asyncio.to_thread(simulators.close, close)
         except ShardFailure as failure:
-            self.record(fault_of(failure, self.process, simulators.shard, "they are left unclosed"))
+            self.record_fault(
+                fault_of(failure, self.process_name, simulators.shard, "they are left unclosed")
+            )
 
     def _policy(self, requests: RequestChannels) -> RequestClient:
         """Return the client of the request channels, which training and evaluation share."""
