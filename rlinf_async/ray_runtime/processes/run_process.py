@@ -34,9 +34,9 @@ class RunProcess:
     generation: int = 0
     """The number of earlier processes in this place, which have died; see `core.restarts`."""
     _span_log: SpanLog | None = None
-    process_name: str = ""
+    own_name: str = ""
     """Its name in the records of the run, once it has joined."""
-    record_fault: RecordFault = staticmethod(record_nothing)
+    note_fault: RecordFault = staticmethod(record_nothing)
     """Records a fault, once the process has joined a run."""
 
     @property
@@ -59,7 +59,7 @@ class RunProcess:
         offset = 0.0 if clock is None else await _offset(clock)
         self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
-        self.process_name, self.record_fault = process, RunDir(run_dir).record
+        self.own_name, self.note_fault = process, RunDir(run_dir).record
         STRANGERS.record_by(lambda *, error: self.remark(error, what="stranger"))
 
     async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:
@@ -74,7 +74,7 @@ class RunProcess:
 
     def remark(self, sentence: str, *, what: FaultKind) -> None:
         """Record an oddity, for example of the policy; the run goes on."""
-        self.record_fault(Fault(process=self.process_name, what=what, error=sentence))
+        self.note_fault(Fault(process=self.own_name, what=what, error=sentence))
 
     async def plugin_version(self) -> str:
         """The version of this package that the process runs."""

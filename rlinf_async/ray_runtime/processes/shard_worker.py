@@ -277,12 +277,7 @@ class ShardWorker(RunProcess):
     def _restarts(self, shard: int) -> ShardRestarts:
         survive, window_s = self.asynchrony.survive, self.asynchrony.advanced.window_s
         return ShardRestarts(
-            shard,
-            survive,
-            process=self.process_name,
-            window_s=window_s,
-            record=self.record_fault,
-            spans=self.spans,
+            shard, survive, process=self.own_name, window_s=window_s, record=self.note_fault, spans=self.spans
         )
 
     @contextmanager
@@ -295,9 +290,7 @@ class ShardWorker(RunProcess):
             action = "the env worker ends itself" if restartable else "the run ends"
             error, _, stack = str(stuck).partition("\n")
             what: FaultKind = "simulator hangs"
-            self.record_fault(
-                Fault(process=self.process_name, what=what, error=error, trace=stack, action=action)
-            )
+            self.note_fault(Fault(process=self.own_name, what=what, error=error, trace=stack, action=action))
             if restartable:
                 # A hung thread cannot be ended, and a normal exit would wait for it.
                 os._exit(STUCK_EXIT_STATUS)
@@ -319,9 +312,7 @@ class ShardWorker(RunProcess):
             # In a thread: `close` waits, and the process has to answer meanwhile.
             await asyncio.to_thread(simulators.close, close)
         except ShardFailure as failure:
-            self.record_fault(
-                fault_of(failure, self.process_name, simulators.shard, "they are left unclosed")
-            )
+            self.note_fault(fault_of(failure, self.own_name, simulators.shard, "they are left unclosed"))
 
     def _policy(self, requests: RequestChannels) -> RequestClient:
         """Return the client of the request channels, which training and evaluation share."""
