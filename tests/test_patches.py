@@ -334,13 +334,14 @@ for size in (4, 16):
     assert torch.allclose(masked_mean(entropy, None), of_each.mean())
 
 from rlinf_async.hosts.rlinf.masks import is_summed
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 config = {
     "algorithm": {"entropy_bonus": 0.01, "entropy_type": "chunk_level"},
     "actor": {"model": {"model_type": "mlp_policy"}},
     "env": {"train": {}},
 }
-assert is_summed(config) == (sys.argv[1] == "stock")
+assert is_summed(RLinfView.of(config)) == (sys.argv[1] == "stock")
 """
 
 EQUAL_REWARDS = """

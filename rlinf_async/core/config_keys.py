@@ -63,12 +63,22 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value of a dotted key; `default` if the key is missing."""
+def entries(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """All keys of nested mappings, by dotted name; as `dotted`, and the mappings themselves."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found[f"{prefix}{name}"] = value
+        if isinstance(value, Mapping):
+            found |= entries(value, f"{prefix}{name}.")
+    return found
+
+
+def lookup(tree: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None if the key is missing."""
     value: Any = tree
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            return default
+            return None
         value = value[name]
     return value
 

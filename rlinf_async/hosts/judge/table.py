@@ -36,7 +36,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.core.config_keys import clipped, dotted, lookup, misspelt, nearest, shortened
+from rlinf_async.core.config_keys import clipped, dotted, entries, lookup, misspelt, nearest, shortened
 from rlinf_async.hosts.judge.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
@@ -45,8 +45,6 @@ UNSET_VALUES = (None, False, 0, "")
 OVERRIDE_LITERALS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 """Values as an override writes them; all others are whole numbers or texts."""
 NULL_NOTE = "null is "
-ABSENT = object()
-"""Stands for the value of a key that a config lacks."""
 
 
 def is_off(value: Any) -> bool:
@@ -188,8 +186,8 @@ class Key:
     effect that need no remark."""
     override: str = ""
     """The only value of a refused key that is served, as a Hydra override."""
-    where: Callable[[Mapping[str, Any], AsyncConfig], bool] = lambda cfg, asynchrony: True
-    """Returns True if a run with one of `levels` on refuses the key."""
+    where: Callable[[Any, AsyncConfig], bool] = lambda view, asynchrony: True
+    """Returns True if a run refuses the key, by the host's view of its config; one of `levels` is on."""
 
     @property
     def is_pattern(self) -> bool:
@@ -358,14 +356,14 @@ class Table:
         if blocks := self.block_reasons(cfg):
             return blocks
         single = (row for row in self.rows if row.kind is not UNSTATED_KIND and not row.is_pattern)
-        judged = (*single, *self._open_rows(cfg, usual or {}))
-        return [reason for row in judged if (reason := self._reason(row, cfg, complete=complete))]
+        held, judged = entries(cfg), (*single, *self._open_rows(cfg, usual or {}))
+        return [reason for row in judged if (reason := self._reason(row, held, complete=complete))]
 
     def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
         """Return a reason for each section of `cfg` (plain data) that is not a block of keys."""
-        served = (row for row in self._blocks if row.fate == "served")
-        held = (row for row in served if lookup(cfg, row.name, ABSENT) is not ABSENT)
-        return [reason for row in held if (reason := self._reason(row, cfg, complete=True))]
+        held = entries(cfg)
+        rows = (row for row in self._blocks if row.fate == "served" and row.name in held)
+        return [reason for row in rows if (reason := self._reason(row, held, complete=True))]
 
     def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
         """Yield a row for each key of `cfg` that has only its default to tell its kind."""
@@ -375,11 +373,13 @@ class Table:
             if is_open and default is not None and (value is None or value != usual.get(key)):
                 yield Key(name=key, kind=kind_of_default(default))
 
-    def _reason(self, row: Key, cfg: Mapping[str, Any], *, complete: bool) -> Reason | None:
-        """Return the reason why the row's key cannot have its value in `cfg`; None if it can."""
-        if (value := lookup(cfg, row.name, ABSENT)) is ABSENT:
+    def _reason(self, row: Key, held: Mapping[str, Any], *, complete: bool) -> Reason | None:
+        """Return the reason why the row's key cannot have its value in `held`, the entries of a config; None
+        if it can.
+        """
+        if row.name not in held:
             return row.null_reason(None) if row.required and complete else None
-        if value is not None:
+        if (value := held[row.name]) is not None:
             return row.reason(value)
         default = self._default_of(row.name)
         is_unset = self._knows_all_defaults and default is None and not row.required
@@ -389,8 +389,9 @@ class Table:
 
     def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield each key of `cfg` (plain data) that is null, with the value that null stands for."""
+        held = entries(cfg)
         for row in self.rows:
-            if row.null is not None and lookup(cfg, row.name, ABSENT) is None:
+            if row.null is not None and row.name in held and held[row.name] is None:
                 yield row.name, row.null
 
     def without_nulls(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -427,8 +428,9 @@ class Table:
 
     def changes(self, cfg: Mapping[str, Any]) -> Iterator[Change]:
         """Yield the settings of `cfg` (plain data) that the run switches off."""
+        held = entries(cfg)
         for row in self.rows:
-            if row.fate == "changed" and lookup(cfg, row.name):
+            if row.fate == "changed" and held.get(row.name):
                 yield Change(row.name, False, row.why)
 
 

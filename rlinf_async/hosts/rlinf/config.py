@@ -21,8 +21,9 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.reasons import Fit, fit
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, scored_by_workers
+from rlinf_async.hosts.rlinf.settings import RLinfSettings
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 
 def read_fit(cfg: DictConfig) -> Fit:
@@ -139,7 +140,7 @@ def write_shards(cfg: DictConfig, settings: RLinfSettings) -> None:
     # these cases env workers read the number of shards from the `async` block.
     values = plain(cfg)
     in_block = settings.asynchrony.rollout.enabled and has_stock_scenes(values["env"]["train"])
-    if not (in_block or scored_by_workers(values)):
+    if not (in_block or RLinfView.of(values).scored_by_workers):
         with open_dict(cfg):
             cfg.rollout.pipeline_stage_num = settings.plan.shards_per_worker
     write_rollout(cfg, settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts import dead_work as kinds
 from rlinf_async.hosts.ended import why_later_steps_count
@@ -13,9 +12,9 @@ from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
 from rlinf_async.hosts.rlinf.left_out import reasons_kept
-from rlinf_async.hosts.rlinf.masks import is_masked
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
 from rlinf_async.hosts.rlinf.standing import stands
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import splitting
 
 TRAIN_SECTION = "env.train"
@@ -37,7 +36,7 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
         kinds.masked(
             settings.left_out,
             masks=list(_masks(cfg)),
-            kept=[*why_later_steps_count(section), *reasons_kept(cfg)],
+            kept=[*why_later_steps_count(section), *reasons_kept(RLinfView.of(cfg))],
         ),
     ]
     return kinds.facts_of(settings.asynchrony, works)
@@ -45,9 +44,10 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
 
 def _masks(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield the samples that RLinf masks."""
-    if is_masked(cfg):
+    view = RLinfView.of(cfg)
+    if not view.unmasking_keys:
         yield kinds.AFTER_THE_END
-    if lookup(cfg, "algorithm.filter_rewards"):
+    if view.filters_rewards:
         yield kinds.FILTERED
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.rlinf import nft
 from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH
-from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_masked, is_summed
+from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -48,8 +48,9 @@ def _why_whole(settings: RLinfSettings) -> str:
 
 def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parts of RLinf's loss that are means over a micro-batch, not over the batch."""
-    yield from bonus_parts(cfg)
-    if cfg["algorithm"].get("filter_rewards", False) and not is_masked(cfg):
+    view = RLinfView.of(cfg)
+    yield from bonus_parts(view)
+    if view.filters_rewards and view.unmasking_keys:
         yield "filtered losses are means over the valid samples of each micro-batch"
 
 
@@ -84,11 +85,11 @@ def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
         yield f"{why}: two runs differ in spite of async.deterministic=true; {remedy}"
 
 
-def bonus_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
+def bonus_parts(view: RLinfView) -> Iterator[str]:
     """Yield the reason why the entropy bonus depends on the division into micro-batches."""
-    if not lookup(cfg, "algorithm.entropy_bonus") or not is_masked(cfg):
+    if not view.entropy_bonus or view.unmasking_keys:
         return
-    if is_summed(cfg):
+    if is_summed(view):
         yield "the entropy bonus is a sum over all samples of each micro-batch that has a valid one"
     else:
         yield "the entropy bonus is a mean over the valid samples of each micro-batch"
@@ -96,8 +97,9 @@ def bonus_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 def bonus_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a remark if the entropy bonus is a sum over a micro-batch, though it looks like a mean."""
-    if is_summed(cfg):
-        size = lookup(cfg, "actor.micro_batch_size")
+    view = RLinfView.of(cfg)
+    if is_summed(view):
+        size = view.micro_batch_size
         yield (
             "algorithm.entropy_type=chunk_level with masked episodes: RLinf's entropy bonus is a sum over a "
             f"micro-batch, so that its weight grows with actor.micro_batch_size={size}; {MEAN_OVERRIDE} "

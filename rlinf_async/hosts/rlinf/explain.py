@@ -32,6 +32,7 @@ from rlinf_async.hosts.rlinf.reasons import Fit
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
 from rlinf_async.hosts.rlinf.translation import translations
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import splitting
 
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
@@ -101,7 +102,7 @@ def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Ite
     if not settings.has_ratio:
         yield from nft.remarks(values, settings)
     if settings.asynchrony.skip.masked:
-        yield from left_out.remarks(values)
+        yield from left_out.remarks(RLinfView.of(values))
     yield from _remarks(cfg, settings)
 
 

@@ -18,23 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup, shortened
+from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_rows
-from rlinf_async.hosts.rlinf.distillation import is_distilled
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 
-def _scores_old_tokens(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    return asynchrony.off_policy and lookup(cfg, "actor.model.model_type") in TOKEN_MODELS
+def _scores_old_tokens(view: RLinfView, asynchrony: AsyncConfig) -> bool:
+    return asynchrony.off_policy and view.model_type in TOKEN_MODELS
 
 
-def _shards_by_fsdp1(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
-    # RLinf's `validate_cfg` takes FSDP1 without this key, and FSDP2 does not read `sharding_strategy`.
-    return lookup(cfg, "actor.fsdp_config.strategy") in (None, "fsdp")
+def _shards_by_fsdp1(view: RLinfView, asynchrony: AsyncConfig) -> bool:
+    return view.fsdp_strategy == "fsdp"  # FSDP2 does not read `sharding_strategy`
 
 
 ROWS, DEFAULTS = read_rows(
@@ -42,7 +41,7 @@ ROWS, DEFAULTS = read_rows(
     {
         "cluster.profiling": {"serves": lambda block: not block or not block.get("enabled", True)},
         "runner.weight_sync_interval": {"null": 1},  # RLinf compares it with 0
-        "rollout.expert_model": {"where": lambda cfg, asynchrony: not is_distilled(cfg)},
+        "rollout.expert_model": {"where": lambda view, asynchrony: not view.distils},
         "rollout.sampling_params.top_k": {
             "serves": lambda top_k: top_k is None or top_k <= 0,
             "levels": ("train",),

@@ -8,34 +8,23 @@ of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
 """The override that makes the bonus a mean over valid samples, of sums over each action."""
 
-UNMASKING_KEYS = ("env.train.auto_reset", "env.train.ignore_terminations")
-"""Keys that, if either is true, have decisions after the end of an episode trained."""
 
-
-def is_masked(cfg: Mapping[str, Any]) -> bool:
-    """Return True if decisions after the end of an episode are left out of RLinf's losses."""
-    return not any(lookup(cfg, key) for key in UNMASKING_KEYS)
-
-
-def is_summed(cfg: Mapping[str, Any]) -> bool:
+def is_summed(view: RLinfView) -> bool:
     """Return True if the bonus is a sum over the micro-batch. Models of this package have a row for each
     action.
     """
     return (
-        bool(lookup(cfg, "algorithm.entropy_bonus"))
-        and lookup(cfg, "algorithm.entropy_type") == "chunk_level"
-        and lookup(cfg, "actor.model.model_type") not in OWN_MODELS
-        and is_masked(cfg)
+        bool(view.entropy_bonus)
+        and view.entropy_type == "chunk_level"
+        and view.model_type not in OWN_MODELS
+        and not view.unmasking_keys
         and _has_one_dimension()
     )
 

@@ -17,8 +17,8 @@ from rlinf_async.core.config_keys import dotted, lookup, shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
 from rlinf_async.hosts.rlinf.keys import READING_METHODS, Chain, Chains, filled_in
-from rlinf_async.hosts.rlinf.settings import evaluates
 from rlinf_async.hosts.rlinf.sources import SUPER_PREFIX, Sources, sources_of
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
@@ -307,10 +307,7 @@ def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     sources = sources_of("rlinf")
     if sources is None:
         return
-    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
-        section = lookup(cfg, f"env.{mode}")
-        if not isinstance(section, Mapping):
-            continue
+    for mode, section in RLinfView.of(cfg).env_sections.items():
         yield from _missing_reasons(section, OWN_READS, key=f"env.{mode}", reader="env worker")
         if not section.get("env_class"):
             arguments = section.get(SIMULATOR_ARGUMENTS)

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.rlinf.losses import LOSSES_WITHOUT_RATIO
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.settings import RLinfSettings
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 WAITS = "RLinf's NFT has no training step for a part of a batch"
 """Why level 3 streams nothing."""
 NO_RATIO = "none: the loss has no probability ratio, and needs no weight"
-
-
-def has_ratio(cfg: Mapping[str, Any]) -> bool:
-    """Return True if the loss of `cfg` (plain data) compares probabilities of two policies."""
-    return str(lookup(cfg, "algorithm.loss_type")) not in LOSSES_WITHOUT_RATIO
 
 
 def without_ratio(asynchrony: AsyncConfig) -> AsyncConfig:
@@ -39,13 +33,12 @@ def without_ratio(asynchrony: AsyncConfig) -> AsyncConfig:
     )
 
 
-def correction_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def correction_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason if a correction by ratios is asked for, and the loss has none."""
-    correction = lookup(cfg, "async.train.correction")
-    if not has_ratio(cfg) and correction not in (None, "none"):
+    if not view.has_ratio and view.correction != "none":
         yield Reason(
-            f"async.train.correction={correction} weighs samples by a probability ratio, which "
-            f"algorithm.loss_type={lookup(cfg, 'algorithm.loss_type')} does not have; remove the key",
+            f"async.train.correction={view.correction} weighs samples by a probability ratio, which "
+            f"algorithm.loss_type={view.loss} does not have; remove the key",
             "~async.train.correction",
         )
 

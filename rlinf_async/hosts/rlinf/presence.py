@@ -36,6 +36,7 @@ from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import world_sizes
 from rlinf_async.hosts.rlinf.reasons import refuse_other_algorithms, setting_reasons
 from rlinf_async.hosts.rlinf.tree import supported_rlinf
+from rlinf_async.hosts.rlinf.view import RLinfView
 
 SIMULATOR_PACKAGES = {
     "d4rl": "d4rl",
@@ -82,7 +83,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     refuse(TABLE.block_reasons(values))
     if active := is_active(cfg):
         supported_rlinf()
-        refuse_other_algorithms(values)
+        refuse_other_algorithms(RLinfView.of(values))
     refuse(TABLE.reasons(values, complete=complete or active))
     return TABLE.without_nulls(values)
 
@@ -97,7 +98,7 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
     return [
         *name_reasons(cfg),
         *(presence_reasons(cfg) if here else ()),
-        *setting_reasons(cfg),
+        *setting_reasons(RLinfView.of(cfg)),
         *(unserved_key_reasons(cfg) if active else ()),
         *model_reasons(cfg["actor"]["model"], key="actor.model"),
         *needed_key_reasons(cfg),

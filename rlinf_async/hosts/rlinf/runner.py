@@ -25,7 +25,7 @@ from rlinf_async.hosts.rlinf.gpu_shares import shared_gpus
 from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.rates import rate_settings
-from rlinf_async.hosts.rlinf.settings import scored_by_workers
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
@@ -196,7 +196,7 @@ def _reward_workers(cfg: DictConfig, group: Any) -> list[Any]:
     Raises:
         ValueError: it has a reward model and no reward workers.
     """
-    if not scored_by_workers(plain(cfg)):
+    if not RLinfView.of(plain(cfg)).scored_by_workers:
         return []
     if group is None:
         raise ValueError(

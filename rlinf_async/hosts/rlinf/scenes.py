@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.judge.reasons import Reason
 
 OWN_SCENES = "async.advanced.shared_group_scene=false"
@@ -138,9 +137,10 @@ def has_stock_scenes(section: Mapping[str, Any]) -> bool:
     return section.get("env_type") == "libero" and not (section.get("env_class") or section.get("auto_reset"))
 
 
-def scene_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason if members of a group are to share a scene, and the environments have none to share."""
-    train = lookup(cfg, "env.train") or {}
+def scene_reasons(train: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason if members of a group are to share a scene, and the environments of the section `train`
+    have none to share.
+    """
     if not asynchrony.advanced.shared_group_scene or has_stock_scenes(train):
         return
     why = "scenes of LIBERO alone are drawn from a seed, at resets of whole shards"

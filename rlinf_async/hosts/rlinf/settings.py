@@ -18,6 +18,7 @@ from rlinf_async.hosts.rlinf.left_out import left_out
 from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, LOSSES_WITHOUT_RATIO
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import (
     Evaluation,
     divide,
@@ -91,41 +92,41 @@ class RLinfSettings(RunSettings):
         Raises:
             ValueError: sizes do not fit together; with the nearest ones that do.
         """
-        train, actor, algorithm = cfg["env"]["train"], cfg["actor"], cfg["algorithm"]
-        plan = _plan(cfg, asynchrony, sizes)
-        chunks = int(actor["model"]["num_action_chunks"])
+        view = RLinfView.of(cfg)
+        plan, chunks = _plan(view, asynchrony, sizes), view.num_action_chunks
+        takes_turns, evaluation = offloading(cfg, asynchrony), _evaluation(view)
         micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-        most = max_batch_size(asynchrony.rollout, plan, _evaluation(cfg))
+        most = max_batch_size(asynchrony.rollout, plan, evaluation)
         settings = cls(
             asynchrony=asynchrony,
             plan=plan,
-            horizon=int(train["max_steps_per_rollout_epoch"]) // chunks,
+            horizon=view.max_steps_per_rollout_epoch // chunks,
             steps_per_decision=chunks,
-            batches=last_step(cfg["runner"])[1],
-            global_batch_size=int(actor["global_batch_size"]),
-            micro_batch_size=int(actor["micro_batch_size"]) if micro == "auto" else int(micro),
-            update_epoch=int(algorithm.get("update_epoch", 1)),
+            batches=last_step(view.runner)[1],
+            global_batch_size=view.global_batch_size,
+            micro_batch_size=view.micro_batch_size if micro == "auto" else int(micro),
+            update_epoch=view.update_epoch,
             max_batch_size=most,
-            buckets=_buckets(cfg, asynchrony, plan, most),
-            loss=str(algorithm["loss_type"]),
-            advantage=str(algorithm["adv_type"]),
+            buckets=_buckets(view, asynchrony, plan, most),
+            loss=str(view.loss),
+            advantage=str(view.advantage),
             # RLinf's actor does not pass `normalize_advantages`, and its default in GAE is True.
-            normalizes=algorithm["adv_type"] == GAE_TYPE,
-            seed=int(actor.get("seed", 0)),
+            normalizes=view.advantage == GAE_TYPE,
+            seed=view.seed,
             # -1 means never in RLinf; here 0 does.
-            save_every=max(0, int(cfg["runner"].get("save_interval", -1))),
-            takes_turns=offloading(cfg, asynchrony),
+            save_every=max(0, view.save_interval),
+            takes_turns=takes_turns,
             skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
-            shard_choices=() if offloading(cfg, asynchrony) else _shard_choices(cfg, asynchrony, plan, most),
-            left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
+            shard_choices=() if takes_turns else _shard_choices(view, asynchrony, plan, most),
+            left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
         )
         refuse(
             [
-                *_chunk_reasons(cfg),
-                *size_reasons(cfg, sizes.get("reward", 0)),
+                *_chunk_reasons(view),
+                *size_reasons(view, sizes.get("reward", 0)),
                 *request_reasons(settings),
                 *settings._reasons(),
-                *_evaluation(cfg).size_reasons(settings),
+                *evaluation.size_reasons(settings),
             ]
         )
         return settings
@@ -164,12 +165,12 @@ class RLinfSettings(RunSettings):
         return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
 
 
-def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _chunk_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason if an episode is not a whole number of action chunks."""
-    chunk = int(cfg["actor"]["model"]["num_action_chunks"])
-    for mode in ("train", "eval") if evaluates(cfg) else ("train",):
-        # RLinf requires it for evaluation, too.
-        steps = int(cfg["env"][mode].get("max_steps_per_rollout_epoch", chunk))
+    chunk = view.num_action_chunks
+    # RLinf requires it for evaluation, too.
+    for mode, section in view.env_sections.items():
+        steps = section.get("max_steps_per_rollout_epoch", chunk)
         if steps % chunk:
             nearest = nearest_multiple(steps, chunk)
             yield Reason(
@@ -179,88 +180,65 @@ def _chunk_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             )
 
 
-def _buckets(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
+def _buckets(view: RLinfView, asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
     """Return batch sizes to pad to: one for CUDA graphs, or several for compiled policies, as each size
     compiles anew.
     """
-    if cfg["rollout"].get("enable_cuda_graph", False):
-        return (most if asynchrony.rollout.enabled else _all_in_flight(cfg, asynchrony, plan),)
+    if view.rollout.get("enable_cuda_graph"):
+        return (most if asynchrony.rollout.enabled else _all_in_flight(view, asynchrony, plan),)
     skips_ended = asynchrony.skip.ended
-    pads = (asynchrony.rollout.enabled or skips_ended) and bool(
-        cfg["rollout"].get("enable_torch_compile", False)
-    )
+    pads = (asynchrony.rollout.enabled or skips_ended) and view.rollout.get("enable_torch_compile")
     if not asynchrony.rollout.enabled:
-        most = _all_in_flight(cfg, asynchrony, plan)
+        most = _all_in_flight(view, asynchrony, plan)
     # Once some episodes have ended, a shard's request may have any size.
     return buckets_up_to(most, least=1 if skips_ended else plan.envs_per_shard) if pads else ()
 
 
-def _all_in_flight(cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan) -> int:
+def _all_in_flight(view: RLinfView, asynchrony: AsyncConfig, plan: ShardPlan) -> int:
     """Return the environments in the largest batch while level 2 is off: those of all shards that share a
     queue.
     """
     queues = [plan.queue(shard) for shard in range(plan.shards)]
     # As in `loops.queues`: in a deterministic run all stages of a rank share a queue.
     sharing = Counter(queue[:1] if asynchrony.deterministic else queue for queue in queues)
-    return max(sharing.values()) * max(plan.envs_per_shard, _evaluation(cfg).of_shard(plan))
+    return max(sharing.values()) * max(plan.envs_per_shard, _evaluation(view).of_shard(plan))
 
 
-def _evaluation(cfg: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(cfg["env"]["eval"] if evaluates(cfg) else None)
+def _evaluation(view: RLinfView) -> Evaluation:
+    return Evaluation(view.env_sections.get("eval"))
 
 
-def evaluates(cfg: Mapping[str, Any]) -> bool:
-    """Return True if a run of `cfg`, RLinf's config as plain data, has evaluations."""
-    return asks_for_evaluation(cfg) and isinstance(lookup(cfg, "env.eval"), Mapping)
-
-
-def asks_for_evaluation(cfg: Mapping[str, Any]) -> bool:
-    """Return True if evaluations are asked for, which need the block `env.eval`."""
-    return (lookup(cfg, "runner.val_check_interval") or -1) > 0
-
-
-def _group_size(cfg: Mapping[str, Any]) -> int:
+def _group_size(view: RLinfView) -> int:
     """Return the size of groups that stay in one shard: of equal initial states, and of compared advantages.
 
     RLinf compares `algorithm.group_size` neighbours; `env.train.group_size` neighbours have equal initial
     states.
     """
-    alike = int(cfg["env"]["train"].get("group_size") or 1)
-    algorithm = cfg["algorithm"]
-    group_size = int(algorithm.get("group_size") or 1) if algorithm["adv_type"] == GRPO_TYPE else 1
-    return math.lcm(alike, group_size)
+    return math.lcm(view.alike, view.group_size if view.advantage == GRPO_TYPE else 1)
 
 
-def _plan(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
-    train = cfg["env"]["train"]
+def _plan(view: RLinfView, asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> ShardPlan:
     one_each = ShardPlan(
-        total_envs=int(train["total_num_envs"]),
+        total_envs=view.total_num_envs,
         env_workers=sizes["env"],
         inference_ranks=sizes["rollout"],
         learner_ranks=sizes["actor"],
         shards_per_worker=1,
-        rollout_epochs=int(train.get("rollout_epoch", 1)),
-        group_size=_group_size(cfg),
+        rollout_epochs=view.rollout_epoch,
+        group_size=_group_size(view),
     )
     return divide(
         one_each,
-        train,
+        view.train,
         asynchrony.rollout,
-        stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
-        evaluates=_evaluation(cfg).fits,
+        stages=view.stages,
+        evaluates=_evaluation(view).fits,
     )
 
 
-def _shard_choices(
-    cfg: Mapping[str, Any], asynchrony: AsyncConfig, plan: ShardPlan, most: int
-) -> tuple[int, ...]:
+def _shard_choices(view: RLinfView, asynchrony: AsyncConfig, plan: ShardPlan, most: int) -> tuple[int, ...]:
     return shard_choices(
-        plan,
-        cfg["env"]["train"],
-        asynchrony,
-        stages=int(cfg["rollout"].get("pipeline_stage_num", 1)),
-        evaluation=_evaluation(cfg),
-        most=most,
+        plan, view.train, asynchrony, stages=view.stages, evaluation=_evaluation(view), most=most
     )
 
 
@@ -269,13 +247,14 @@ def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
     With one of them `async.skip.ended` leaves no steps out; each has the override that removes it.
     """
-    yield from why_later_steps_count(cfg["env"]["train"])
-    if scored_by_workers(cfg) and lookup(cfg, "reward.history_reward_assign"):
+    view = RLinfView.of(cfg)
+    yield from why_later_steps_count(view.train)
+    if view.scored_by_workers and view.assigns_history:
         yield Reason(
             "reward.history_reward_assign=true: a reward of a step after the end is given to steps before it",
             "reward.history_reward_assign=false",
         )
-    if is_summed(cfg):
+    if is_summed(view):
         yield Reason(
             "algorithm.entropy_type=chunk_level: RLinf's entropy bonus is a sum over masked samples, too",
             MEAN_OVERRIDE,
@@ -292,20 +271,12 @@ def offloading(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> bool:
     return not overlap(asynchrony) and any(lookup(cfg, key) for key in OFFLOAD_KEYS)
 
 
-def scored_by_workers(cfg: Mapping[str, Any]) -> bool:
-    """Return True if RLinf's reward workers score observations. A real robot's env worker calls its own
-    reward model.
-    """
-    return bool(lookup(cfg, "reward.use_reward_model")) and not lookup(cfg, "reward.standalone_realworld")
-
-
-def size_reasons(cfg: Mapping[str, Any], workers: int) -> Iterator[Reason]:
+def size_reasons(view: RLinfView, workers: int) -> Iterator[Reason]:
     """Yield the reason why RLinf refuses `workers` reward workers."""
-    total = int(lookup(cfg, "env.train.total_num_envs"))
-    if scored_by_workers(cfg) and workers and total % workers:
+    if view.scored_by_workers and workers and view.total_num_envs % workers:
         yield Reason(
-            f"env.train.total_num_envs={total} must be a multiple of the {workers} reward workers that "
-            "cluster.component_placement.reward places"
+            f"env.train.total_num_envs={view.total_num_envs} must be a multiple of the {workers} reward "
+            "workers that cluster.component_placement.reward places"
         )
 
 

@@ -21,8 +21,8 @@ from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.losses import NFT_LOSS
-from rlinf_async.hosts.rlinf.settings import scored_by_workers
 from rlinf_async.hosts.rlinf.stock import ObservedRunner
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
@@ -75,7 +75,7 @@ def _reward(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the reward model needs a server that only RLinf's own script starts.
     """
-    if not scored_by_workers(plain(cfg)):
+    if not RLinfView.of(plain(cfg)).scored_by_workers:
         return {}
     if str(cfg.reward.get("worker_type", "model")).lower() != "api":
         from rlinf_async.hosts.rlinf.borrowed import EmbodiedRewardWorker

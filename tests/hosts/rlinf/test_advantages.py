@@ -8,6 +8,7 @@ from rlinf.algorithms.registry import register_advantage
 
 from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.reasons import algorithm_reasons
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import BASE
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
@@ -116,7 +117,7 @@ def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(u
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "filter_rewards": filters}
     for key in unmasked:
         cfg["env"]["train"][key.rpartition(".")[2]] = True
-    reasons = list(algorithm_reasons(cfg))
+    reasons = list(algorithm_reasons(RLinfView.of(cfg)))
     if filters:
         assert (reasons, len(estimate(config("grpo"), given, normalize=True)["advantages"])) == ([], STEPS)
         return

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ from rlinf.utils.runner_utils import check_progress
 from rlinf_async.hosts.rlinf.config import read_fit, resolve, uses_us, write_back
 from rlinf_async.hosts.rlinf.presence import config_reasons
 from rlinf_async.hosts.rlinf.reasons import interval_reasons
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import BASE, ONE_EACH, config
 
 
@@ -211,8 +213,9 @@ def test_intervals_are_refused_where_rlinfs_own_count_of_steps_would_fail(evalua
     except AssertionError:
         fails = True
     runner = {"val_check_interval": evaluate, "save_interval": save}
-    assert bool(list(interval_reasons({"runner": runner, "env": {"eval": {}}}))) == fails
-    assert not list(interval_reasons({"runner": {**runner, "only_eval": True}, "env": {"eval": {}}}))
+    view = RLinfView.of({"runner": runner, "env": {"eval": {}}})
+    assert bool(list(interval_reasons(view))) == fails
+    assert not list(interval_reasons(replace(view, only_eval=True)))
 
 
 def test_a_run_that_saves_more_often_than_it_evaluates_is_answered_with_the_nearest_number():

@@ -11,6 +11,7 @@ from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
 from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.reasons import fit
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import config
 
 STATES, TOKENS, BINS = 3, 2, 4
@@ -118,11 +119,11 @@ def test_every_level_is_accepted_with_a_teacher(newer, mode):
     ],
 )
 def test_what_rlinf_would_assert_after_its_first_rollouts_is_refused_before(newer, changes, words):
-    assert not list(teacher_reasons(config(SERVED)))
-    (reason,) = teacher_reasons(config({**SERVED, **changes}))
+    assert not list(teacher_reasons(RLinfView.of(config(SERVED))))
+    (reason,) = teacher_reasons(RLinfView.of(config({**SERVED, **changes})))
     assert words in reason.text
 
 
 def test_half_of_a_distillation_is_refused_with_the_other_half(newer):
     with pytest.raises(RefusedError, match=r"set algorithm\.loss_type=opd"):
-        refuse(list(missing_parts(config({**SERVED, "algorithm.loss_type": "actor"}))))
+        refuse(list(missing_parts(RLinfView.of(config({**SERVED, "algorithm.loss_type": "actor"})))))

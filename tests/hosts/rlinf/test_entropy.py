@@ -8,6 +8,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.hosts.rlinf.reasons import bonus_reasons, fit
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.alone import Run, one_rank
 from tests.hosts.rlinf.given import config
 
@@ -93,4 +94,4 @@ def test_micro_batches_of_level_3_that_would_change_the_weight_of_the_bonus_are_
 )
 def test_micro_batches_of_any_size_are_served_where_the_weight_of_the_bonus_stays(changes, size):
     asked = AsyncConfig.from_mapping({"mode": "full", "streamer": {"micro_batch_size": size}})
-    assert not list(bonus_reasons(config({**SUMMED, **changes}), asked))
+    assert not list(bonus_reasons(RLinfView.of(config({**SUMMED, **changes})), asked))

@@ -128,11 +128,11 @@ def test_other_environments_keep_their_class(section):
 def test_a_shared_scene_is_refused_where_there_is_none(env_type, auto_reset):
     asynchrony = AsyncConfig.from_mapping({"mode": "full", "advanced": {"shared_group_scene": True}})
     cfg = {"env": {"train": {"env_type": env_type, "auto_reset": auto_reset}}}
-    reasons = [reason.text for reason in scene_reasons(cfg, asynchrony)]
+    reasons = [reason.text for reason in scene_reasons(cfg["env"]["train"], asynchrony)]
     served = env_type == "libero" and not auto_reset
     assert len(reasons) == (0 if served else 1)
     assert served or f"env.train.env_type={env_type}" in reasons[0]
-    assert not list(scene_reasons(cfg, AsyncConfig.from_mapping({"mode": "full"})))
+    assert not list(scene_reasons(cfg["env"]["train"], AsyncConfig.from_mapping({"mode": "full"})))
 
 
 @pytest.mark.libero

@@ -25,6 +25,7 @@ from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import splitting
 from tests.checkouts import RELEASED, TREES, others, package
 from tests.hosts.rlinf.given import ONE_EACH, config
@@ -124,7 +125,7 @@ def test_an_algorithm_that_is_not_served_is_refused_by_its_name_without_a_guess(
             {f"algorithm.{key}": kind, "actor.model.add_value_head": True, "algorithm.group_size": 2}
         )
         if kind in served:
-            reasons.refuse_other_algorithms(cfg)
+            reasons.refuse_other_algorithms(RLinfView.of(cfg))
             continue
         if kind in losses.LOSSES_WITHOUT_RATIO:
             continue  # served, with advantages of its own: test_refusals.py
@@ -152,12 +153,13 @@ def test_a_level_of_ratios_that_nobody_has_looked_at_is_refused_as_that(types):
 def test_a_level_that_rlinf_does_not_know_either_is_named_and_one_that_it_knows_is_left_to_the_levels(
     monkeypatch,
 ):
-    (reason,) = reasons.algorithm_reasons(config({"algorithm.logprob_type": "token_levle", **CRITIC}))
+    misspelt = config({"algorithm.logprob_type": "token_levle", **CRITIC})
+    (reason,) = reasons.algorithm_reasons(RLinfView.of(misspelt))
     assert "did you mean 'token_level'?" in reason.text
     assert reason.override == ""
     monkeypatch.setattr(reasons, "_levels_of_rlinf", lambda: {"sequence_token_level"})
     known = config({"algorithm.logprob_type": "sequence_token_level", **CRITIC})
-    assert not list(reasons.algorithm_reasons(known))
+    assert not list(reasons.algorithm_reasons(RLinfView.of(known)))
 
 
 CRITIC = {"actor.model.add_value_head": True}
