@@ -17,7 +17,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_rows
@@ -25,16 +24,6 @@ from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
-from rlinf_async.hosts.rlinf.view import RLinfView
-
-
-def _scores_old_tokens(view: RLinfView, asynchrony: AsyncConfig) -> bool:
-    return asynchrony.off_policy and view.model_type in TOKEN_MODELS
-
-
-def _shards_by_fsdp1(view: RLinfView, asynchrony: AsyncConfig) -> bool:
-    return view.fsdp_strategy == "fsdp"  # FSDP2 does not read `sharding_strategy`
-
 
 ROWS, DEFAULTS = read_rows(
     Path(__file__).with_name("keys.toml"),
@@ -45,11 +34,11 @@ ROWS, DEFAULTS = read_rows(
         "rollout.sampling_params.top_k": {
             "serves": lambda top_k: top_k is None or top_k <= 0,
             "levels": ("train",),
-            "where": _scores_old_tokens,
+            "where": lambda view, asynchrony: asynchrony.off_policy and view.model_type in TOKEN_MODELS,
         },
         "actor.fsdp_config.sharding_strategy": {
             "serves": lambda strategy: strategy != "hybrid_shard",
-            "where": _shards_by_fsdp1,
+            "where": lambda view, asynchrony: view.fsdp_strategy == "fsdp",  # FSDP2 does not read it
         },
     },
 )

@@ -8,7 +8,7 @@ null, when it reads or sets a key below it, calculates with it, or passes it to 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -60,12 +60,7 @@ SIM_CONFIG = "sim_config"
 def of_maniskill() -> frozenset[str]:
     """Return the arguments of ManiSkill's environments that have a default and cannot be null."""
     sources = sources_of("mani_skill")
-    return frozenset() if sources is None else _never_null(sources)
-
-
-@cache
-def _never_null(sources: Sources) -> frozenset[str]:
-    init = sources.methods(MANISKILL_ENV).get("__init__")
+    init = sources.methods(MANISKILL_ENV).get("__init__") if sources else None
     if init is None:
         return frozenset()
     pairs = zip(init.args.args[-len(init.args.defaults) :], init.args.defaults, strict=True)
@@ -153,73 +148,75 @@ class Needs(Chains):
     ) -> None:
         super().__init__(attributes)
         self._methods = dict(methods)
+        self._found: set[Chain] = set()
         self._set: set[Chain] = set()
         """Chains that the code itself assigns, which a config may leave out."""
         self._calls = 0
 
     def of(self, *names: str) -> frozenset[Chain]:
         """Return the chains that methods need, one after the other."""
-        found: set[Chain] = set()
         for name in names:
             if function := self._methods.get(name):
                 config = _parameters(function)[:1] if name == names[0] else ()
-                found |= self._body(function.body, dict.fromkeys(config, ()))
-        return frozenset(found)
+                self._body(function.body, dict.fromkeys(config, ()))
+        return frozenset(self._found)
 
-    def _body(self, body: Iterable[ast.stmt], names: dict[str, Chain]) -> set[Chain]:
-        found: set[Chain] = set()
+    def _body(self, body: Iterable[ast.stmt], names: dict[str, Chain]) -> None:
         for node in body:
-            found |= self._read(node, names)
+            self._read(node, names)
             # After a branch that may return from the function, no read is certain.
             leaves = ast.walk(node) if isinstance(node, ast.If) else (node,)
             if any(isinstance(each, ast.Return | ast.Raise) for each in leaves):
                 break
-        return found
 
-    def _read(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
-        """Return the chains that a statement or an expression reads for certain."""
+    def _read(self, node: ast.AST, names: dict[str, Chain]) -> None:
+        """Find the chains that a statement or an expression reads for certain."""
         if isinstance(node, ast.expr) and self.chain(node, names) is not None:
-            return self._used([node], "", names)
+            self._use([node], "", names)
+            return
         match node:
-            case ast.Call():
-                return self._call(node, names)
             case ast.BoolOp(values=[part, *_]) | ast.IfExp(test=part) | ast.Assert(test=part):
-                return self._read(part, names)
-            case ast.FunctionDef(name=name):
-                self._methods[name] = node
+                self._read(part, names)
             # A returned function is called later: simulators are built so, in their own processes.
             case ast.Return(value=ast.Name(id=name)) if name in self._methods:
-                return self._body(self._methods[name].body, {**names})
+                self._body(self._methods[name].body, {**names})
             case ast.With(body=body):
-                return self._body(body, names)
+                self._body(body, names)
             case ast.If():
-                return self._branches(node, names)
+                self._branches(node, names)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                self._read(value, names)
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found, chain = self._read(value, names), self.chain(value, names)
-                return found.union(*(self._assign(target, chain, names) for target in targets))
+                self._assign(targets, self.chain(value, names), names)
             case ast.Expr() | ast.Return() | ast.keyword() | ast.expr() if not isinstance(node, UNSURE_NODES):
-                return self._inner(node, names)
-        self._forget(node, names)
-        return set()
+                for child in _parts(node):
+                    self._read(child, names)
+                self._calculate(node, names)
+            case _:
+                if isinstance(node, ast.FunctionDef):
+                    self._methods[node.name] = node
+                self._forget(node, names)
 
-    def _branches(self, node: ast.If, names: dict[str, Chain]) -> set[Chain]:
-        found, branches = self._read(node.test, names), []
+    def _branches(self, node: ast.If, names: dict[str, Chain]) -> None:
+        self._read(node.test, names)
+        before, branches = self._found, []
         for branch in (node.body, node.orelse):
-            branches.append(self._body(branch, {**names}))
+            self._found = set()
+            self._body(branch, {**names})
+            branches.append(self._found)
             self._forget(node, names)
-        return found | (branches[0] & branches[1])
+        self._found = before | (branches[0] & branches[1])
 
-    def _inner(self, node: ast.AST, names: dict[str, Chain]) -> set[Chain]:
-        """Return the chains that the parts of an expression read, and those that it calculates with."""
-        found = set().union(*(self._read(child, names) for child in ast.iter_child_nodes(node)))
+    def _calculate(self, node: ast.AST, names: dict[str, Chain]) -> None:
+        """Find the chains that an expression calculates with, or calls a method or a function of."""
         match node:
             # `%` formats texts, too.
             case ast.BinOp(left=left, right=right, op=op) if not isinstance(op, ast.Mod):
-                return found | self._used([left, right], ANY_VALUE, names)
+                self._use([left, right], ANY_VALUE, names)
             case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
-                return found | self._used([left, *node.comparators], ANY_VALUE, names)
-        return found
+                self._use([left, *node.comparators], ANY_VALUE, names)
+            case ast.Call():
+                self._call(node, names)
 
     def _forget(self, block: ast.AST, names: dict[str, Chain]) -> None:
         """Forget the chains of variables that are assigned inside `block`, as the assignment may not run."""
@@ -227,73 +224,61 @@ class Needs(Chains):
             if isinstance(getattr(node, "ctx", None), ast.Store):
                 self.hold(node, None, names)
 
-    def _assign(self, target: ast.expr, chain: Chain | None, names: dict[str, Chain]) -> set[Chain]:
-        """Note what `target` holds from here on, and return the chains that assigning to it needs."""
-        self.hold(target, chain, names)
-        if chain is not None or not (given := self.chain(target, names)):
-            return set()
-        self._set.add(given)
-        return {(*given[:-1], ANY_KEY)} if given[1:] else set()
+    def _assign(self, targets: Sequence[ast.expr], chain: Chain | None, names: dict[str, Chain]) -> None:
+        """Note what `targets` hold from here on, and the blocks that assigning to them needs."""
+        for target in targets:
+            self.hold(target, chain, names)
+            if chain is None and (given := self.chain(target, names)):
+                self._set.add(given)
+                self._found |= {(*given[:-1], ANY_KEY)} if given[1:] else set()
 
-    def _used(self, nodes: Iterable[ast.expr], need: str, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chains among expressions, each also with the last part `need`, unless that is ""."""
-        found: set[Chain] = set()
+    def _use(self, nodes: Iterable[ast.expr], need: str, names: Mapping[str, Chain]) -> None:
+        """Note the chains among expressions, each also with the last part `need`, unless that is ""."""
         for chain in filter(None, (self.chain(node, names) for node in nodes)):
-            if any(chain[: len(given)] == given for given in self._set):
-                continue
-            # Arguments of a simulator are passed on unchanged.
-            last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
-            found |= {chain, (*chain, last)} if last else {chain}
-        return found
+            if not any(chain[: len(given)] == given for given in self._set):
+                # Arguments of a simulator are passed on unchanged.
+                last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
+                self._found |= {chain, (*chain, last)} if last else {chain}
 
-    def _call(self, call: ast.Call, names: dict[str, Chain]) -> set[Chain]:
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        found: set[Chain] = set().union(*(self._read(each, names) for each in given))
-        blocks = [keyword.value for keyword in call.keywords if not keyword.arg]
-        found |= self._used(blocks, ANY_KEY, names) | self._with_default(call, names)
-        match call.func:
-            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
-                return found | self._used(call.args, ANY_VALUE, names)
-            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
-                return found | self._used(call.args[:1], ANY_VALUE, names)
-            case ast.Attribute(value=section, attr=name) if (
-                name in READING_METHODS and self.chain(section, names) is not None
-            ):
-                return found | self._used([section], ANY_KEY, names)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                return found | self._inside(name, call, names)
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                return found | self._inside(f"{SUPER_PREFIX}{name}", call, names)
-        return found
-
-    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chains that a method needs of the arguments of a call."""
-        method = self._methods.get(name)
-        if method is None or self._calls == MAX_CALL_DEPTH:
-            return set()
-        arguments = zip(_parameters(method), call.args, strict=False)
-        passed = ((name, self.chain(argument, names)) for name, argument in arguments)
-        self._calls += 1
-        found = self._body(method.body, {name: chain for name, chain in passed if chain is not None})
-        self._calls -= 1
-        return found
-
-    def _with_default(self, call: ast.Call, names: Mapping[str, Chain]) -> set[Chain]:
-        """Return the chain of `section.get("key", 1)` or `getattr(section, "key", 1)`, where null is not 1.
-
-        A default that is false to Python, as null is, needs nothing.
-        """
+    def _call(self, call: ast.Call, names: dict[str, Chain]) -> None:
+        self._use([keyword.value for keyword in call.keywords if not keyword.arg], ANY_KEY, names)
         match call.func, call.args:
+            # Null is not the default of a key; a default that is false to Python, as null is, needs nothing.
             case (
                 ast.Attribute(value=section, attr="get"),
                 [ast.Constant(value=key), ast.Constant(value=default)],
-            ) | (
-                ast.Name(id="getattr"),
-                [section, ast.Constant(value=key), ast.Constant(value=default)],
-            ) if default and default is not True:
-                chain = self.longer(section, key, names)
-                return {(*chain, IF_THERE)} if chain else set()
-        return set()
+            ) | (ast.Name(id="getattr"), [section, ast.Constant(value=key), ast.Constant(value=default)]) if (
+                default and default is not True and (chain := self.longer(section, key, names))
+            ):
+                self._found.add((*chain, IF_THERE))
+        match call.func:
+            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
+                self._use(call.args, ANY_VALUE, names)
+            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
+                self._use(call.args[:1], ANY_VALUE, names)
+            case ast.Attribute(value=section, attr=name) if (
+                name in READING_METHODS and self.chain(section, names) is not None
+            ):
+                self._use([section], ANY_KEY, names)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                self._inside(name, call, names)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                self._inside(f"{SUPER_PREFIX}{name}", call, names)
+
+    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> None:
+        """Find the chains that a method needs of the arguments of a call."""
+        method = self._methods.get(name)
+        if method is not None and self._calls < MAX_CALL_DEPTH:
+            arguments = zip(_parameters(method), call.args, strict=False)
+            passed = ((name, self.chain(argument, names)) for name, argument in arguments)
+            self._calls += 1
+            self._body(method.body, {name: chain for name, chain in passed if chain is not None})
+            self._calls -= 1
+
+
+def _parts(node: ast.AST) -> Iterable[ast.AST]:
+    """Return the expressions in a node; of a call its arguments."""
+    return [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
@@ -304,25 +289,30 @@ def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for each key that RLinf needs and that is absent from `cfg` (plain data), or is in a
     block that is null.
     """
-    sources = sources_of("rlinf")
-    if sources is None:
+    if (sources := sources_of("rlinf")) is None:
         return
+    for key, reader, chains in _readers(cfg, sources):
+        section = lookup(cfg, key) if key else cfg
+        yield from _missing_reasons(section, chains, key=key, reader=reader)
+        if chains is not OWN_READS and key.startswith("env."):
+            yield from _simulator_reasons(section, key=key)
+
+
+def _readers(cfg: Mapping[str, Any], sources: Sources) -> Iterator[tuple[str, str, frozenset[Chain]]]:
+    """Yield the key of a section, its reader in RLinf, and the chains that the reader needs of it."""
     for mode, section in RLinfView.of(cfg).env_sections.items():
-        yield from _missing_reasons(section, OWN_READS, key=f"env.{mode}", reader="env worker")
+        yield f"env.{mode}", "env worker", OWN_READS
         if not section.get("env_class"):
             arguments = section.get(SIMULATOR_ARGUMENTS)
             task = arguments.get("id") if isinstance(arguments, Mapping) else None
-            reader, chains = of_environment(sources, str(section.get("env_type")), task)
-            yield from _missing_reasons(section, chains, key=f"env.{mode}", reader=reader)
-            yield from _simulator_reasons(section, key=f"env.{mode}")
-    yield from _missing_reasons(cfg, LAUNCH_READS, key="", reader="entry script")
+            yield f"env.{mode}", *of_environment(sources, str(section.get("env_type")), task)
+    yield "", "entry script", LAUNCH_READS
     for name in WORKER_SECTIONS:
-        yield from _missing_reasons(cfg, of_worker(sources, name), key="", reader=name)
-    if isinstance(critic := cfg.get("critic"), Mapping):
-        yield from _missing_reasons(critic, CRITIC_READS, key="critic", reader="validate_cfg")
-    model = lookup(cfg, "actor.model")
-    chains = of_model(sources, str(model["model_type"]))
-    yield from _missing_reasons(model, chains, key="actor.model", reader=f"builder of {model['model_type']}")
+        yield "", name, of_worker(sources, name)
+    if isinstance(cfg.get("critic"), Mapping):
+        yield "critic", "validate_cfg", CRITIC_READS
+    kind = str(lookup(cfg, "actor.model.model_type"))
+    yield "actor.model", f"builder of {kind}", of_model(sources, kind)
 
 
 def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:

@@ -136,73 +136,26 @@ def check_by_rlinf(cfg: DictConfig) -> None:
         validate_cfg(copy.deepcopy(cfg))
 
 
-def name_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return reasons for names in `cfg` (plain data) that neither this RLinf nor a package has, on any
-    machine.
-    """
-    return [
-        *_model_reasons(cfg),
-        *_environment_reasons(cfg),
-        *_logger_reasons(cfg),
-        *_weight_syncer_reasons(cfg),
-    ]
+def name_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield reasons for names in `cfg` (plain data) that neither this RLinf nor a package has."""
+    from rlinf_async.hosts.rlinf.borrowed import MetricLogger, SupportedEnvType
 
-
-def presence_reasons(cfg: Mapping[str, Any]) -> list[Reason]:
-    """Return reasons for names in `cfg` (plain data) that are missing on this machine.
-
-    Packages and files are looked for where every process runs on this machine. Where nodes have files and
-    Pythons of their own, this machine cannot tell.
-    """
-    backends = lookup(cfg, BACKENDS_KEY)
-    missing = [*logger_package_reasons(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")]
-    # The driver writes there, which runs here wherever its workers do.
-    if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
-        missing += directory_reasons(run_dir, key=RUN_DIR_KEY)
-    if on_this_machine(cfg):
-        adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
-        missing += [
-            *_model_package_reasons(cfg),
-            *_simulator_reasons(cfg),
-            *file_reasons(cfg, (*FILE_KEYS, *adapters)),
-        ]
-    return missing
-
-
-def on_this_machine(cfg: Mapping[str, Any]) -> bool:
-    """Return True if every process of a run of `cfg` (plain data) is on one machine."""
-    return (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups")
-
-
-def _model_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    models = sorted(model_types())
+    models, types = sorted(model_types()), [known.value for known in SupportedEnvType]
     # A run that only evaluates makes the model of its rollout section.
     for section in ("actor", "rollout") if lookup(cfg, "runner.only_eval") else ("actor",):
         key = f"{section}.model.model_type"
         if (name := lookup(cfg, key)) not in models:
             yield unknown_reason(key, name, models, f"a model of RLinf or of {MODELS_GROUP}")
-
-
-def _model_package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    name = str(lookup(cfg, "actor.model.model_type"))
-    package = PACKAGE_OF_MODEL.get(name)
-    if package is None or is_here(package) or name in names_of(MODELS_GROUP):
-        return
-    yield Reason(
-        f"actor.model.model_type={name} needs the package {package}, which is not installed; activate the "
-        f"environment that RLinf's install.sh makes for it"
-    )
-
-
-def _environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for mode in ("train", "eval"):
         kind = lookup(cfg, f"env.{mode}.env_type")
         if lookup(cfg, f"env.{mode}") and not _is_env_type(kind):
-            from rlinf_async.hosts.rlinf.borrowed import SupportedEnvType
-
-            types = [known.value for known in SupportedEnvType]
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     yield from environment_reasons(cfg)
+    loggers = list(MetricLogger.supported_logger)
+    yield from logger_reasons(
+        BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), loggers, description="a logger of RLinf"
+    )
+    yield from _weight_syncer_reasons(cfg)
 
 
 def _is_env_type(kind: object) -> bool:
@@ -220,25 +173,43 @@ def _is_env_type(kind: object) -> bool:
     return True
 
 
-def _simulator_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    if lookup(cfg, "env.train.env_class"):
-        return  # with an `env_class`, `env_type` only decides how RLinf prepares actions
-    kind = str(lookup(cfg, "env.train.env_type"))
-    package = SIMULATOR_PACKAGES.get(kind)
-    # With LIBERO_TYPE (pro, plus) RLinf's `libero/venv.py` imports another package than libero.
-    if package is None or is_here(package) or (kind == "libero" and os.environ.get("LIBERO_TYPE")):
-        return
+def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield reasons for names in `cfg` (plain data) that are missing on this machine.
+
+    Packages and files are looked for where every process runs on this machine. Where nodes have files and
+    Pythons of their own, this machine cannot tell.
+    """
+    backends = lookup(cfg, BACKENDS_KEY)
+    yield from logger_package_reasons(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")
+    # The driver writes there, which runs here wherever its workers do.
+    if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
+        yield from directory_reasons(run_dir, key=RUN_DIR_KEY)
+    if (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups"):
+        yield from _package_reasons(cfg)
+        adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
+        yield from file_reasons(cfg, (*FILE_KEYS, *adapters))
+
+
+def _package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for the model, and for the simulator, if the package that RLinf imports for it is
+    missing.
+    """
+    model, kind = str(lookup(cfg, "actor.model.model_type")), str(lookup(cfg, "env.train.env_type"))
+    # With an `env_class`, `env_type` only decides how RLinf prepares actions. With LIBERO_TYPE (pro, plus)
+    # RLinf's `libero/venv.py` imports another package than libero.
+    is_other = lookup(cfg, "env.train.env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))
     where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
-    yield Reason(
-        f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
-    )
-
-
-def _logger_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    from rlinf_async.hosts.rlinf.borrowed import MetricLogger
-
-    names = list(MetricLogger.supported_logger)
-    return logger_reasons(BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), names, description="a logger of RLinf")
+    of_model = None if model in names_of(MODELS_GROUP) else PACKAGE_OF_MODEL.get(model)
+    for setting, package, remedy in (
+        (
+            f"actor.model.model_type={model}",
+            of_model,
+            "activate the environment that RLinf's install.sh makes for it",
+        ),
+        (f"env.train.env_type={kind}", None if is_other else SIMULATOR_PACKAGES.get(kind), f"see {where}"),
+    ):
+        if package is not None and not is_here(package):
+            yield Reason(f"{setting} needs the package {package}, which is not installed; {remedy}")
 
 
 def _weight_syncer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:

@@ -261,15 +261,16 @@ def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     models = names_of(MODELS_GROUP)
     if (name := lookup(cfg, "vla.model.model_type")) not in models:
         yield unknown_reason("vla.model.model_type", name, models, f"an entry point of {MODELS_GROUP}")
-    if (name := str(lookup(cfg, ESTIMATOR_KEY))) not in ESTIMATOR_NAMES:
-        registry = _algorithms_of_verl().ADV_ESTIMATOR_REGISTRY
-        names = sorted(str(getattr(each, "value", each)) for each in registry)
-        if name not in names:
-            yield unknown_reason(ESTIMATOR_KEY, name, names, "an estimator of veRL")
-    if (name := lookup(cfg, LOSS_KEY)) is not None and name not in LOSS_NAMES:
-        losses = sorted(_algorithms_of_verl().POLICY_LOSS_REGISTRY)
-        if name not in losses:
-            yield unknown_reason(LOSS_KEY, name, losses, "a policy loss of veRL")
+    for key, own, registry, description in (
+        (ESTIMATOR_KEY, ESTIMATOR_NAMES, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
+        (LOSS_KEY, LOSS_NAMES, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
+    ):
+        if (name := lookup(cfg, key)) is not None and name not in own:
+            get_ready()
+            registered = getattr(import_module("verl.trainer.ppo.core_algos"), registry)
+            names = sorted(str(getattr(each, "value", each)) for each in registered)
+            if name not in names:
+                yield unknown_reason(key, name, names, description)
     if isinstance(model := lookup(cfg, "vla.model"), Mapping):
         yield from model_reasons(model, key="vla.model")
     yield from _optimizer_reasons(cfg)
@@ -307,14 +308,6 @@ def _optimizer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     if not hasattr(module, name):
         classes = [each for each, value in vars(module).items() if isinstance(value, type)]
         yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
-
-
-def _algorithms_of_verl() -> Any:
-    """Return the module with veRL's registries of estimators and losses."""
-    get_ready()
-    import verl.trainer.ppo.core_algos
-
-    return verl.trainer.ppo.core_algos
 
 
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
