@@ -200,16 +200,16 @@ def _package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     is_other = lookup(cfg, "env.train.env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))
     where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
     of_model = None if model in names_of(MODELS_GROUP) else PACKAGE_OF_MODEL.get(model)
-    for setting, package, remedy in (
-        (
-            f"actor.model.model_type={model}",
-            of_model,
-            "activate the environment that RLinf's install.sh makes for it",
-        ),
-        (f"env.train.env_type={kind}", None if is_other else SIMULATOR_PACKAGES.get(kind), f"see {where}"),
-    ):
-        if package is not None and not is_here(package):
-            yield Reason(f"{setting} needs the package {package}, which is not installed; {remedy}")
+    if of_model is not None and not is_here(of_model):
+        yield Reason(
+            f"actor.model.model_type={model} needs the package {of_model}, which is not installed; activate "
+            f"the environment that RLinf's install.sh makes for it"
+        )
+    package = None if is_other else SIMULATOR_PACKAGES.get(kind)
+    if package is not None and not is_here(package):
+        yield Reason(
+            f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
+        )
 
 
 def _weight_syncer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
