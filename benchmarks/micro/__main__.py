@@ -82,6 +82,14 @@ def spans(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
+def steps(rounds: Rounds = 5, file: File = None) -> None:
+    """Measure the CPU time of a step of RLinf's env worker, with and without reads of its config."""
+    from benchmarks.micro.steps import measure
+
+    _report("steps", measure(rounds), file, packages=("rlinf", "torch", "omegaconf"))
+
+
+@app.command()
 def rewards(rounds: Rounds = 3, file: File = None) -> None:
     """Measure rollouts with an emulated reward model: waited for in each step, and beside the steps."""
     from benchmarks.micro.rewards import measure
