@@ -150,7 +150,7 @@ def test_a_section_is_read_in_verl_vlas_words(counting):
             {"libero": {"task_id": [0]}},
             "verl-vla does not read env.train.libero.task_id; remove it; did you mean 'task_ids'?",
         ),
-        ({"libero": {"seed": 1}}, "env.train.libero.seed: env.train.seed says it"),
+        ({"libero": {"seed": 1}}, "env.train.libero.seed: env.train.seed has this setting"),
         ({"libero": [1]}, "must be a block"),
     ],
 )
