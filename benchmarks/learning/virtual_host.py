@@ -222,7 +222,14 @@ def train(
     policy: type[GaussianPolicy] = GaussianPolicy,
     learner_of: LearnerOf = local_learner,
 ) -> VirtualResult:
-    """Train all batches, starting from `weights`, on the virtual clock."""
+    """Train all batches, starting from `weights`, on the virtual clock.
+
+    Raises:
+        ValueError: `balance` is `auto`, which is for a host to decide.
+    """
+    asynchrony = settings.asynchrony
+    if asynchrony.rollout.enabled and asynchrony.advanced.balance == "auto":
+        raise ValueError("async.advanced.balance=auto must be exact or tasks here: no host decides")
     plan, busy = settings.plan, BusyMeter(width=settings.plan.shards)
     with ExitStack() as stack:
         shards = [

@@ -1,5 +1,7 @@
 """The confirming experiment on learning: what its arms are, and that nobody looks before its end."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("scipy", reason="the statistics need SciPy")
@@ -7,6 +9,7 @@ pytest.importorskip("scipy", reason="the statistics need SciPy")
 from benchmarks.learning import cells, confirm
 from benchmarks.learning.confirm import PLANNED_SEEDS, SETTINGS, Run, block_of, report, runs, task_of
 from rlinf_async.config import AsyncConfig
+from rlinf_async.hosts.tasks import settled
 
 RISE = [0.2, 0.4, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9]
 
@@ -16,13 +19,13 @@ def made_up(losses=(0.0,) * 4):
     rows = {}
     for run in runs():
         loss = losses[SETTINGS.index(run.setting)]
-        own = loss + 0.001 * (run.seed % 3) if run.arm == "full" else 0.0
+        own = loss + 0.001 * (run.seed % 3) if run.arm in ("full", "tasks") else 0.0
         rows[run] = {"success": [RISE[0], *(value - own for value in RISE[1:])], "mean_lag": [0.0, 0.5, 0.9]}
     return rows
 
 
-def claims(rows):
-    lines = [line.split("|") for line in report(rows).splitlines() if line.startswith("| ")]
+def claims(rows, arm="tasks"):
+    lines = [line.split("|") for line in confirm.table(rows, arm).splitlines() if line.startswith("| ")]
     return {cells[1].strip(): cells[4].strip() for cells in lines}
 
 
@@ -33,13 +36,16 @@ def test_no_other_experiment_had_its_seeds():
         assert not any(f'"seed": {seed},' in path.read_text() for seed in PLANNED_SEEDS), path
 
 
-def test_the_report_computes_nothing_before_the_last_run():
+def test_the_report_computes_nothing_of_an_arm_before_its_last_run():
     rows = made_up((0.1,) * 4)
-    assert "not below" in report(rows)
-    rows.popitem()
+    whole = report(rows)
+    assert whole.count("p of not below") == 2
+    last = Run(SETTINGS[-1], "tasks", PLANNED_SEEDS[-1])
+    del rows[last]
     said = report(rows)
-    assert "%" not in said
-    assert f"{len(rows)} of {len(rows) + 1} runs are there: nothing is computed before the last." in said
+    assert confirm.table(rows, "full") in said
+    assert said.count("p of not below") == 1
+    assert "79 of 80 runs are there: nothing is computed before the last." in said
 
 
 def test_equality_is_told_as_such():
@@ -67,7 +73,7 @@ def test_a_setting_may_lose_where_the_mean_holds():
 
 def test_the_mean_is_that_of_the_settings_of_each_seed():
     losses = (0.01, 0.02, 0.03, 0.04)
-    test, _ = confirm.mean_of_settings(made_up(losses))
+    test, _ = confirm.mean_of_settings(made_up(losses), "tasks")
     gain = sum(RISE) / len(RISE) - RISE[0]
     later = len(RISE) - 1
     expected = [
@@ -94,7 +100,9 @@ def test_arms_are_off_lean_and_full_as_it_ships():
         lean, full = (AsyncConfig.from_mapping(block_of(task, arm)) for arm in ("lean", "full"))
         assert not any(lean.levels.values())
         assert lean.skip == AsyncConfig.from_mapping({"mode": "lean"}).skip
-        shipped = AsyncConfig.from_mapping({"mode": "full"})
-        assert (full.train, full.advanced, full.skip) == (shipped.train, shipped.advanced, shipped.skip)
+        shipped = settled(AsyncConfig.from_mapping({"mode": "full"}), {"env_type": "metaworld"})
+        tasks = AsyncConfig.from_mapping(block_of(task, "tasks"))
+        assert (tasks.train, tasks.advanced, tasks.skip) == (shipped.train, shipped.advanced, shipped.skip)
+        assert full == replace(tasks, advanced=replace(tasks.advanced, balance="exact"))
         assert full.rollout.shards == task.shards
         assert task.envs // task.shards % recipe.group_size == 0

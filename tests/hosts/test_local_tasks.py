@@ -62,7 +62,7 @@ TASKS = {"mode": "full", "advanced": {"balance": "tasks"}, "rollout": {"shards":
 @pytest.mark.parametrize("speeds", [((0.1, 1.0),), ((0.05, 0.05), (1.0, 1.0))])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_every_rollout_of_the_synchronous_loop_is_played_once_whoever_is_fast(speeds, bound):
-    exact, slow = played({"mode": "full", "rollout": {"shards": 8}}, speeds)
+    exact, slow = played({**TASKS, "advanced": {"balance": "exact"}}, speeds)
     block = {**TASKS, "train": {"max_staleness": bound}}
     taken, fast = played(block, speeds)
     assert len(taken) == BATCHES * EPOCHS * 8
@@ -108,3 +108,8 @@ def test_environments_that_cannot_take_on_tasks_are_refused():
 
     with pytest.raises(ValueError, match=r"no method take_on; use async\.advanced\.balance=exact"):
         LocalTrainer(settings(TASKS), lambda first, size: Fixed(size, first=first, group_size=GROUP)).run()
+
+
+def test_the_virtual_host_decides_nothing_that_a_host_has_left_open():
+    with pytest.raises(ValueError, match=r"async\.advanced\.balance=auto must be exact or tasks here"):
+        played({"mode": "full", "rollout": {"shards": 8}}, ((0.1, 1.0),))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlinf_async.observe import stacks
+from rlinf_async.observe.reading import stacks as reading
 from rlinf_async.observe.reading.stacks import stacks_of
 
 WAITING = """
@@ -103,7 +103,7 @@ def test_a_process_that_has_ended_is_left_out(tmp_path, process):
 
 
 def test_a_stopped_process_is_said_not_to_answer(tmp_path, process, monkeypatch):
-    monkeypatch.setattr(stacks, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reading, "ANSWER_TIMEOUT_S", 0.2)
     child = process(WAITING)
     child.send_signal(signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)  # its threads stop one by one, and the last could still answer

@@ -65,6 +65,7 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "_init_env": SHARDS,
             "env_list": SHARDS,
             "env_interact_step": SHARDS,
+            "model_cfg": SHARDS,
             "interact": SHARDS,
             "eval_env_list": EVALUATION,
             "env_evaluate_step": EVALUATION,

@@ -4,6 +4,7 @@ import pytest
 
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.rlinf.left_out import left_out, reasons_kept, remarks
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import config
 
 GRPO = {"algorithm.adv_type": "grpo", "algorithm.loss_type": "actor", "algorithm.group_size": 4}
@@ -27,8 +28,9 @@ SFT = {"actor.enable_sft_co_train": True}
     ],
 )
 def test_samples_are_left_out_where_nothing_else_has_a_gradient(changes, expected):
-    assert left_out(config(changes)) == expected
-    assert bool(remarks(config(changes))) == bool(expected and (expected.silent or not expected.mixes))
+    view = RLinfView.of(config(changes))
+    assert left_out(view) == expected
+    assert bool(remarks(view)) == bool(expected and (expected.silent or not expected.mixes))
 
 
 @pytest.mark.parametrize(
@@ -42,11 +44,11 @@ def test_samples_are_left_out_where_nothing_else_has_a_gradient(changes, expecte
     ],
 )
 def test_each_reason_names_the_override_that_allows_to_leave_them_out(changes, overrides):
-    reasons = reasons_kept(config(changes))
+    reasons = reasons_kept(RLinfView.of(config(changes)))
     assert [reason.override for reason in reasons] == overrides
     mended = dict(changes)
     for reason in reasons:
         key, value = reason.override.split("=")
         assert reason.override in reason.text
         mended[key] = {"false": False, "0": 0}.get(value, value)
-    assert reasons_kept(config(mended)) == []
+    assert reasons_kept(RLinfView.of(config(mended))) == []
