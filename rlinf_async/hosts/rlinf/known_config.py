@@ -63,6 +63,8 @@ class StepConfig:
         self._name = name
 
     def __get__(self, worker: Any, owner: type | None = None) -> Any:
+        if worker is None:
+            return self  # RLinf asks the class for each of its attributes, to find its methods
         known = getattr(_STEP, "known", None)
         if known is not None and self._name in known:
             return known[self._name]

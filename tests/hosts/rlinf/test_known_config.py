@@ -79,3 +79,9 @@ def test_a_step_that_is_not_rlinfs_own_reads_the_config_itself(cls, knows):
         worker = cls(config())
     assert (known_configs(worker, "env_interact_step") is not None) == knows
     assert known_configs(worker, "env_evaluate_step") is not None
+
+
+def test_rlinf_may_ask_the_class_for_every_attribute_as_it_does_to_find_its_methods():
+    methods = {name for name in dir(ShardedEnvWorker) if callable(getattr(ShardedEnvWorker, name))}
+    assert "init_worker" in methods
+    assert not methods & {"cfg", "model_cfg"}
