@@ -23,6 +23,9 @@ SIZES = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark"
 
 
 HELD = {
+    "time": 0.0,
+    "step": 1,
+    "total": 2,
     "holds": {
         "env worker 0": {
             "memory": {"value": 12.3e9, "limit": 64e9, "per_minute": 6.1e8},
