@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.learning import cells, pi0, tables
@@ -69,6 +70,11 @@ class Run:
     arm: str
     seed: int
 
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return (RUNS_FOLDER / f"confirm-{self.arm}-seed{self.seed}").absolute()
+
 
 def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
     """Yield all runs in their order; the arms of a seed begin with another one at each seed."""
@@ -80,13 +86,12 @@ def runs(seeds: Sequence[int] = PLANNED_SEEDS) -> Iterator[Run]:
 
 def overrides_of(run: Run) -> list[str]:
     """Return the overrides of a run; its start is drawn from its seed."""
-    directory = (RUNS_FOLDER / f"confirm-{run.arm}-seed{run.seed}").absolute()
     return [
         *OVERRIDES_BY_ARM[run.arm],
         f"runner.max_epochs={BATCH_COUNT}",
         f"actor.seed={run.seed}",
         f"warm_start.seed={run.seed}",
-        f"runner.logger.log_path={directory}",
+        f"runner.logger.log_path={run.directory}",
     ]
 
 
@@ -96,9 +101,8 @@ def trained(run: Run) -> dict[str, Any]:
     Raises:
         RuntimeError: the run failed; the message has the end of its output.
     """
-    directory = (RUNS_FOLDER / f"confirm-{run.arm}-seed{run.seed}").absolute()
-    train(directory, ["-n", pi0.CONFIG_NAME, *overrides_of(run)])
-    return {**vars(run), **pi0.read_curve(directory)}
+    train(run.directory, ["-n", pi0.CONFIG_NAME, *overrides_of(run)])
+    return {**vars(run), **pi0.read_curve(run.directory)}
 
 
 def report(rows: Mapping[Run, Any]) -> str:

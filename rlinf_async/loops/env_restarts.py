@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -18,15 +17,8 @@ from rlinf_async.core.failures import (
 )
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.events import Fault, RecordFault, record_nothing
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
-
-RecordFault = Callable[[Fault], None]
-"""`observe.run_dir.RunDir.record`."""
-
-
-def record_nothing(fault: Fault) -> None:
-    """Drop a fault, for runs without a run directory."""
 
 
 class ShardRestarts:

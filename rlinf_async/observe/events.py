@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -181,6 +181,14 @@ class Fault:
     def as_dict(self) -> dict[str, Any]:
         """Return the known facts as plain data."""
         return {name: fact for name, fact in asdict(self).items() if fact is not None}
+
+
+RecordFault = Callable[[Fault], None]
+"""`observe.run_dir.RunDir.record`."""
+
+
+def record_nothing(fault: Fault) -> None:
+    """Drop a fault, for runs without a run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)

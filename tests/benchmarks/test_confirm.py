@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="the statistics need SciPy")
 
-from benchmarks.learning import cells, confirm
+from benchmarks.learning import cells, confirm, confirm_pi0
 from benchmarks.learning.confirm import PLANNED_SEEDS, SETTINGS, Run, block_of, report, runs, task_of
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.tasks import settled
@@ -29,11 +29,12 @@ def claims(rows, arm="tasks"):
     return {cells[1].strip(): cells[4].strip() for cells in lines}
 
 
-def test_no_other_experiment_had_its_seeds():
-    paths = [path for path in cells.RESULTS_FOLDER.glob("*.jsonl") if path != confirm.ROWS_FILE]
+@pytest.mark.parametrize("plan", [confirm, confirm_pi0], ids=["confirm", "confirm_pi0"])
+def test_no_other_experiment_had_its_seeds(plan):
+    paths = [path for path in cells.RESULTS_FOLDER.glob("*.jsonl") if path != plan.ROWS_FILE]
     assert len(paths) > 3
     for path in paths:
-        assert not any(f'"seed": {seed},' in path.read_text() for seed in PLANNED_SEEDS), path
+        assert not any(f'"seed": {seed},' in path.read_text() for seed in plan.PLANNED_SEEDS), path
 
 
 def test_the_report_computes_nothing_of_an_arm_before_its_last_run():

@@ -22,7 +22,7 @@ TRAIN_SECTION = "env.train"
 
 def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str, Any]]:
     """Return the work that `cfg` (plain data) leaves out, as plain data."""
-    section = cfg["env"]["train"]
+    section, view = cfg["env"]["train"], RLinfView.of(cfg)
     works = [
         kinds.frames(
             steps_per_decision=settings.steps_per_decision,
@@ -35,16 +35,15 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
         ),
         kinds.masked(
             settings.left_out,
-            masks=list(_masks(cfg)),
-            kept=[*why_later_steps_count(section), *reasons_kept(RLinfView.of(cfg))],
+            masks=list(_masks(view)),
+            kept=[*why_later_steps_count(section), *reasons_kept(view)],
         ),
     ]
     return kinds.facts_of(settings.asynchrony, works)
 
 
-def _masks(cfg: Mapping[str, Any]) -> Iterator[str]:
+def _masks(view: RLinfView) -> Iterator[str]:
     """Yield the samples that RLinf masks."""
-    view = RLinfView.of(cfg)
     if not view.unmasking_keys:
         yield kinds.AFTER_THE_END
     if view.filters_rewards:

@@ -61,6 +61,11 @@ CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it applies the mask."""
 
 
+def has_ratio(loss: object) -> bool:
+    """Return True if RLinf's `loss_type` compares probabilities of two policies."""
+    return str(loss) not in LOSSES_WITHOUT_RATIO
+
+
 def is_served(loss: object, advantage: object) -> bool:
     """Return True if runs with a level on train with RLinf's `loss_type` and `adv_type`."""
     own = LOSSES_WITHOUT_RATIO.get(str(loss), ())

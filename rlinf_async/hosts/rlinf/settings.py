@@ -15,7 +15,7 @@ from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multip
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import left_out
-from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, LOSSES_WITHOUT_RATIO
+from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, has_ratio
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.view import RLinfView
@@ -64,7 +64,7 @@ class RLinfSettings(RunSettings):
     @property
     def has_ratio(self) -> bool:
         """True if the loss compares probabilities of two policies; else RLinf trains whole batches."""
-        return self.loss not in LOSSES_WITHOUT_RATIO
+        return has_ratio(self.loss)
 
     @property
     def streams(self) -> bool:

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf_async.hosts.rlinf.losses import DISTILLATION, LOSSES_WITHOUT_RATIO
+from rlinf_async.hosts.rlinf.losses import DISTILLATION, has_ratio
 from rlinf_async.hosts.view import View, key
-
-UNMASKING_KEYS = {
-    "env.train.auto_reset": "auto_reset",
-    "env.train.ignore_terminations": "ignore_terminations",
-}
-"""{key that, if true, has decisions after the end of an episode trained: its field}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +71,7 @@ class RLinfView(View):
     @property
     def has_ratio(self) -> bool:
         """True if the loss compares probabilities of two policies."""
-        return str(self.loss) not in LOSSES_WITHOUT_RATIO
+        return has_ratio(self.loss)
 
     @property
     def scored_by_workers(self) -> bool:
@@ -100,5 +94,9 @@ class RLinfView(View):
 
     @property
     def unmasking_keys(self) -> list[str]:
-        """Those of `UNMASKING_KEYS` that are true."""
-        return [name for name, attribute in UNMASKING_KEYS.items() if getattr(self, attribute)]
+        """The keys that are true and have decisions after the end of an episode trained."""
+        values = {
+            "env.train.auto_reset": self.auto_reset,
+            "env.train.ignore_terminations": self.ignore_terminations,
+        }
+        return [name for name, value in values.items() if value]

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, WORK_METRICS
 from rlinf_async.observe.events import BUSY_METRIC, ENV_STEPS_METRIC, SECONDS_METRIC, StepReport
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.state import SUCCESS_WINDOW_STEPS, RunState
 
-STOCK_ROLLOUT = ("time/env/env_interact_step", "time/env/env/bootstrap_step")
-STOCK_LEARNER = ("time/actor/actor/compute_adv", "time/actor/run_training")
-"""Times reported by RLinf's workers, each of the slowest rank; parts that a run lacks are left out."""
+STOCK_ROLLOUT, STOCK_LEARNER = WORK_METRICS["env"], WORK_METRICS["learner"]
 DEFAULT_GOAL = 0.8
 """Default success rate for the measures of time and environment steps to success."""
 
@@ -104,7 +103,7 @@ def read_stock(run: Path, *, env_steps: int, stages: int) -> list[StepReport]:
     if "time/step" not in scalars:
         raise ValueError(f"the run has left no TensorBoard events with time/step in {run}")
     steps = []
-    for number, seconds in scalars["time/step"].items():
+    for number, seconds in scalars[STEP_METRIC].items():
         at = {tag: values[number] for tag, values in scalars.items() if number in values}
         line = {**at, "step": number, SECONDS_METRIC: seconds, ENV_STEPS_METRIC: env_steps}
         for part, tags, servers in (("env", STOCK_ROLLOUT, stages), ("learner", STOCK_LEARNER, 1)):
