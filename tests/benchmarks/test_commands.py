@@ -89,6 +89,7 @@ COMMANDS = (
     _stored("learning.flow", "--report"),
     _stored("learning.group_scene", "--report"),
     _stored("learning.causes", "--report"),
+    _stored("learning.confirm", "--report"),
     _stored("learning.pi0", "--report"),
     _stored("learning.singles", "--report"),
     _stored("learning.pictures", "--report"),
