@@ -16,7 +16,7 @@ from unittest.mock import patch
 import ray
 from ray._private import ray_constants, services
 
-from rlinf_async.core.failures import in_words
+from rlinf_async.core.failures import Terminated, in_words
 from rlinf_async.observe.ending import short
 from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
@@ -43,6 +43,9 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
     Such a cluster is started with `options`, requires a token (`require_token`), and listens on the loopback
     address only (`on_loopback`). Joining an existing cluster is left as it is. When Ray is up, `TERMINATION`
     is installed: Ray itself would answer SIGTERM by aborting the process.
+
+    Raises:
+        Terminated: inside the block, by `ray.init`: SIGTERM has arrived during the start.
     """
     start: Init = ray.init
     # Inside another such block do nothing: two blocks would make nine tries.
@@ -53,12 +56,13 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
     def init(*args: Any, **kwargs: Any) -> Any:
         own = _starts(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
         settings = {**kwargs, **(options or {})} if own else kwargs
-        if own:
-            require_token(os.environ, shared=bool(settings.get("include_dashboard")))
-            with nullcontext() if "_node_ip_address" in settings else on_loopback():
-                context = tried_again(lambda: start(*args, **settings), say=say)
-        else:
-            context = _joined(lambda: start(*args, **settings))
+        with _exits_are_requests():
+            if own:
+                require_token(os.environ, shared=bool(settings.get("include_dashboard")))
+                with nullcontext() if "_node_ip_address" in settings else on_loopback():
+                    context = tried_again(lambda: start(*args, **settings), say=say)
+            else:
+                context = _joined(lambda: start(*args, **settings))
         # After the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
         return context
@@ -66,6 +70,19 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
     init.tried_again = True  # type: ignore[attr-defined]
     with patch.object(ray, "init", init):
         yield
+
+
+@contextmanager
+def _exits_are_requests() -> Iterator[None]:
+    """Turn an exit from a start of Ray into Terminated.
+
+    `ray.init` installs two handlers of SIGTERM, one after the other, which exit with statuses of their own, 15
+    and 1. Nothing else of a start exits.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise (error if isinstance(error, Terminated) else Terminated(signal.SIGTERM)) from None
 
 
 def _joined(start: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Starting Ray: again where it does not come up in time."""
 
 import logging
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import ray
 from ray._private import ray_constants
 from ray._private.authentication import authentication_token_setup as tokens
 
+from rlinf_async.core.failures import Terminated
 from rlinf_async.ray_runtime.cluster import starting
 from rlinf_async.ray_runtime.cluster.starting import (
     RETRY_WAITS_S,
@@ -110,6 +112,22 @@ def test_a_cluster_of_its_own_is_started_again_with_its_options(monkeypatch, ini
     assert init.calls == [{**given, **options}] * 2 + ["heeds"]
     assert ray.init is init
     assert init.asked == [{"shared": False}]
+
+
+@pytest.mark.parametrize("status", [15, 1])  # of the handlers of `ray.init` and of the node that it starts
+@pytest.mark.parametrize("address", ["local", "127.0.0.1:1"])
+def test_an_exit_by_rays_own_handlers_is_the_request_to_end(init, address, status):
+    init.errors = [SystemExit(status)]
+    with starting_ray(say=lambda text: None), pytest.raises(Terminated) as ended:
+        ray.init(address=address)
+    assert (ended.value.number, ended.value.code) == (signal.SIGTERM, 143)
+
+
+def test_an_earlier_request_stays_what_it_is(init):
+    init.errors = [asked := Terminated(signal.SIGHUP)]
+    with starting_ray(say=lambda text: None), pytest.raises(Terminated) as ended:
+        ray.init(address="local")
+    assert ended.value is asked
 
 
 def test_the_token_of_a_cluster_with_a_dashboard_can_be_had_from_ray(monkeypatch, init):
