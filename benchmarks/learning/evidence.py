@@ -1,12 +1,13 @@
 """What every stored comparison of learning says against the synchronous curve itself: `python -m
 benchmarks.learning evidence`.
 
-All but the plan of `confirm` was decided after the runs, and nothing is planned here: each difference of
-`full` and the synchronous loop that has been run is shown, by one measure, with intervals of 95 % and without
-a correction for their number. The measure is the area of success above the start, as a share of what the
-synchronous runs learned; the reference is the synchronous curve as it was. The same against the curve moved
-by a whole number of batches, which most plans tested, stands beside it. Where a plan tested something,
-`confirm.py`, `singles.py`, `causes.py`, `pi0.py` and `gains.py` have its own verdict.
+All but the plans of `confirm` and `confirm_pi0` was decided after the runs, and nothing is planned here: each
+difference of `full` and the synchronous loop that has been run is shown, by one measure, with intervals of
+95 % and without a correction for their number. The measure is the area of success above the start, as a share
+of what the synchronous runs learned; the reference is the synchronous curve as it was. The same against the
+curve moved by a whole number of batches, which most plans tested, stands beside it. Where a plan tested
+something, `confirm.py`, `confirm_pi0.py`, `singles.py`, `causes.py`, `pi0.py` and `gains.py` have its own
+verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.learning import causes, confirm, pi0, singles, tables, tasks
+from benchmarks.learning import causes, confirm, confirm_pi0, pi0, singles, tables, tasks
 from benchmarks.learning.campaign import complete, rows_of
 from benchmarks.learning.comparison import EARLY_BATCHES, Finding, finding
 from benchmarks.learning.preregistration import SIDE_NAMES, load
@@ -33,14 +34,16 @@ END_MARK = "<!-- end of evidence -->"
 FRESH = "`full` as it ships, fresh seeds"
 FRESH_OWN_PLACES = "`balance: exact`, fresh seeds"
 AS_IT_SHIPS = "`full` as it ships"
+FRESH_FLOW = "RLinf's pi0 class, tiny, fresh seeds"
 FLOW = "RLinf's pi0 class, tiny"
 OWN_PLACES = "single tasks, `balance: exact`"
 APART = "a pair of unequal speed, one thing at a time"
 PAIR = "a pair of unequal speed, earlier"
 TOY = "a toy"
 ON_RLINF = "single tasks on RLinf's workers"
-GROUP_NAMES = (FRESH, FRESH_OWN_PLACES, AS_IT_SHIPS, FLOW, OWN_PLACES, APART, PAIR, TOY, ON_RLINF)
-SHOWN_GROUP_NAMES = (FRESH, FRESH_OWN_PLACES, AS_IT_SHIPS, FLOW)
+PI0_SETTING = "button-press, PPO"
+SHOWN_GROUP_NAMES = (FRESH, FRESH_OWN_PLACES, FRESH_FLOW, AS_IT_SHIPS, FLOW)
+GROUP_NAMES = (*SHOWN_GROUP_NAMES, OWN_PLACES, APART, PAIR, TOY, ON_RLINF)
 
 
 def findings() -> list[Finding]:
@@ -54,6 +57,9 @@ def _fresh() -> Iterator[Finding]:
     for arm, group in (("tasks", FRESH), ("full", FRESH_OWN_PLACES)):
         if confirm.is_complete(stored, arm):  # nobody looks before
             yield from (replace(one, group=group) for one in confirm.findings(stored, arm))
+    of_pi0 = rows_of(confirm_pi0.ROWS_FILE, confirm_pi0.Run)
+    if confirm_pi0.is_complete(of_pi0):
+        yield replace(confirm_pi0.primary_finding(of_pi0), group=FRESH_FLOW, name=PI0_SETTING)
 
 
 def _singles() -> Iterator[Finding]:
@@ -81,7 +87,7 @@ def _pi0() -> Iterator[Finding]:
     pairs = list(pi0.pairs(rows_of(pi0.ROWS_FILE, pi0.Run)).values())
     sync, other = ([pair[mode] for pair in pairs] for mode in pi0.SIDE_BY_MODE)
     lag = float(np.mean([one["staleness"] for one in other]))
-    yield finding(FLOW, "button-press, PPO", _success(sync), _success(other), lag=lag)
+    yield finding(FLOW, PI0_SETTING, _success(sync), _success(other), lag=lag)
 
 
 def _preregistered() -> Iterator[Finding]:

@@ -20,7 +20,7 @@ def made_up(loss=0.0):
         own = loss + 0.001 * (run.seed % 3) if run.arm == "full" else 0.0
         success = [RISE[0], *(value - own for value in RISE[1:])]
         seconds = [SECONDS_BY_ARM[run.arm] * (batch + 1) for batch in range(len(RISE))]
-        rows[run] = {"success": success, "seconds": seconds}
+        rows[run] = {"success": success, "seconds": seconds, "staleness": float(run.arm == "full")}
     return rows
 
 

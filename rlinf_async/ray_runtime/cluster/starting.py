@@ -76,8 +76,8 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
 def _exits_are_requests() -> Iterator[None]:
     """Turn an exit from a start of Ray into Terminated.
 
-    `ray.init` installs two handlers of SIGTERM, one after the other, which exit with statuses of their own, 15
-    and 1. Nothing else of a start exits.
+    `ray.init` installs two handlers of SIGTERM, one after the other, which exit with statuses of their own,
+    15 and 1. Nothing else of a start exits.
     """
     try:
         yield
