@@ -8,7 +8,8 @@ curve itself? Which of lag, order of samples, dead work and machinery costs or g
 seconds?
 
 Runs. RLinf's pi0 class at tiny sizes on RLinf's workers (config `metaworld_ppo_pi0`), 40 batches of 64
-episodes, nothing else on the machine. Arms: `off`; `lean`; `lag0`, which is `full` with `max_staleness: 0`,
+episodes; other work on the machine runs in Linux's idle class alone, which gets only the time that a run
+leaves over. Arms: `off`; `lean`; `lag0`, which is `full` with `max_staleness: 0`,
 so that shards and the denoise index of a pass are those of `full` and no sample is old; `full`. Each seed
 clones a start of its own, which its arms share. The arms of a seed begin with another one at each seed.
 
