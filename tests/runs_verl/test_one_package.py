@@ -20,12 +20,13 @@ from rlinf_async.compose import compose_config
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.settings import section as section_of
+from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.hosts.workers.env_actor import EnvActor
 from pathlib import Path
 
 assert issubclass(load_class("rlinf_async.verl_workers", "env"), EnvActor)
 cfg = compose_config("points_verl", [], Path("."))
-section = OmegaConf.create(section_of(plain(cfg), "train"))
+section = OmegaConf.create(section_of(VerlView.of(plain(cfg)), "train"))
 env = load_class("rlinf_async.envs", section.env_class)(section, 8, 0, 2, None)
 policy = load_class("rlinf_async.models", cfg.vla.model.model_type)(cfg.vla.model, torch.float32)
 """

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig
-from rlinf_async.core.config_keys import dotted, lookup
+from rlinf_async.core.config_keys import dotted
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import BLOCK_KEY, MISSING_VALUE, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import why_later_steps_count
@@ -31,17 +31,8 @@ from rlinf_async.hosts.verl.reasons import (
     value_reasons,
 )
 from rlinf_async.hosts.verl.recognition import another_mode
-from rlinf_async.hosts.verl.settings import (
-    ACTOR_SECTION,
-    MODEL_SECTION,
-    VerlSettings,
-    evaluation,
-    group_size,
-    horizon,
-    make_plan,
-    section,
-    whole,
-)
+from rlinf_async.hosts.verl.settings import VerlSettings, evaluation, horizon, make_plan, section
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, VerlView
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 
 
@@ -66,12 +57,13 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     # Refused before anything is calculated: the arithmetic below relies on the kinds of its numbers.
     if values:
         refuse(reasons)
+    view = VerlView.of(cfg)
     try:
         # First: the checks below read `balance`, and need it resolved.
-        asynchrony = settled(asynchrony, section(cfg, "train"))
-        reasons += setting_reasons(cfg, asynchrony)
-        settings = _settings(cfg, asynchrony)
-        reasons += run_reasons(cfg, settings)
+        asynchrony = settled(asynchrony, section(view, "train"))
+        reasons += setting_reasons(view, asynchrony)
+        settings = _settings(view, asynchrony)
+        reasons += run_reasons(view, settings)
     except ValueError as error:
         # The arithmetic raises at its first bad number; earlier reasons are reported with it.
         raise RefusedError([*reasons, *reasons_of(error)]) from error
@@ -104,85 +96,77 @@ def write_back(config: DictConfig, settings: VerlSettings) -> Sequence[Change]:
     return changes
 
 
-def _filled_in(cfg: Mapping[str, Any], advanced: AdvancedConfig) -> AdvancedConfig:
+def _filled_in(view: VerlView, advanced: AdvancedConfig) -> AdvancedConfig:
     """Fill in the keys that the block leaves open, from veRL's own keys and its estimator."""
-    if not streams(str(lookup(cfg, "algorithm.adv_estimator"))) and advanced.normalization == "auto":
+    if not streams(view.estimator) and advanced.normalization == "auto":
         advanced = replace(advanced, normalization="deferred")
     if advanced.keep_checkpoints != "all":
         return advanced
-    if lookup(cfg, "trainer.remove_previous_ckpt_in_save"):
+    if view.removes_previous:
         return replace(advanced, keep_checkpoints=1)
-    return replace(advanced, keep_checkpoints=lookup(cfg, "trainer.max_actor_ckpt_to_keep") or "all")
+    return replace(advanced, keep_checkpoints=view.kept_checkpoints or "all")
 
 
-def _adapters(model: Any) -> Adapters | None:
+def _adapters(view: VerlView) -> Adapters | None:
     """Return the adapters that veRL's `actor_rollout_ref.model` asks for."""
-    model = model or {}
-    if not model.get("lora_rank"):
+    if not view.lora_rank:
         return None
     return Adapters(
-        rank=model["lora_rank"],
-        # veRL's default.
-        alpha=model.get("lora_alpha") or 16,
-        targets=model.get("target_modules") or ALL_LAYERS,
-        excluded=model.get("exclude_modules"),
+        rank=view.lora_rank,
+        alpha=view.lora_alpha,
+        targets=view.lora_targets or ALL_LAYERS,
+        excluded=view.lora_excluded,
     )
 
 
-def _settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> VerlSettings:
-    asynchrony = replace(asynchrony, advanced=_filled_in(cfg, asynchrony.advanced))
-    plan = make_plan(cfg, asynchrony)
-    decisions = horizon(cfg, "train")
-    most = max_batch_size(asynchrony.rollout, plan, evaluation(cfg))
+def _settings(view: VerlView, asynchrony: AsyncConfig) -> VerlSettings:
+    asynchrony = replace(asynchrony, advanced=_filled_in(view, asynchrony.advanced))
+    plan = make_plan(view, asynchrony)
+    decisions = horizon(view, "train")
+    most = max_batch_size(asynchrony.rollout, plan, evaluation(view))
     micro_batch = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-    micro = (
-        whole(cfg, f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu")
-        if micro_batch == "auto"
-        else int(micro_batch)
-    )
-    estimator = str(lookup(cfg, "algorithm.adv_estimator"))
     why_learner = why_learner_scores(
         asynchrony,
-        # veRL's engine casts to bf16 by default; a policy without a precision keeps its own types.
-        learner=lookup(cfg, f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype") or "bf16",
-        inference=lookup(cfg, "vla.model.precision") or "fp32",
+        learner=view.learner_precision,
+        # A policy without a precision keeps its own types.
+        inference=view.inference_precision or "fp32",
     )
     return VerlSettings(
         asynchrony=asynchrony,
         plan=plan,
         horizon=decisions,
-        steps_per_decision=whole(cfg, "vla.model.num_action_chunks"),
-        action_dim=whole(cfg, "vla.model.action_dim"),
-        ratio_level=lookup(cfg, "vla.ratio_level") or "chunk",
-        batches=whole(cfg, "trainer.total_training_steps"),
+        steps_per_decision=view.num_action_chunks,
+        action_dim=view.action_dim,
+        ratio_level=view.ratio_level,
+        batches=view.steps,
         # veRL's mini-batch counts prompts, which its trainer multiplies by `rollout.n`; each trajectory is
         # `decisions` samples.
-        global_batch_size=whole(cfg, f"{ACTOR_SECTION}.ppo_mini_batch_size") * group_size(cfg) * decisions,
-        micro_batch_size=micro,
-        update_epoch=whole(cfg, f"{ACTOR_SECTION}.ppo_epochs", default=1),
+        global_batch_size=view.mini_batch_size * view.group_size * decisions,
+        micro_batch_size=view.micro_batch_size if micro_batch == "auto" else int(micro_batch),
+        update_epoch=view.update_epoch,
         max_batch_size=most,
         shard_choices=shard_choices(
             plan,
-            section(cfg, "train"),
+            section(view, "train"),
             asynchrony,
-            stages=whole(cfg, "env.stages", default=1),
-            evaluation=evaluation(cfg),
+            stages=view.stages,
+            evaluation=evaluation(view),
             most=most,
         ),
-        estimator=estimator,
-        normalizes=normalizes(estimator),
-        gamma=float(lookup(cfg, "algorithm.gamma")),
-        lam=float(lookup(cfg, "algorithm.lam")),
-        norm_by_std=bool(lookup(cfg, "algorithm.norm_adv_by_std_in_grpo")),
-        auto_reset=bool(section(cfg, "train")["auto_reset"]),
-        value_clip=float(lookup(cfg, "critic.cliprange_value")),
-        adapters=_adapters(lookup(cfg, MODEL_SECTION)),
-        seed=int(lookup(cfg, f"{ACTOR_SECTION}.data_loader_seed") or 0),
+        estimator=view.estimator,
+        normalizes=normalizes(view.estimator),
+        gamma=float(view.gamma),
+        lam=float(view.lam),
+        norm_by_std=view.norm_by_std,
+        auto_reset=bool(section(view, "train")["auto_reset"]),
+        value_clip=float(view.value_clip),
+        adapters=_adapters(view),
+        seed=view.seed,
         # veRL's -1 means never, as 0 does here.
-        save_every=max(0, int(lookup(cfg, "trainer.save_freq") or 0)),
+        save_every=max(0, view.save_interval),
         learner_scores=why_learner,
-        skips_ended=asynchrony.skip.ended and not any(why_later_steps_count(section(cfg, "train"))),
-        left_out=left_out(cfg) if asynchrony.skip.masked else LeftOut(),
+        skips_ended=asynchrony.skip.ended and not any(why_later_steps_count(section(view, "train"))),
+        left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
     )
 
 

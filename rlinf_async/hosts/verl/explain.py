@@ -9,7 +9,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import dead_work, explanation, workers
@@ -26,9 +25,8 @@ from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.config import filled_in, runnable_settings
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.reasons import TABLE, key_remarks
-from rlinf_async.hosts.verl.settings import ACTOR_SECTION, VerlSettings, evaluates, section, whole
-
-FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
+from rlinf_async.hosts.verl.settings import VerlSettings, section
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, VerlView
 
 
 def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -40,8 +38,9 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
     cfg = plain(config)
     settings = runnable_settings(cfg)
     cfg = filled_in(cfg)
+    view = VerlView.of(cfg)
     # Memory of accelerators means nothing on CPUs, but a config may be explained for another cluster.
-    on_cpus = lookup(cfg, "trainer.device") == "cpu" and cluster == THIS_MACHINE
+    on_cpus = view.device == "cpu" and cluster == THIS_MACHINE
     return {
         **explanation.level_facts(settings.asynchrony),
         "dead_work": dead_work.of_own_workers(
@@ -49,56 +48,56 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
             steps_per_decision=settings.steps_per_decision,
             skips_ended=settings.skips_ended,
             left_out=settings.left_out,
-            kept=why_later_steps_count(section(cfg, "train")),
-            kept_samples=left_out.reasons_kept(cfg),
+            kept=why_later_steps_count(section(view, "train")),
+            kept_samples=left_out.reasons_kept(view),
         ),
         "changes": [asdict(change) for change in TABLE.changes(cfg)],
         "classes": {
             f"{workers.WORKERS_GROUP}.{name}": find(workers.WORKERS_GROUP, name).value
             for name in ("env", "inference")
         },
-        "exactness": exactness(cfg, settings),
-        "device": lookup(cfg, "trainer.device"),
-        "placement": in_words(cfg),
+        "exactness": exactness(view, settings),
+        "device": view.device,
+        "placement": in_words(view),
         "adapters": asdict(settings.adapters) if settings.adapters else None,
-        **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
-        "memory": None if on_cpus else footprints(cfg, settings, gpu_memory=cluster.gpu_memory),
-        "evaluation": _evaluation(cfg),
+        **explanation.run_facts(settings, why=_why_so_many(view, settings)),
+        "memory": None if on_cpus else footprints(view, settings, gpu_memory=cluster.gpu_memory),
+        "evaluation": _evaluation(view),
         "begins": beginning(OmegaConf.create({"trainer": cfg["trainer"]})),
-        "remarks": [*beyond(cfg, settings, cluster), *remarks(cfg, settings)],
+        "remarks": [*beyond(view, settings, cluster), *remarks(cfg, view, settings)],
     }
 
 
-def _why_so_many(cfg: Mapping[str, Any], settings: VerlSettings) -> str:
+def _why_so_many(view: VerlView, settings: VerlSettings) -> str:
     """Return the source of the number of shards."""
     return explanation.why_so_many(
-        section(cfg, "train"),
+        section(view, "train"),
         settings.asynchrony.rollout,
-        stages=whole(cfg, "env.stages", default=1),
+        stages=view.stages,
         key="env.stages",
     )
 
 
-def _evaluation(cfg: Mapping[str, Any]) -> str:
-    if not evaluates(cfg):
+def _evaluation(view: VerlView) -> str:
+    if not view.evaluates:
         return "none"
-    every = lookup(cfg, "trainer.test_freq") or -1
+    every = view.test_interval
     when = [
-        *(["before training"] if lookup(cfg, "trainer.val_before_train") else []),
+        *(["before training"] if view.tests_before else []),
         *([f"every {every} steps and after the last"] if every > 0 else []),
     ]
-    return f"{lookup(cfg, 'env.eval.total_num_envs')} environments, {' and '.join(when)}"
+    return f"{section(view, 'eval')['total_num_envs']} environments, {' and '.join(when)}"
 
 
-def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
-    """Yield remarks on a config (plain data) that can run; a run prints them, too."""
+def remarks(cfg: Mapping[str, Any], view: VerlView, settings: VerlSettings) -> Iterator[str]:
+    """Yield remarks on a config (plain data, and its view) that can run; a run prints them, too."""
     yield from key_remarks(cfg)
-    mode, path = lookup(cfg, "trainer.resume_mode"), lookup(cfg, "trainer.resume_from_path")
+    mode, path = view.resume_mode, view.resumed_path
     if path and mode != "resume_path":
         yield (
             f"trainer.resume_from_path={path} has no effect: trainer.resume_mode={mode}, resume_path reads it"
         )
-    if not lookup(cfg, f"{ACTOR_SECTION}.shuffle") and settings.optimizer_steps > 1:
+    if not view.shuffles and settings.optimizer_steps > 1:
         yield (
             f"{ACTOR_SECTION}.shuffle=false, veRL's default, makes each optimizer step of the same "
             "environments; "
@@ -112,10 +111,9 @@ def remarks(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[str]:
     yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
 
 
-def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
+def exactness(view: VerlView, settings: VerlSettings) -> dict[str, str]:
     """Return `exact`, `approximate (WHY; EXACT SETTING)`, `not examined (WHY)` or `off` for each level."""
-    mode = lookup(cfg, f"{ACTOR_SECTION}.policy_loss.loss_mode")
-    model = lookup(cfg, "vla.model.model_type")
+    mode, model = view.loss, view.model_type
     selects = f"{mode} selects within a micro-batch, and the order of arrival decides its samples"
     return {
         "train": train_exactness(settings.asynchrony),
@@ -128,21 +126,18 @@ def exactness(cfg: Mapping[str, Any], settings: VerlSettings) -> dict[str, str]:
     }
 
 
-def footprints(
-    cfg: Mapping[str, Any], settings: VerlSettings, *, gpu_memory: float | None = None
-) -> dict[str, Any]:
+def footprints(view: VerlView, settings: VerlSettings, *, gpu_memory: float | None = None) -> dict[str, Any]:
     """Return the memory of a learner rank and an inference rank, each on its own accelerator.
 
     No policy is loaded.
 
     Args:
-        cfg: veRL's config as plain data.
         gpu_memory: gigabytes of one accelerator; None for an accelerator of this machine.
     """
-    model = _model_size(cfg)
-    learner = _learner(cfg, settings, model)
+    model = _model_size(view)
+    learner = _learner(view, settings, model)
     # Without a precision the builder decides: assume the type of the learner's stored parameters.
-    inference = memory.bytes_of(lookup(cfg, "vla.model.precision"), default=learner.stored)
+    inference = memory.bytes_of(view.inference_precision, default=learner.stored)
     plan = settings.plan
     return memory.facts(
         settings,
@@ -156,35 +151,30 @@ def footprints(
     )
 
 
-def _model_size(cfg: Mapping[str, Any]) -> ModelSize:
-    model = lookup(cfg, "vla.model")
-    if not is_declared(model):
+def _model_size(view: VerlView) -> ModelSize:
+    if not is_declared(view.model):
         return memory.UNKNOWN_SIZE
-    return ModelSize(parameters=parameters(model, key="vla.model"), source="counted")
+    return ModelSize(parameters=parameters(view.model, key="vla.model"), source="counted")
 
 
-def _learner(cfg: Mapping[str, Any], settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
+def _learner(view: VerlView, settings: VerlSettings, model: ModelSize) -> LearnerFootprint:
     """Return the footprint of a policy under veRL's FSDP2: all of it is trained, or only its adapters."""
-    ranks, sharing = settings.plan.learner_ranks, int(lookup(cfg, f"{FSDP_SECTION}.fsdp_size") or -1)
+    ranks, sharing = settings.plan.learner_ranks, view.fsdp_size
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=0 if settings.adapters else model.parameters,
-        # veRL's defaults: fp32 to step, bf16 in the passes.
-        stored=memory.bytes_of(lookup(cfg, f"{FSDP_SECTION}.model_dtype"), default=4),
-        computed=memory.bytes_of(lookup(cfg, f"{FSDP_SECTION}.mixed_precision.param_dtype"), default=2),
+        stored=memory.bytes_of(view.stored_precision, default=4),
+        computed=memory.bytes_of(view.learner_precision, default=2),
         # veRL's fsdp_size=-1 shards over all ranks.
         ranks=min(ranks, sharing) if sharing > 0 else ranks,
-        strategy="shard_grad_op"
-        if lookup(cfg, f"{FSDP_SECTION}.reshard_after_forward") is False
-        else "full_shard",
-        accumulates=bool(lookup(cfg, f"{FSDP_SECTION}.use_no_sync_for_gradient_accumulation"))
-        and settings.micro_batches_per_step > 1,
+        strategy="full_shard" if view.reshards else "shard_grad_op",
+        accumulates=view.accumulates and settings.micro_batches_per_step > 1,
     )
 
 
-def beyond(cfg: Mapping[str, Any], settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:
+def beyond(view: VerlView, settings: VerlSettings, cluster: AssumedCluster) -> Iterator[str]:
     """Yield the demands of a config that the assumed cluster does not meet."""
-    nodes, each = whole(cfg, "trainer.nnodes"), whole(cfg, "trainer.n_gpus_per_node")
+    nodes, each = view.nodes, view.gpus_per_node
     if cluster.nodes is not None and nodes > cluster.nodes:
         yield f"trainer.nnodes={nodes} is beyond a cluster of {cluster.nodes} nodes"
     if cluster.gpus is None:

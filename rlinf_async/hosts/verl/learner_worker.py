@@ -23,6 +23,7 @@ from rlinf_async.hosts.verl.engine import MODEL_TYPE, PolicyEngine, PolicyModelC
 from rlinf_async.hosts.verl.placement import resource_of
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.hosts.verl.training import engine_learner
+from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
@@ -70,7 +71,7 @@ def join_group() -> None:
         dist.init_process_group("cpu:gloo", init_method=address, rank=rank, world_size=ranks)
 
 
-def start_learners(config: DictConfig, settings: VerlSettings) -> RayWorkerGroup:
+def start_learners(config: DictConfig, view: VerlView, settings: VerlSettings) -> RayWorkerGroup:
     """Start ranks on `trainer.n_gpus_per_node` devices of each of `trainer.nnodes` nodes, and build their
     engines.
     """
@@ -80,7 +81,7 @@ def start_learners(config: DictConfig, settings: VerlSettings) -> RayWorkerGroup
         use_gpu=trainer.device != "cpu",
         # veRL requests this number of CPUs per rank, by default 10; `settings.process_count` counts one.
         max_colocate_count=1,
-        accelerator_type=resource_of(plain(config), "learner"),
+        accelerator_type=resource_of(view, "learner"),
     )
     actor = actor_config(config, settings)
     start = RayClassWithInitArgs(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.verl.view import VerlView
 
 PLACEMENT_KEY = "vla.placement"
 PLACED_PROCESSES = ("env", "inference", "learner")
@@ -22,37 +22,31 @@ OWN_RESOURCES_KEY = "ray_kwargs.ray_init.resources"
 """The key of the resources of a Ray cluster that a run on one node starts itself."""
 
 
-def resource_of(cfg: Mapping[str, Any], component: str) -> str | None:
+def resource_of(view: VerlView, component: str) -> str | None:
     """Return the resource that a component's nodes must have; None: any nodes."""
-    name = lookup(cfg, f"{PLACEMENT_KEY}.{component}")
+    name = view.placement.get(component)
     return None if name is None else str(name)
 
 
-def resources(cfg: Mapping[str, Any], component: str) -> dict[str, float]:
+def resources(view: VerlView, component: str) -> dict[str, float]:
     """Return the Ray resources that a component's process requests besides CPUs and accelerators."""
-    name = resource_of(cfg, component)
+    name = resource_of(view, component)
     return {} if name is None else {name: RESOURCE_SHARE}
 
 
-def starts_ray(cfg: Mapping[str, Any]) -> bool:
-    """Return True if the run starts a Ray cluster of one node itself."""
-    return not lookup(cfg, "ray_kwargs.ray_init.address") and lookup(cfg, "trainer.nnodes") == 1
-
-
-def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def placement_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the reasons against a placement that are known before Ray starts."""
-    if resource_of(cfg, "learner") is not None and lookup(cfg, "trainer.device") == "cpu":
+    if resource_of(view, "learner") is not None and view.device == "cpu":
         yield Reason(
-            f"{PLACEMENT_KEY}.learner={resource_of(cfg, 'learner')} does not support trainer.device=cpu: "
+            f"{PLACEMENT_KEY}.learner={resource_of(view, 'learner')} does not support trainer.device=cpu: "
             "veRL's pools request it only together with an accelerator; remove it",
             f"~{PLACEMENT_KEY}.learner",
         )
-    if not starts_ray(cfg):
+    if not view.starts_ray:
         return
-    own_resources = lookup(cfg, OWN_RESOURCES_KEY) or {}
     for component in PLACED_PROCESSES:
-        name = resource_of(cfg, component)
-        if name is not None and name not in own_resources:
+        name = resource_of(view, component)
+        if name is not None and name not in view.ray_resources:
             yield Reason(
                 f"{PLACEMENT_KEY}.{component}={name} names a resource that the Ray of this run, on one "
                 f"node, would not have; remove it, add it to {OWN_RESOURCES_KEY}, or name a cluster by "
@@ -62,7 +56,7 @@ def placement_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def too_small(
-    cfg: Mapping[str, Any], plan: ShardPlan, nodes: Sequence[Mapping[str, Any]], *, on_gpu: bool
+    view: VerlView, plan: ShardPlan, nodes: Sequence[Mapping[str, Any]], *, on_gpu: bool
 ) -> Iterator[str]:
     """Yield a sentence for each resource with too few places, on its nodes, for the processes placed there.
 
@@ -70,8 +64,8 @@ def too_small(
         nodes: the cluster's nodes, as from `ray.nodes`.
     """
     numbers = {"env": plan.env_workers, "inference": plan.inference_ranks, "learner": plan.learner_ranks}
-    for name in dict.fromkeys(filter(None, (resource_of(cfg, each) for each in PLACED_PROCESSES))):
-        components = [each for each in PLACED_PROCESSES if resource_of(cfg, each) == name]
+    for name in dict.fromkeys(filter(None, (resource_of(view, each) for each in PLACED_PROCESSES))):
+        components = [each for each in PLACED_PROCESSES if resource_of(view, each) == name]
         # Ray also lists nodes that have left.
         have = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get(name)]
         need = {"CPU": sum(numbers[each] for each in components)}
@@ -87,7 +81,7 @@ def too_small(
                 )
 
 
-def in_words(cfg: Mapping[str, Any]) -> str:
+def in_words(view: VerlView) -> str:
     """Return, as text, the components that are restricted to certain nodes; empty if none is."""
-    names = {each: resource_of(cfg, each) for each in PLACED_PROCESSES}
+    names = {each: resource_of(view, each) for each in PLACED_PROCESSES}
     return ", ".join(f"{each} on nodes with {name}" for each, name in names.items() if name is not None)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts import workers
-from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.placement import resources, too_small
-from rlinf_async.hosts.verl.settings import VerlSettings, evaluates, horizon, process_count, section
+from rlinf_async.hosts.verl.settings import VerlSettings, horizon, process_count, section
+from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
 
 
-def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool) -> None:
+def check_places(view: VerlView, settings: VerlSettings, *, on_gpu: bool) -> None:
     """Check that Ray has places for the processes of a run, as veRL would wait for them for ever.
 
     Raises:
         ValueError: there are not enough; the message has the setting to change.
     """
     plan = settings.plan
-    if missing := list(too_small(cfg, plan, ray.nodes(), on_gpu=on_gpu)):
+    if missing := list(too_small(view, plan, ray.nodes(), on_gpu=on_gpu)):
         raise ValueError("; ".join(missing))
     need = {"CPU": process_count(plan)}
     if on_gpu:
@@ -46,28 +43,26 @@ def check_places(cfg: Mapping[str, Any], settings: VerlSettings, *, on_gpu: bool
             )
 
 
-def start_env_workers(config: DictConfig, settings: VerlSettings) -> list[Any]:
+def start_env_workers(view: VerlView, settings: VerlSettings) -> list[Any]:
     """Start env workers, and return Ray's handles by rank; `initialise` builds their environments."""
-    cfg = plain(config)
-    modes = ("train", "eval") if evaluates(cfg) else ("train",)
+    modes = ("train", "eval") if view.evaluates else ("train",)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "env")).options(
-        num_cpus=1, resources=resources(cfg, "env"), **restarts(settings, "env")
+        num_cpus=1, resources=resources(view, "env"), **restarts(settings, "env")
     )
-    sections = {mode: section(cfg, mode) for mode in modes}
-    horizons = {mode: horizon(cfg, mode) for mode in modes}
+    sections = {mode: section(view, mode) for mode in modes}
+    horizons = {mode: horizon(view, mode) for mode in modes}
     return [actor.remote(sections, settings, horizons, rank) for rank in range(settings.plan.env_workers)]
 
 
-def start_inference_ranks(config: DictConfig, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
+def start_inference_ranks(view: VerlView, settings: VerlSettings, *, on_gpu: bool) -> list[Any]:
     """Start inference ranks, and return Ray's handles by rank; `initialise` builds their policies."""
-    cfg = plain(config)
     actor = ray.remote(load_class(workers.WORKERS_GROUP, "inference")).options(
         num_cpus=1,
         num_gpus=int(on_gpu),
-        resources=resources(cfg, "inference"),
+        resources=resources(view, "inference"),
         **restarts(settings, "inference"),
     )
-    arguments = (lookup(cfg, "vla.model"), lookup(cfg, "vla.ckpt_path"), settings)
+    arguments = (view.model, view.first_weights, settings)
     return [actor.remote(*arguments, rank) for rank in range(settings.plan.inference_ranks)]
 
 

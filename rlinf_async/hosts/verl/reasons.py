@@ -44,16 +44,14 @@ from rlinf_async.hosts.verl.algorithms import (
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.defaults import changes, default_of, defaults, is_known, usual
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.placement import placement_reasons, starts_ray
-from rlinf_async.hosts.verl.settings import (
+from rlinf_async.hosts.verl.placement import placement_reasons
+from rlinf_async.hosts.verl.settings import VerlSettings, process_count, section, size_reasons
+from rlinf_async.hosts.verl.view import (
     ACTOR_SECTION,
+    FSDP_SECTION,
     MODEL_SECTION,
-    VerlSettings,
-    evaluates,
-    group_size,
-    process_count,
-    section,
-    size_reasons,
+    OPTIM_SECTION,
+    VerlView,
 )
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
@@ -73,8 +71,7 @@ LOGGER_KEY = "trainer.logger"
 RUN_DIR_KEY = "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
-OPTIM_SECTION = f"{ACTOR_SECTION}.optim"
-PRECISION_KEY = f"{ACTOR_SECTION}.fsdp_config.mixed_precision.param_dtype"
+PRECISION_KEY = f"{FSDP_SECTION}.mixed_precision.param_dtype"
 USUAL_OPTIMIZER = ("AdamW", "torch.optim")
 NO_EVALUATION = "trainer.test_freq=-1 trainer.val_before_train=false"
 JUDGED_PREFIXES = (
@@ -157,14 +154,14 @@ def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
 
 
-def setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason for settings of `cfg` (plain data) that do not go together."""
-    yield from _estimator_reasons(cfg, asynchrony)
-    yield from _evaluation_reasons(cfg, asynchrony)
-    precision = lookup(cfg, PRECISION_KEY)
-    if asynchrony.streamer.enabled and str(precision) in ("fp16", "float16"):
+def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason for settings that do not go together."""
+    yield from _estimator_reasons(view, asynchrony)
+    yield from _evaluation_reasons(view, asynchrony)
+    if asynchrony.streamer.enabled and view.learner_precision in ("fp16", "float16"):
         yield override_reason(
-            f"async.streamer does not support {PRECISION_KEY}={precision}: its scaler may skip a step",
+            f"async.streamer does not support {PRECISION_KEY}={view.learner_precision}: its scaler may skip "
+            "a step",
             f"{PRECISION_KEY}=bf16",
         )
     if asynchrony.advanced.shared_group_scene:
@@ -173,32 +170,30 @@ def setting_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator
             "scenes beside initial states",
             "async.advanced.shared_group_scene=false",
         )
-    yield from task_reasons(section(cfg, "train"), asynchrony)
+    yield from task_reasons(section(view, "train"), asynchrony)
     # A run would load parts of a checkpoint that its checkpoints do not have.
-    load, save = (
-        _as_list(lookup(cfg, f"{ACTOR_SECTION}.checkpoint.{key}_contents")) for key in ("load", "save")
-    )
+    load, save = _as_list(view.loaded_contents), _as_list(view.saved_contents)
     if missing := [name for name in load if name not in save]:
         yield override_reason(
             f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
             f"save_contents={save} leaves out",
             f"{ACTOR_SECTION}.checkpoint.load_contents=[{','.join(save)}]",
         )
-    yield from placement_reasons(cfg)
+    yield from placement_reasons(view)
 
 
-def run_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reason]:
+def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
     """Yield a reason for each number of a run's `settings` that does not fit the others, or this machine."""
-    yield from size_reasons(cfg, settings)
-    loss, mode = str(lookup(cfg, LOSS_KEY)), str(lookup(cfg, f"{ACTOR_SECTION}.loss_agg_mode"))
+    yield from size_reasons(view, settings)
+    loss, mode = view.loss, str(view.aggregation)
     if settings.streams and (override := override_for(loss, mode)):
         yield override_reason(
             f"async.streamer does not support {LOSS_KEY}={loss} with loss_agg_mode={mode}: that loss is no "
             "mean over tokens, and its micro-batches do not add up to one",
             override,
         )
-    places, processes = lookup(cfg, CPUS_KEY), process_count(settings.plan)
-    if places is not None and places < processes and starts_ray(cfg):
+    places, processes = view.ray_cpus, process_count(settings.plan)
+    if places is not None and places < processes and view.starts_ray:
         yield Reason(
             f"{CPUS_KEY}={places} has no place for each of {processes} processes: learner ranks, env workers "
             f"and inference ranks; set {CPUS_KEY}={processes}, which places processes and may be more than "
@@ -207,14 +202,14 @@ def run_reasons(cfg: Mapping[str, Any], settings: VerlSettings) -> Iterator[Reas
         )
 
 
-def _as_list(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
+def _as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
-def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    name = str(lookup(cfg, ESTIMATOR_KEY))
+def _estimator_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
+    name = view.estimator
     setting = f"{ESTIMATOR_KEY}={name}"
-    if name in COMPARING_ESTIMATORS and group_size(cfg) < 2:
+    if name in COMPARING_ESTIMATORS and view.group_size < 2:
         yield Reason(
             f"{setting} compares the members of a group, and actor_rollout_ref.rollout.n=1; use 2 or more, "
             "or adv_estimator=gae",
@@ -225,9 +220,9 @@ def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Itera
             f"trainer_mode vla_async does not support {setting}: {REFUSED_ESTIMATORS[name]}; use gae or grpo",
             f"{ESTIMATOR_KEY}=grpo",
         )
-    elif name in VALUE_ESTIMATORS and lookup(cfg, "vla.model.add_value_head") is False:
+    elif name in VALUE_ESTIMATORS and view.add_value_head is False:
         yield override_reason(f"{setting} needs values", "vla.model.add_value_head=true")
-    elif name not in VALUE_ESTIMATORS and section(cfg, "train")["auto_reset"]:
+    elif name not in VALUE_ESTIMATORS and section(view, "train")["auto_reset"]:
         yield override_reason(
             f"{setting} compares whole episodes, which env.train.auto_reset=true cuts",
             "env.train.auto_reset=false",
@@ -240,14 +235,14 @@ def _estimator_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Itera
         )
 
 
-def _evaluation_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    if asynchrony.deterministic and evaluates(cfg):
+def _evaluation_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
+    if asynchrony.deterministic and view.evaluates:
         yield override_reason(
             "async.deterministic does not support evaluation, which draws from the generator that samples "
             "rollouts",
             NO_EVALUATION,
         )
-    if evaluates(cfg) and not isinstance(lookup(cfg, "env.eval"), Mapping):
+    if view.evaluates and view.evaluation is None:
         yield override_reason(
             "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
             "add that block",
@@ -258,46 +253,49 @@ def _evaluation_reasons(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
 def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
     yield from environment_reasons(cfg)
-    models = names_of(MODELS_GROUP)
-    if (name := lookup(cfg, "vla.model.model_type")) not in models:
-        yield unknown_reason("vla.model.model_type", name, models, f"an entry point of {MODELS_GROUP}")
-    for key, own, registry, description in (
-        (ESTIMATOR_KEY, ESTIMATOR_NAMES, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
-        (LOSS_KEY, LOSS_NAMES, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
+    models, view = names_of(MODELS_GROUP), VerlView.of(cfg)
+    if view.model_type not in models:
+        key, description = "vla.model.model_type", f"an entry point of {MODELS_GROUP}"
+        yield unknown_reason(key, view.model_type, models, description)
+    for key, name, own, registry, description in (
+        (ESTIMATOR_KEY, view.estimator, ESTIMATOR_NAMES, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
+        (LOSS_KEY, view.loss, LOSS_NAMES, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
     ):
-        if (name := lookup(cfg, key)) is not None and name not in own:
+        if name is not None and name not in own:
             get_ready()
             registered = getattr(import_module("verl.trainer.ppo.core_algos"), registry)
             names = sorted(str(getattr(each, "value", each)) for each in registered)
             if name not in names:
                 yield unknown_reason(key, name, names, description)
-    if isinstance(model := lookup(cfg, "vla.model"), Mapping):
-        yield from model_reasons(model, key="vla.model")
-    yield from _optimizer_reasons(cfg)
-    yield from _machine_reasons(cfg)
-
-
-def _machine_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the packages and files of `cfg` (plain data) that this machine does not have."""
-    if lookup(cfg, f"{MODEL_SECTION}.lora_rank") and not is_here("peft"):
-        yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
-    yield from logger_reasons(
-        LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_NAMES, description="a logger of veRL"
-    )
-    yield from logger_package_reasons(LOGGER_KEY, lookup(cfg, LOGGER_KEY), LOGGER_PACKAGES, instead="console")
-    if lookup(cfg, "trainer.nnodes") == 1:  # other nodes have files of their own
+    if isinstance(view.model, Mapping):
+        yield from model_reasons(view.model, key="vla.model")
+    yield from _optimizer_reasons(view)
+    yield from _machine_reasons(view)
+    if view.nodes == 1:  # other nodes have files of their own
         yield from file_reasons(cfg, ("vla.ckpt_path",))
-        saves = (lookup(cfg, "trainer.save_freq") or -1) != -1
-        for key in (RUN_DIR_KEY, CHECKPOINTS_KEY) if saves else (RUN_DIR_KEY,):
-            yield from directory_reasons(str(lookup(cfg, key)), key=key)
-        resumes = lookup(cfg, "trainer.resume_mode") == "resume_path"
-        if resumes and (why := why_no_checkpoint(lookup(cfg, "trainer.resume_from_path"))):
-            yield Reason(why, "trainer.resume_mode=disable")
+        yield from _folder_reasons(view)
 
 
-def _optimizer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _machine_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield the packages that this machine does not have."""
+    if view.lora_rank and not is_here("peft"):
+        yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
+    yield from logger_reasons(LOGGER_KEY, view.logger, LOGGER_NAMES, description="a logger of veRL")
+    yield from logger_package_reasons(LOGGER_KEY, view.logger, LOGGER_PACKAGES, instead="console")
+
+
+def _folder_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield the folders that cannot be written on this machine, and the checkpoint that is not there."""
+    yield from directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
+    if view.save_interval not in (0, -1):
+        yield from directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
+    if view.resume_mode == "resume_path" and (why := why_no_checkpoint(view.resumed_path)):
+        yield Reason(why, "trainer.resume_mode=disable")
+
+
+def _optimizer_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if veRL would not find the optimizer; an unusual package is imported."""
-    name, package = (lookup(cfg, f"{OPTIM_SECTION}.{key}") for key in ("optimizer", "optimizer_impl"))
+    name, package = view.optimizer, view.optimizer_package
     if not (isinstance(name, str) and isinstance(package, str)) or (name, package) == USUAL_OPTIMIZER:
         return
     try:

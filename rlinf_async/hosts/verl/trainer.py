@@ -25,6 +25,7 @@ from rlinf_async.hosts.verl.explain import remarks
 from rlinf_async.hosts.verl.installation import versions
 from rlinf_async.hosts.verl.rates import rate_settings
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
+from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.hosts.workers.env_actor import EnvActor
 from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
@@ -97,7 +98,9 @@ class VLAAsyncTrainer(PPOTrainer):
         fill_in(config)
         self.settings = read(config)
         # Before `write_back`, which replaces the settings on which the remarks are.
-        notes = list(remarks(plain(config), self.settings))
+        values = plain(config)
+        view = VerlView.of(values)
+        notes = list(remarks(values, view, self.settings))
         for note in (*map(str, write_back(config, self.settings)), *notes):
             RunDisplay().note(note)
         # For veRL's own command, which does not call `VerlHost.prepare` and `train`. After those, claiming
@@ -109,14 +112,14 @@ class VLAAsyncTrainer(PPOTrainer):
             write_rollout(config, self.settings)
         set_aside(config, goes_on=self._checkpoint is not None, say=RunDisplay().note)
         # Before the first process starts, as this run's own processes would count as taken places.
-        check_places(plain(config), self.settings, on_gpu=on_gpu)
+        check_places(view, self.settings, on_gpu=on_gpu)
         # Policy versions continue from the checkpoint's step.
         requests, coordinator = start_channels(self.settings, version=self.global_steps)
         workers = {
-            "env": start_env_workers(config, self.settings),
-            "inference": start_inference_ranks(config, self.settings, on_gpu=on_gpu),
+            "env": start_env_workers(view, self.settings),
+            "inference": start_inference_ranks(view, self.settings, on_gpu=on_gpu),
         }
-        learners = start_learners(config, self.settings)
+        learners = start_learners(config, view, self.settings)
         self._give_back = partial(give_back, learners)
         run = LaunchedRun(
             settings=self.settings,

@@ -7,6 +7,7 @@ from rlinf_async.compose import packaged_names
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.settings import section
+from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart
 from tests.hosts.verl.configs import composed
@@ -97,7 +98,7 @@ def test_an_environment_is_told_what_other_keys_say_of_it():
     with open_dict(config):
         for part in ("eval", "train"):
             del config.env[part].seed, config.env[part].group_size
-    train, evaluation = (section(plain(config), mode) for mode in ("train", "eval"))
+    train, evaluation = (section(VerlView.of(plain(config)), mode) for mode in ("train", "eval"))
     assert (train["seed"], train["group_size"]) == (1234, 8)
     assert evaluation["group_size"] == 1
 

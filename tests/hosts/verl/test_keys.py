@@ -1,5 +1,7 @@
 """What a config changes of veRL's defaults, of which some point to other keys."""
 
+from dataclasses import fields
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -8,10 +10,11 @@ from rlinf_async.entry_points import MODELS_GROUP
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.verl.algorithms import AGGREGATION_MODES, ESTIMATOR_NAMES
 from rlinf_async.hosts.verl.config import fill_in
-from rlinf_async.hosts.verl.defaults import changes, defaults, resolved_defaults
+from rlinf_async.hosts.verl.defaults import changes, defaults, is_known, resolved_defaults
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.placement import PLACED_PROCESSES, PLACEMENT_KEY
 from rlinf_async.hosts.verl.reasons import TABLE
+from rlinf_async.hosts.verl.view import VerlView
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
@@ -24,6 +27,16 @@ def test_the_table_says_what_the_code_does():
     assert [name for name in TABLE.names if name.startswith(PLACEMENT_KEY)] == [
         f"{PLACEMENT_KEY}.{each}" for each in PLACED_PROCESSES
     ]
+
+
+def test_every_key_that_is_read_is_one_of_verls_or_has_a_row():
+    names = [each.metadata["key"] for each in fields(VerlView)]
+    assert len(names) == len(set(names)) > 60
+    own = [name for name in names if not is_known(name, defaults())]
+    assert {name.partition(".")[0] for name in own} == {"env", "vla"}
+    assert [
+        name for name in names if TABLE.find(name) is None and name not in ("vla.model", "vla.placement")
+    ] == []
 
 
 def test_defaults_come_to_what_omegaconf_makes_of_them():

@@ -10,6 +10,7 @@ from rlinf_async.hosts.verl.engine import PolicyEngine
 from rlinf_async.hosts.verl.learner_worker import actor_config
 from rlinf_async.hosts.verl.left_out import LOSS_KEY, PROPORTIONAL_LOSSES, ROW_LOSSES, left_out, reasons_kept
 from rlinf_async.hosts.verl.losses import PolicyLoss
+from rlinf_async.hosts.verl.view import VerlView
 from tests.hosts.verl.engines import config, farthest, learner, rollout, settings, train, weights
 
 PLAIN = ("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.3")
@@ -167,8 +168,8 @@ def test_nothing_is_left_out_with_losses_that_look_at_a_micro_batch_and_the_reme
         "algorithm": {"adv_estimator": "gae"},
         "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": name}}},
     }
-    assert not left_out(cfg)
-    (reason,) = reasons_kept(cfg)
+    assert not left_out(VerlView.of(cfg))
+    (reason,) = reasons_kept(VerlView.of(cfg))
     assert reason.override == f"{LOSS_KEY}=vanilla"
     cfg["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"] = "vanilla"
-    assert left_out(cfg) == MASKED
+    assert left_out(VerlView.of(cfg)) == MASKED

@@ -6,10 +6,12 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl import learner_worker, processes
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.placement import RESOURCE_SHARE, too_small
+from rlinf_async.hosts.verl.view import VerlView
 from tests.hosts.verl.configs import composed
 from tests.hosts.verl.engines import settings
 
@@ -59,14 +61,14 @@ def test_a_component_that_is_misspelt_is_refused():
 )
 def test_named_nodes_that_are_too_small_for_all_that_is_to_be_there_are_named(nodes, on_gpu, words):
     cfg = {"vla": {"placement": {"env": "sim", "inference": "sim"}}}
-    (said,) = too_small(cfg, settings().plan, nodes, on_gpu=on_gpu)
+    (said,) = too_small(VerlView.of(cfg), settings().plan, nodes, on_gpu=on_gpu)
     assert words in said
     assert "vla.placement.env=sim and vla.placement.inference=sim" in said
 
 
 def test_named_nodes_that_are_large_enough_are_enough():
     cfg = {"vla": {"placement": {"env": "sim"}}}
-    assert not list(too_small(cfg, settings().plan, [node(CPU=1, sim=1.0)], on_gpu=True))
+    assert not list(too_small(VerlView.of(cfg), settings().plan, [node(CPU=1, sim=1.0)], on_gpu=True))
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,14 @@ def test_too_few_places_are_refused_before_anything_waits(monkeypatch, free, tot
     monkeypatch.setattr(ray, "cluster_resources", lambda: total)
     monkeypatch.setattr(ray, "nodes", list)
     with pytest.raises(ValueError, match=words):
-        processes.check_places({}, settings(), on_gpu=on_gpu)
+        processes.check_places(VerlView(), settings(), on_gpu=on_gpu)
 
 
 def test_enough_places_are_enough(monkeypatch):
     for name in ("available_resources", "cluster_resources"):
         monkeypatch.setattr(ray, name, lambda: {"CPU": 3, "GPU": 2})
     monkeypatch.setattr(ray, "nodes", list)
-    processes.check_places({}, settings(), on_gpu=True)
+    processes.check_places(VerlView(), settings(), on_gpu=True)
 
 
 def test_learners_are_placed_by_verls_own_means(monkeypatch):
@@ -103,7 +105,7 @@ def test_learners_are_placed_by_verls_own_means(monkeypatch):
     monkeypatch.setattr(learner_worker, "RayResourcePool", made)
     config = composed("+vla.placement.learner=train")
     with pytest.raises(InterruptedError):
-        learner_worker.start_learners(config, settings())
+        learner_worker.start_learners(config, VerlView.of(plain(config)), settings())
     assert pools[0]["accelerator_type"] == "train"
 
 
@@ -127,7 +129,7 @@ def test_processes_are_where_their_resource_is_and_all_of_them_may(monkeypatch):
         of = settings()
         of = replace(of, plan=replace(of.plan, env_workers=2))
         config = composed("+vla.placement.env=sim", "env.workers=2")
-        workers = processes.start_env_workers(config, of)
+        workers = processes.start_env_workers(VerlView.of(plain(config)), of)
         assert set(ray.get([worker.node.remote() for worker in workers])) == {there.node_id}
         assert ray.cluster_resources()["sim"] - ray.available_resources()["sim"] == pytest.approx(
             2 * RESOURCE_SHARE

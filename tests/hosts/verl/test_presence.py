@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.hosts.verl.host import VerlHost
 from rlinf_async.hosts.verl.settings import section
+from rlinf_async.hosts.verl.view import VerlView
 
 MISTAKES = {
     "async.rolout.shards=2": "did you mean async.rollout?",
@@ -80,5 +81,5 @@ def test_a_word_of_verl_vlas_is_answered_with_ours():
 
 def test_the_simulator_that_a_class_is_asked_for_decides_how_it_is_divided():
     env = {"env_class": "several", "simulator_type": "libero"}
-    assert section({"env": {"train": env}}, "train")["env_type"] == "libero"
-    assert section({"env": {"train": {"env_class": "several"}}}, "train")["env_type"] == "several"
+    assert section(VerlView(train=env), "train")["env_type"] == "libero"
+    assert section(VerlView(train={"env_class": "several"}), "train")["env_type"] == "several"
