@@ -22,9 +22,12 @@ def key(name: str, default: Any = None) -> Any:
 class View:
     """A config, read once."""
 
+    cfg: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The whole config as plain data, for code that looks at every key."""
+
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> Self:
         """Read `cfg` (plain data)."""
         held = entries(cfg)
-        values = {each.name: held.get(each.metadata["key"]) for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if value is not None})
+        values = {each.name: held.get(each.metadata["key"]) for each in fields(cls) if each.metadata}
+        return cls(cfg=cfg, **{name: value for name, value in values.items() if value is not None})

@@ -20,9 +20,9 @@ from rlinf_async.hosts.simulators import splitting
 TRAIN_SECTION = "env.train"
 
 
-def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str, Any]]:
-    """Return the work that `cfg` (plain data) leaves out, as plain data."""
-    section, view = cfg["env"]["train"], RLinfView.of(cfg)
+def dead_work(view: RLinfView, settings: RLinfSettings) -> list[dict[str, Any]]:
+    """Return the work that a run leaves out, as plain data."""
+    section = view.train
     works = [
         kinds.frames(
             steps_per_decision=settings.steps_per_decision,
@@ -31,7 +31,7 @@ def dead_work(cfg: Mapping[str, Any], settings: RLinfSettings) -> list[dict[str,
         kinds.ended(
             skips=settings.skips_ended,
             stands=stands(section),
-            kept=_stepped_together(section) if settings.skips_ended else counts_after_the_end(cfg),
+            kept=_stepped_together(section) if settings.skips_ended else counts_after_the_end(view),
         ),
         kinds.masked(
             settings.left_out,

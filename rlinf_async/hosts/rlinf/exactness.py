@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from rlinf_async.hosts.rlinf.settings import RLinfSettings
 
 
-def exactness(cfg: Mapping[str, Any], settings: RLinfSettings) -> dict[str, str]:
+def exactness(view: RLinfView, settings: RLinfSettings) -> dict[str, str]:
     """Return `exact`, `approximate (why; the exact setting)` or `off` for each level."""
     lags = settings.asynchrony.off_policy and not settings.has_ratio
     return {
-        "train": nft.train_exactness(cfg, settings.asynchrony)
+        "train": nft.train_exactness(view.cfg, settings.asynchrony)
         if lags
         else train_exactness(settings.asynchrony),
         "rollout": rollout_exactness(
             settings.asynchrony,
-            model=str(cfg["actor"]["model"]["model_type"]),
-            shares=shared_chance(cfg),
+            model=str(view.model_type),
+            shares=shared_chance(view.cfg),
         ),
         "streamer": streamer_exactness(
             settings,
             deferred=_why_whole(settings),
-            more=list(_means_of_micro_batches(cfg)),
+            more=list(_means_of_micro_batches(view)),
         ),
     }
 
@@ -46,9 +46,8 @@ def _why_whole(settings: RLinfSettings) -> str:
     return "normalization is deferred" if settings.has_ratio else nft.WAITS
 
 
-def _means_of_micro_batches(cfg: Mapping[str, Any]) -> Iterator[str]:
+def _means_of_micro_batches(view: RLinfView) -> Iterator[str]:
     """Yield the parts of RLinf's loss that are means over a micro-batch, not over the batch."""
-    view = RLinfView.of(cfg)
     yield from bonus_parts(view)
     if view.filters_rewards and view.unmasking_keys:
         yield "filtered losses are means over the valid samples of each micro-batch"
@@ -95,9 +94,8 @@ def bonus_parts(view: RLinfView) -> Iterator[str]:
         yield "the entropy bonus is a mean over the valid samples of each micro-batch"
 
 
-def bonus_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
+def bonus_remarks(view: RLinfView) -> Iterator[str]:
     """Yield a remark if the entropy bonus is a sum over a micro-batch, though it looks like a mean."""
-    view = RLinfView.of(cfg)
     if is_summed(view):
         size = view.micro_batch_size
         yield (

@@ -69,11 +69,11 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         return facts
     # Packages and files that are missing here are remarks below: the run may be one on other machines.
     beside = config_reasons(values, active=True, here=False)
-    settings = resolve(cfg, cluster=hardware, beside=beside)
-    facts["exactness"] = exactness(values, settings)
+    settings, view = resolve(cfg, cluster=hardware, beside=beside), RLinfView.of(values)
+    facts["exactness"] = exactness(view, settings)
     if asynchrony.off_policy and not settings.has_ratio:
         facts["correction"] = nft.NO_RATIO
-    facts["dead_work"] = dead_work(values, settings)
+    facts["dead_work"] = dead_work(view, settings)
     facts["scored"] = scored_by(values) if asynchrony.correction != "none" else ""
     memory = footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory)
     return {
@@ -84,7 +84,7 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         "translated": list(translations(values, read_block(cfg))) if asynchrony.train.enabled else [],
         "remarks": [
             *_beyond(values, hardware),
-            *([] if hardware.named else _absent(values)),
+            *([] if hardware.named else _absent(view)),
             *remarks(cfg, settings, hardware),
         ],
     }
@@ -93,22 +93,23 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
 def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Iterator[str]:
     """Yield remarks on a config that can run; a run prints them, too."""
     values = plain(cfg)
+    view = RLinfView.of(values)
     yield from TABLE.without_effect(dotted(values).items())
     yield from undecided(values)
     yield from effects(values, settings, hardware)
     yield from share_remarks(values, settings, hardware)
-    yield from bonus_remarks(values)
+    yield from bonus_remarks(view)
     yield from starts_of_their_own(values, settings.asynchrony)
     if not settings.has_ratio:
         yield from nft.remarks(values, settings)
     if settings.asynchrony.skip.masked:
-        yield from left_out.remarks(RLinfView.of(values))
+        yield from left_out.remarks(view)
     yield from _remarks(cfg, settings)
 
 
-def _absent(cfg: Mapping[str, Any]) -> Iterator[str]:
+def _absent(view: RLinfView) -> Iterator[str]:
     """Yield the reasons why this machine would refuse a run."""
-    for reason in presence_reasons(cfg):
+    for reason in presence_reasons(view):
         yield f"a run would not begin on this machine: {reason.text}"
 
 

@@ -80,8 +80,9 @@ class RLinfHost(PackagedHost):
 
     def absent(self, cfg: DictConfig) -> list[str]:
         from rlinf_async.hosts.rlinf.presence import presence_reasons
+        from rlinf_async.hosts.rlinf.view import RLinfView
 
-        return [reason.text for reason in presence_reasons(plain(cfg))]
+        return [reason.text for reason in presence_reasons(RLinfView.of(plain(cfg)))]
 
     def run_dir(self, cfg: DictConfig) -> Path:
         return Path(cfg.runner.logger.log_path)

@@ -285,22 +285,20 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in function.args.args if argument.arg != "self"]
 
 
-def needed_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each key that RLinf needs and that is absent from `cfg` (plain data), or is in a
-    block that is null.
-    """
+def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield a reason for each key that RLinf needs and that is absent, or is in a block that is null."""
     if (sources := sources_of("rlinf")) is None:
         return
-    for key, reader, chains in _readers(cfg, sources):
-        section = lookup(cfg, key) if key else cfg
+    for key, reader, chains in _readers(view, sources):
+        section = lookup(view.cfg, key) if key else view.cfg
         yield from _missing_reasons(section, chains, key=key, reader=reader)
         if chains is not OWN_READS and key.startswith("env."):
             yield from _simulator_reasons(section, key=key)
 
 
-def _readers(cfg: Mapping[str, Any], sources: Sources) -> Iterator[tuple[str, str, frozenset[Chain]]]:
+def _readers(view: RLinfView, sources: Sources) -> Iterator[tuple[str, str, frozenset[Chain]]]:
     """Yield the key of a section, its reader in RLinf, and the chains that the reader needs of it."""
-    for mode, section in RLinfView.of(cfg).env_sections.items():
+    for mode, section in view.env_sections.items():
         yield f"env.{mode}", "env worker", OWN_READS
         if not section.get("env_class"):
             arguments = section.get(SIMULATOR_ARGUMENTS)
@@ -309,9 +307,9 @@ def _readers(cfg: Mapping[str, Any], sources: Sources) -> Iterator[tuple[str, st
     yield "", "entry script", LAUNCH_READS
     for name in WORKER_SECTIONS:
         yield "", name, of_worker(sources, name)
-    if isinstance(cfg.get("critic"), Mapping):
+    if isinstance(view.cfg.get("critic"), Mapping):
         yield "critic", "validate_cfg", CRITIC_READS
-    kind = str(lookup(cfg, "actor.model.model_type"))
+    kind = str(view.model_type)
     yield "actor.model", f"builder of {kind}", of_model(sources, kind)
 
 

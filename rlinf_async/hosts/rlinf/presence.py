@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 from omegaconf import DictConfig
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.presence import (
@@ -95,13 +94,14 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
         active: True if a level is on.
         here: True if the run is to begin on this machine, which may lack packages or files.
     """
+    view = RLinfView.of(cfg)
     return [
-        *name_reasons(cfg),
-        *(presence_reasons(cfg) if here else ()),
-        *setting_reasons(RLinfView.of(cfg)),
+        *name_reasons(view),
+        *(presence_reasons(view) if here else ()),
+        *setting_reasons(view),
         *(unserved_key_reasons(cfg) if active else ()),
-        *model_reasons(cfg["actor"]["model"], key="actor.model"),
-        *needed_key_reasons(cfg),
+        *model_reasons(view.model, key="actor.model"),
+        *needed_key_reasons(view),
     ]
 
 
@@ -136,26 +136,25 @@ def check_by_rlinf(cfg: DictConfig) -> None:
         validate_cfg(copy.deepcopy(cfg))
 
 
-def name_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield reasons for names in `cfg` (plain data) that neither this RLinf nor a package has."""
+def name_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield reasons for names that neither this RLinf nor a package has."""
     from rlinf_async.hosts.rlinf.borrowed import MetricLogger, SupportedEnvType
 
     models, types = sorted(model_types()), [known.value for known in SupportedEnvType]
-    # A run that only evaluates makes the model of its rollout section.
-    for section in ("actor", "rollout") if lookup(cfg, "runner.only_eval") else ("actor",):
-        key = f"{section}.model.model_type"
-        if (name := lookup(cfg, key)) not in models:
-            yield unknown_reason(key, name, models, f"a model of RLinf or of {MODELS_GROUP}")
-    for mode in ("train", "eval"):
-        kind = lookup(cfg, f"env.{mode}.env_type")
-        if lookup(cfg, f"env.{mode}") and not _is_env_type(kind):
+    named = {"actor": view.model_type}
+    if view.only_eval:  # such a run makes the model of its rollout section
+        named["rollout"] = view.rollout_model_type
+    for section, name in named.items():
+        if name not in models:
+            known = f"a model of RLinf or of {MODELS_GROUP}"
+            yield unknown_reason(f"{section}.model.model_type", name, models, known)
+    for mode, block in (("train", view.train), ("eval", view.evaluation)):
+        if block and not _is_env_type(kind := block.get("env_type")):
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from environment_reasons(cfg)
+    yield from environment_reasons(view.cfg)
     loggers = list(MetricLogger.supported_logger)
-    yield from logger_reasons(
-        BACKENDS_KEY, lookup(cfg, BACKENDS_KEY), loggers, description="a logger of RLinf"
-    )
-    yield from _weight_syncer_reasons(cfg)
+    yield from logger_reasons(BACKENDS_KEY, view.loggers, loggers, description="a logger of RLinf")
+    yield from _weight_syncer_reasons(view.weight_syncer)
 
 
 def _is_env_type(kind: object) -> bool:
@@ -173,31 +172,30 @@ def _is_env_type(kind: object) -> bool:
     return True
 
 
-def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield reasons for names in `cfg` (plain data) that are missing on this machine.
+def presence_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield reasons for names that are missing on this machine.
 
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own, this machine cannot tell.
     """
-    backends = lookup(cfg, BACKENDS_KEY)
-    yield from logger_package_reasons(BACKENDS_KEY, backends, LOGGER_PACKAGES, instead="tensorboard")
+    yield from logger_package_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="tensorboard")
     # The driver writes there, which runs here wherever its workers do.
-    if isinstance(run_dir := lookup(cfg, RUN_DIR_KEY), str):
-        yield from directory_reasons(run_dir, key=RUN_DIR_KEY)
-    if (lookup(cfg, "cluster.num_nodes") or 1) == 1 and not lookup(cfg, "cluster.node_groups"):
-        yield from _package_reasons(cfg)
-        adapters = ("actor.model.lora_path",) if lookup(cfg, "actor.model.is_lora") else ()
-        yield from file_reasons(cfg, (*FILE_KEYS, *adapters))
+    if isinstance(view.run_dir, str):
+        yield from directory_reasons(view.run_dir, key=RUN_DIR_KEY)
+    if view.nodes == 1 and not view.node_groups:
+        yield from _package_reasons(view)
+        adapters = ("actor.model.lora_path",) if view.has_adapters else ()
+        yield from file_reasons(view.cfg, (*FILE_KEYS, *adapters))
 
 
-def _package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
+def _package_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for the model, and for the simulator, if the package that RLinf imports for it is
     missing.
     """
-    model, kind = str(lookup(cfg, "actor.model.model_type")), str(lookup(cfg, "env.train.env_type"))
+    model, kind = str(view.model_type), str(view.train.get("env_type"))
     # With an `env_class`, `env_type` only decides how RLinf prepares actions. With LIBERO_TYPE (pro, plus)
     # RLinf's `libero/venv.py` imports another package than libero.
-    is_other = lookup(cfg, "env.train.env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))
+    is_other = view.train.get("env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))
     where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
     of_model = None if model in names_of(MODELS_GROUP) else PACKAGE_OF_MODEL.get(model)
     if of_model is not None and not is_here(of_model):
@@ -212,8 +210,7 @@ def _package_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         )
 
 
-def _weight_syncer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    block, key = lookup(cfg, "weight_syncer"), "weight_syncer.type"
+def _weight_syncer_reasons(block: Mapping[str, Any]) -> Iterator[Reason]:
     if not block:
         # 512 MiB is the size in RLinf's example configs.
         yield Reason(
@@ -222,7 +219,7 @@ def _weight_syncer_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             "'+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'",
         )
         return
-    kind = block.get("type")
+    kind, key = block.get("type"), "weight_syncer.type"
     if kind not in SYNCER_TYPES:
         yield unknown_reason(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
     elif not isinstance(block.get(kind), Mapping):

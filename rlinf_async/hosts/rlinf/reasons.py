@@ -292,7 +292,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     refuse_other_algorithms(view)
     if not view.has_ratio:
         asynchrony = without_ratio(asynchrony)
-    unsupported = _refused_keys(cfg, view, asynchrony)
+    unsupported = _refused_keys(view, asynchrony)
     stopped_levels = {level for levels in unsupported.values() for level in levels}
     dropped = stopped_levels & preset_levels(cfg.get("async"))
     remaining = asynchrony.without(dropped)
@@ -319,16 +319,14 @@ def _why(cfg: Mapping[str, Any], level: str, unsupported: Mapping[Key, tuple[str
     return "; ".join(f"it {key.refused_words(lookup(cfg, key.name))}" for key in stops)
 
 
-def _refused_keys(
-    cfg: Mapping[str, Any], view: RLinfView, asynchrony: AsyncConfig
-) -> dict[Key, tuple[str, ...]]:
-    """Return settings of `cfg` (plain data) that levels which are on do not support, with those levels."""
+def _refused_keys(view: RLinfView, asynchrony: AsyncConfig) -> dict[Key, tuple[str, ...]]:
+    """Return settings that levels which are on do not support, with those levels."""
     unsupported, on = {}, asynchrony.levels
     for key in TABLE.refused:
         levels = tuple(level for level in key.levels if on[level])
         # A setting that no level supports is not supported by our workers without a level, either.
         if not any(on.values()) and set(key.levels) == set(LEVEL_NAMES):
             levels = ("skip",)
-        if levels and key.where(view, asynchrony) and not key.allows(lookup(cfg, key.name)):
+        if levels and key.where(view, asynchrony) and not key.allows(lookup(view.cfg, key.name)):
             unsupported[key] = levels
     return unsupported

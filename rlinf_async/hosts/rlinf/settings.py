@@ -116,7 +116,7 @@ class RLinfSettings(RunSettings):
             # -1 means never in RLinf; here 0 does.
             save_every=max(0, view.save_interval),
             takes_turns=takes_turns,
-            skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(cfg)),
+            skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(view)),
             shard_choices=() if takes_turns else _shard_choices(view, asynchrony, plan, most),
             left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
         )
@@ -242,12 +242,11 @@ def _shard_choices(view: RLinfView, asynchrony: AsyncConfig, plan: ShardPlan, mo
     )
 
 
-def counts_after_the_end(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the reasons why steps after the end of an episode count in the training of `cfg` (plain data).
+def counts_after_the_end(view: RLinfView) -> Iterator[Reason]:
+    """Yield the reasons why steps after the end of an episode count in the training.
 
     With one of them `async.skip.ended` leaves no steps out; each has the override that removes it.
     """
-    view = RLinfView.of(cfg)
     yield from why_later_steps_count(view.train)
     if view.scored_by_workers and view.assigns_history:
         yield Reason(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class RLinfView(View):
 
     model: Mapping[str, Any] = key("actor.model", {})
     model_type: str | None = key("actor.model.model_type")
+    has_adapters: bool = key("actor.model.is_lora", False)
     num_action_chunks: int = key("actor.model.num_action_chunks", 1)
     add_value_head: bool = key("actor.model.add_value_head", False)
     optim: Mapping[str, Any] = key("actor.optim", {})
@@ -49,6 +50,7 @@ class RLinfView(View):
     evaluation: Mapping[str, Any] | None = key("env.eval")
 
     rollout: Mapping[str, Any] = key("rollout", {})
+    rollout_model_type: str | None = key("rollout.model.model_type")
     stages: int = key("rollout.pipeline_stage_num", 1)
     teacher: Mapping[str, Any] | None = key("rollout.expert_model")
 
@@ -56,12 +58,17 @@ class RLinfView(View):
     only_eval: bool = key("runner.only_eval", False)
     val_check_interval: int = key("runner.val_check_interval", -1)
     save_interval: int = key("runner.save_interval", -1)
+    loggers: str | Sequence[str] | None = key("runner.logger.logger_backends")
+    run_dir: str | None = key("runner.logger.log_path")
+    weight_syncer: Mapping[str, Any] = key("weight_syncer", {})
 
     uses_reward_model: bool = key("reward.use_reward_model", False)
     is_robots_own_reward: bool = key("reward.standalone_realworld", False)
     reward_mode: str | None = key("reward.reward_mode")
     assigns_history: bool = key("reward.history_reward_assign", False)
     placement: Mapping[str, Any] = key("cluster.component_placement", {})
+    nodes: int = key("cluster.num_nodes", 1)
+    node_groups: Any = key("cluster.node_groups")
 
     @property
     def distils(self) -> bool:

@@ -205,7 +205,7 @@ def runnable_settings(cfg: Mapping[str, Any]) -> VerlSettings:
     """
     refuse(TABLE.block_reasons(cfg))
     cfg = filled_in(cfg)
-    settings = read(cfg, more_reasons=list(presence_reasons(cfg)))
+    settings = read(cfg, more_reasons=list(presence_reasons(VerlView.of(cfg))))
     if is_for_verl_to_judge(cfg):
         validate(OmegaConf.create(dict(cfg)))
     return settings

@@ -64,7 +64,7 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         "memory": None if on_cpus else footprints(view, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(view),
         "begins": beginning(OmegaConf.create({"trainer": cfg["trainer"]})),
-        "remarks": [*beyond(view, settings, cluster), *remarks(cfg, view, settings)],
+        "remarks": [*beyond(view, settings, cluster), *remarks(view, settings)],
     }
 
 
@@ -89,9 +89,9 @@ def _evaluation(view: VerlView) -> str:
     return f"{section(view, 'eval')['total_num_envs']} environments, {' and '.join(when)}"
 
 
-def remarks(cfg: Mapping[str, Any], view: VerlView, settings: VerlSettings) -> Iterator[str]:
-    """Yield remarks on a config (plain data, and its view) that can run; a run prints them, too."""
-    yield from key_remarks(cfg)
+def remarks(view: VerlView, settings: VerlSettings) -> Iterator[str]:
+    """Yield remarks on a config that can run; a run prints them, too."""
+    yield from key_remarks(view.cfg)
     mode, path = view.resume_mode, view.resumed_path
     if path and mode != "resume_path":
         yield (

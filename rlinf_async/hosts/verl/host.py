@@ -79,8 +79,9 @@ class VerlHost(PackagedHost):
 
     def absent(self, cfg: DictConfig) -> list[str]:
         from rlinf_async.hosts.verl.reasons import presence_reasons
+        from rlinf_async.hosts.verl.view import VerlView
 
-        return [reason.text for reason in presence_reasons(plain(cfg))]
+        return [reason.text for reason in presence_reasons(VerlView.of(plain(cfg)))]
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         from rlinf_async.hosts.verl.checkpoint import resume_point, set_aside

@@ -250,10 +250,10 @@ def _evaluation_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Rea
         )
 
 
-def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield the names in `cfg` (plain data) that neither veRL, nor an entry point, nor this machine has."""
-    yield from environment_reasons(cfg)
-    models, view = names_of(MODELS_GROUP), VerlView.of(cfg)
+def presence_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield the names that neither veRL, nor an entry point, nor this machine has."""
+    yield from environment_reasons(view.cfg)
+    models = names_of(MODELS_GROUP)
     if view.model_type not in models:
         key, description = "vla.model.model_type", f"an entry point of {MODELS_GROUP}"
         yield unknown_reason(key, view.model_type, models, description)
@@ -272,7 +272,7 @@ def presence_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     yield from _optimizer_reasons(view)
     yield from _machine_reasons(view)
     if view.nodes == 1:  # other nodes have files of their own
-        yield from file_reasons(cfg, ("vla.ckpt_path",))
+        yield from file_reasons(view.cfg, ("vla.ckpt_path",))
         yield from _folder_reasons(view)
 
 

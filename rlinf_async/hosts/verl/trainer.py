@@ -98,9 +98,8 @@ class VLAAsyncTrainer(PPOTrainer):
         fill_in(config)
         self.settings = read(config)
         # Before `write_back`, which replaces the settings on which the remarks are.
-        values = plain(config)
-        view = VerlView.of(values)
-        notes = list(remarks(values, view, self.settings))
+        view = VerlView.of(plain(config))
+        notes = list(remarks(view, self.settings))
         for note in (*map(str, write_back(config, self.settings)), *notes):
             RunDisplay().note(note)
         # For veRL's own command, which does not call `VerlHost.prepare` and `train`. After those, claiming

@@ -37,6 +37,7 @@ from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf import beside_local
@@ -184,7 +185,7 @@ def _run(case, rank, ranks, known):
         job.done["stock"] = known[case.stock]
     for name in ("ours", *case.others):
         job.done[name] = TRAINERS[name](job)
-    claims = exactness(OmegaConf.to_container(cfg, resolve=True), settings)
+    claims = exactness(RLinfView.of(OmegaConf.to_container(cfg, resolve=True)), settings)
     return {"exactness": claims, "settings": settings, **job.done}
 
 

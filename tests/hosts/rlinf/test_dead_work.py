@@ -7,6 +7,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.explain import explain
 from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 LIBERO = "libero_object_ppo_vla"
@@ -81,7 +82,7 @@ def test_simulators_that_are_stepped_until_their_shard_has_ended_are_told(simula
     changes = {f"env.train.{key}": value for key, value in section.items()}
     cfg = config(changes)
     settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping({"mode": "full"}), ONE_EACH)
-    ended = {one["kind"]: one for one in dead_work(cfg, settings)}["ended"]
+    ended = {one["kind"]: one for one in dead_work(RLinfView.of(cfg), settings)}["ended"]
     assert unit in ended["left_out"]
     assert len(ended["kept"]) == (reason is not None)
     assert all(reason in text for text in ended["kept"])

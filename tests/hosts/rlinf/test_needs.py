@@ -29,6 +29,7 @@ from rlinf_async.hosts.rlinf.needs import (
 )
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config
 
@@ -136,9 +137,11 @@ def refused(base, kind, section, key):
     place = cfg["env"]["train"]
     for each in sections:
         place = place[each]
-    before = [reason.text for reason in needed_key_reasons(cfg)]
+    before = [reason.text for reason in needed_key_reasons(RLinfView.of(cfg))]
     place[name] = None
-    return before, [reason.text for reason in needed_key_reasons(cfg) if reason.text not in before]
+    return before, [
+        reason.text for reason in needed_key_reasons(RLinfView.of(cfg)) if reason.text not in before
+    ]
 
 
 CAMERA = {"height": 64, "width": 64}
@@ -247,14 +250,14 @@ def test_the_environments_and_workers_of_this_rlinf_are_read():
 def test_something_else_in_the_place_of_a_block_that_is_read_is_named_with_its_reader(base, mode, value):
     cfg = {**plain(base), "runner": {**plain(base)["runner"], "val_check_interval": 2, "save_interval": 2}}
     cfg["env"][mode]["video_cfg"] = value
-    said = [reason.text for reason in needed_key_reasons(cfg)]
+    said = [reason.text for reason in needed_key_reasons(RLinfView.of(cfg))]
     shown = "null" if value is None else "3"
     assert said == [
         f"env.{mode}.video_cfg={shown} must be a block of keys: RLinf's env worker reads "
         f"env.{mode}.video_cfg.save_video; set it"
     ]
     cfg["runner"]["val_check_interval"] = -1
-    assert bool(list(needed_key_reasons(cfg))) == (mode == "train")
+    assert bool(list(needed_key_reasons(RLinfView.of(cfg)))) == (mode == "train")
 
 
 def test_a_config_that_lacks_a_key_is_refused_or_passes_rlinfs_own_check(base):

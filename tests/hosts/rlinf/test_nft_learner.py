@@ -14,6 +14,7 @@ from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.nft_worker import AVERAGE_FILE, RememberingSnapshot
 from rlinf_async.hosts.rlinf.replacements import replacement
+from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf.alone import one_rank
 from tests.hosts.rlinf.learners import SIZES, actor_of
@@ -192,7 +193,7 @@ def test_with_a_lag_stored_velocities_are_kept():
 def test_every_mode_is_accepted_and_level_1_says_what_a_lag_means(overrides, words):
     for mode in ("lean", "train", "rollout", "streamer", "full"):
         cfg, settings = config(f"async.mode={mode}", *overrides)
-        found = exactness(plain(cfg), settings)
+        found = exactness(RLinfView.of(plain(cfg)), settings)
         assert (words in found["train"]) == (mode in ("train", "full"))
         assert not settings.streams
         assert not settings.asynchrony.recomputes

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end, last_step
+from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 
@@ -302,7 +303,9 @@ MASKED = {"env.train.auto_reset": False, "env.train.ignore_terminations": False}
 )
 def test_what_follows_an_episodes_end_is_left_out_where_nothing_of_it_counts(changes, override):
     cfg = config({**MASKED, **changes})
-    assert [reason.override for reason in counts_after_the_end(cfg)] == ([override] if override else [])
+    assert [reason.override for reason in counts_after_the_end(RLinfView.of(cfg))] == (
+        [override] if override else []
+    )
     assert read({**MASKED, **changes}).skips_ended == (not override)
     assert not read({**MASKED, **changes}, skip={"ended": False}).skips_ended
 

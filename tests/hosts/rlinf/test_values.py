@@ -108,7 +108,7 @@ def test_a_model_that_no_table_names_is_not_examined_or_refused_without_a_guess(
         cfg = config({"actor.model.model_type": kind, "actor.model.add_value_head": True})
         found = fit(cfg)
         settings = RLinfSettings.read(cfg, FULL, ONE_EACH)
-        verdict = exactness(cfg, settings)["rollout"]
+        verdict = exactness(RLinfView.of(cfg), settings)["rollout"]
         unserved = {*models.UNSERVED_MODELS, *models.EVALUATED_MODELS}
         assert bool(found.reasons) == (kind in unserved), kind
         if not IS_KNOWN_VALUE["model_type"](kind):
@@ -180,7 +180,7 @@ class RenamedEnvType(enum.Enum):
 
 def environments(kind):
     cfg = config({"env.train.env_type": kind, "env.eval": None})
-    return [reason for reason in presence.name_reasons(cfg) if "env_type" in reason.text]
+    return [reason for reason in presence.name_reasons(RLinfView.of(cfg)) if "env_type" in reason.text]
 
 
 @pytest.mark.parametrize("kind", ["real", "realworld", "moon"])
