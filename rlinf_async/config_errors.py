@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
+from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -32,6 +34,7 @@ UNSET_PATTERN = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found
 LONG_NUMBER = re.compile(r"\d{4300}")
 KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
+UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
 LONGEST_WORD = 250
 """Most characters of the name of a config or a key; file systems allow no longer names."""
@@ -86,6 +89,11 @@ def sentence(
         return several(_written(sweep["override"], overrides))
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
+        if not any(one.lstrip("+~").startswith(unknown["key"]) for one in overrides):
+            return (
+                f"a defaults list overrides {unknown['key']}, which no defaults list has chosen; write it "
+                "there without the word override"
+            )
         return _no_key(unknown["key"], overrides, list(known_keys()))
     return unreadable_config(error)
 
@@ -99,11 +107,32 @@ def unreadable_config(error: Exception) -> str:
     if unset := UNSET_PATTERN.search(text):
         return _not_set(unset["name"], _key_of(error))
     if LIST_FOR_BLOCK in text:
-        return "a list stands where another file of the config has a block of keys; give that key a block"
+        where = f"{place} has a list" if (place := _merged_key(error)) else "a list stands"
+        return f"{where} where another file of the config has a block of keys, or the reverse; write a block"
+    if resolver := UNKNOWN_RESOLVER.search(text):
+        key = _key_of(error)
+        return (
+            f"{key or 'the config'} asks for the resolver {resolver['name']}, which is not registered here; "
+            f"write the value, as in {key or 'KEY'}=..."
+        )
     lines = text.splitlines() or [type(error).__name__]
     first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
     key = _key_of(error)
-    return f"{first}, in {key}" if key and key not in first else first
+    # As a word: the letters of a short key are in every sentence.
+    is_named = key and re.search(rf"['` ]{re.escape(key)}(?=['`.,:]|$)", first)
+    return f"{first}, in {key}" if key and not is_named else first
+
+
+def _merged_key(error: BaseException | None) -> str:
+    """The key that OmegaConf was merging when it raised an error, which does not name it; "" if unknown."""
+    found = ""
+    while error is not None:
+        for frame, _ in walk_tb(error.__traceback__):
+            holder: Any = frame.f_locals.get("self")
+            if frame.f_code.co_name == "_merge_with" and hasattr(holder, "_get_full_key"):
+                found = str(holder._get_full_key(None)) or found
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def check_words(name: str, overrides: Sequence[str]) -> None:
@@ -167,6 +196,8 @@ def _written(text: str, overrides: Sequence[str]) -> str:
 
 MAX_VALUES = 100_000
 """Most values of a file, with every alias written out; the largest configs of RLinf have a few hundred."""
+FOREIGN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("set", "omap", "pairs"))
+"""Types of YAML that OmegaConf has none for."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 PYTHON_LOADER = yaml.SafeLoader
 """Reads a file again that the fast loader refuses, for its better errors. Bound at import, as `compose`
@@ -185,6 +216,11 @@ def check_file(path: Path) -> None:
         _check_kind(path, tree)
         _check_size(path, tree)
         for node in _nodes(tree):
+            if node.tag in FOREIGN_TAGS:
+                raise ValueError(
+                    f"{path}, line {_line(node)}: a config has no values of the type "
+                    f"!!{node.tag.rpartition(':')[2]}; write a list, a block or a text"
+                )
             if isinstance(node, yaml.MappingNode):
                 _check_keys(path, node)
                 if node is tree:
@@ -278,6 +314,11 @@ def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
         line = _line(key)
         if not isinstance(key, yaml.ScalarNode):
             raise ValueError(f"{path}, line {line}: a key is one word, and this is a list or a block")
+        if key.tag.endswith(":null"):
+            raise ValueError(
+                f"{path}, line {line}: the key {key.value or 'of an empty name'} is null for YAML; write it "
+                "in quotes"
+            )
         name = (key.tag, key.value)
         # YAML's `<<` may stand in a mapping more than once.
         if name in line_of_key and not key.tag.endswith(":merge"):

@@ -121,6 +121,11 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
             known_keys=lambda: dotted(_plain(compose_config(name, [], directory))),
         )
         fail(text)
+    except RecursionError:
+        fail(
+            f"the defaults lists of {name} name each other in a circle, or an override nests its values too "
+            "deeply; take out what leads back"
+        )
     except YAMLError as error:
         fail(unreadable_yaml(error))
     except ValueError as error:

@@ -95,6 +95,30 @@ MIN_LIKENESS = 0.8
 """Least ratio of difflib at which a key counts as a misspelling of the block's name."""
 
 
+def dotted_name(tree: Mapping[str, Any], place: str = "") -> str | None:
+    """Return a message if a key of nested mappings has a dot, as an override has, and the block that it seems
+    to be a key of stands beside it; else None.
+
+    YAML makes no block of such a key, and nothing would read it.
+    """
+    for name, value in tree.items():
+        first, dot, _ = name.partition(".") if isinstance(name, str) else ("", "", "")
+        if dot and isinstance(tree.get(first), Mapping):
+            return (
+                f"the key {name!r}{f' in {place}' if place else ''} has a dot, so that it sets nothing in "
+                f"{f'{place}.' if place else ''}{first}; write it as {_nested(name)}"
+            )
+        if isinstance(value, Mapping) and (inner := dotted_name(value, f"{place}.{name}".lstrip("."))):
+            return inner
+    return None
+
+
+def _nested(name: str) -> str:
+    """A dotted name as YAML nests it: `a: {b: ...}`."""
+    *outer, last = name.split(".")
+    return "".join(f"{part}: {{" for part in outer) + f"{last}: ..." + "}" * len(outer)
+
+
 def misplaced(config: Any) -> str | None:
     """Return a message if the `async` block is misspelt, or stands empty beside its own keys; else None.
 
@@ -102,6 +126,8 @@ def misplaced(config: Any) -> str | None:
         config: nested mappings, or an OmegaConf config; only its top level is read.
     """
     for name in config:
+        if isinstance(name, str) and name.startswith(f"{BLOCK_NAME}."):
+            return f"the key {name!r} has a dot, so that it sets nothing; write it as {_nested(name)}"
         if isinstance(name, str) and name != BLOCK_NAME and _means_block(name, config):
             return f"the key {name} is unknown; did you mean {BLOCK_NAME}?"
     if BLOCK_NAME in config and config.get(BLOCK_NAME) is None:

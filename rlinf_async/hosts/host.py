@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import yaml
 from rich.console import Console
 
+from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
@@ -243,7 +244,11 @@ def host_of(cfg: DictConfig) -> Host:
         if advice := host.recognised(cfg):
             raise ValueError(advice)
     names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
-    raise ValueError(f"none of the hosts {names} runs this config: see docs/install.md")
+    sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
+    raise ValueError(
+        f"none of the hosts {names} runs this config, which has {sections}; begin with a config of "
+        "`rlinf-async configs`, as in defaults: [metaworld_ppo_mlp]"
+    )
 
 
 def make_ready(cfg: DictConfig) -> None:

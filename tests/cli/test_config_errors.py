@@ -51,6 +51,8 @@ WRONG_FILES: dict[str, tuple[bytes, str]] = {
     "an unknown tag": (b"x: !foo bar\n", "line 2: could not determine a constructor for the tag '!foo'"),
     "two documents": (b"---\nx: 1\n", "line 2: but found another document"),
     "a list as key": (b"? [a, b]\n: 1\n", "line 2: a key is one word, and this is a list or a block"),
+    "null as key": (b"x:\n  ~: 3\n", "line 3: the key ~ is null for YAML; write it in quotes"),
+    "a set": (b"x: !!set {a, b}\n", "line 2: a config has no values of the type !!set; write a list"),
     "a broken interpolation": (b"x: '${oops'\n", "no viable alternative at input '${oops', in x"),
 }
 """What follows the defaults list in the user's file, and the answer."""
@@ -62,6 +64,24 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
     "a word": (b"hello\n", "line 1: this is one value, and a config has keys"),
     "UTF-16": (codecs.BOM_UTF16_LE + BASE.encode("utf-16-le"), "is in UTF-16; save it as UTF-8"),
     "defaults that are none": (b"defaults: 3\n", "defaults must be a list"),
+    "defaults that name each other": (b"defaults: [mine]\n", "mine name each other in a circle"),
+    "a default that overrides nothing": (
+        b"defaults: [local/point_reach, override part: one]\n",
+        "overrides part, which no defaults list has chosen; write it there without the word override",
+    ),
+    "a list for a block": (
+        b"defaults: [metaworld_ppo_mlp, _self_]\ncluster: {component_placement: {actor: [0, 1]}}\n",
+        "cluster.component_placement.actor has a list where another file of the config has a block of keys",
+    ),
+    "an interpolation of itself": (
+        b"defaults: [local/point_reach]\na: ${b}\nb: ${a}\n",
+        "Recursive interpolation detected, in a",
+    ),
+    "a resolver of a script": (
+        b"defaults: [local/point_reach]\nx: {y: '${mine:3}'}\n",
+        "x.y asks for the resolver mine, which is not registered here; write the value, as in x.y=...",
+    ),
+    "sections of nobody": (b"what: 3\n", "runs this config, which has what; begin with a config of"),
     "a default that is missing": (
         b"defaults: [nowhere/thing]\n",
         "mine asks for nowhere/thing, which is nowh",
@@ -72,6 +92,10 @@ BLOCKS = {
     "asnyc: {mode: full}": "the key asnyc is unknown; did you mean async?",
     "Async: {mode: full}": "the key Async is unknown; did you mean async?",
     "async_: {mode: full}": "the key async_ is unknown; did you mean async?",
+    "async.mode: full": "the key 'async.mode' has a dot, so that it sets nothing; write it as async: {mode",
+    "async.train.enabled: true": "so that it sets nothing; write it as async: {train: {enabled: ...}}",
+    "actor: {optim.lr: 7}": "the key 'optim.lr' in actor has a dot, so that it sets nothing in actor.optim;",
+    "runner.max_epochs: 3": "a dot, so that it sets nothing in runner; write it as runner: {max_epochs: ...}",
     "asyn: {mod: full}": "the key asyn is unknown; did you mean async?",
     "asynchronous: {mode: full}": "the key asynchronous is unknown; did you mean async?",
     "aysnc: full": "the key aysnc is unknown; did you mean async?",
