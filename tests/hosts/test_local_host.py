@@ -157,11 +157,11 @@ def test_it_is_explained_as_it_will_run():
         (("async.mode=ful",), "did you mean 'full'"),
         (
             ("+async.advanced.keep_checkpoints=2",),
-            "async.advanced.keep_checkpoints=2 is not served by the local host",
+            "the local host does not support async.advanced.keep_checkpoints=2; remove it",
         ),
         (
             ("+async.advanced.stall_s=9",),
-            "async.advanced.stall_s=9 is not served by the local host: no other process",
+            "the local host does not support async.advanced.stall_s=9; remove it",
         ),
     ],
 )
@@ -183,7 +183,7 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
             "~model",
             "model.model_type is missing; set it to an entry point of rlinf_async.models",
         ),
-        ("+env.auto_reset=true", "env.auto_reset=true: a rollout of the local host begins with a reset"),
+        ("+env.auto_reset=true", "the local host does not support env.auto_reset=True; set it to false"),
     ],
 )
 def test_environments_and_policies_that_it_cannot_have_are_refused_by_name(override, message):

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
-from rlinf_async.hosts.judge.reasons import LONG_WORD, Reason, RefusedError, clip_word, unknown_reason
+from rlinf_async.hosts.judge.reasons import Reason, RefusedError, readable, unknown_reason
 
 CHECKS_GROUP = "rlinf_async.env_checks"
 """Entry points by environment class: functions `(section, *, key)` that yield the reasons why environments
@@ -38,19 +38,19 @@ def is_here(package: str) -> bool:
         return False
 
 
-def environment_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each environment class in `cfg` (plain data) that no package provides, and the
-    reasons that a class's own check (`CHECKS_GROUP`) finds in its section.
+def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield a reason for each environment class in `sections`, by dotted key, that no package provides, and
+    the reasons that a class's own check (`CHECKS_GROUP`) finds in its section.
 
     A class without such a check is not imported.
     """
-    classes, train = names_of(ENVS_GROUP), lookup(cfg, "env.train")
-    for mode in ("train", "eval"):
-        section, key = lookup(cfg, f"env.{mode}"), f"env.{mode}"
+    judged: list[Any] = []
+    for key, section in sections.items():
         # `env.eval` is often `${env.train}`: a mistake in both is reported once.
-        if not isinstance(section, Mapping) or (mode == "eval" and section == train):
+        if not isinstance(section, Mapping) or section in judged:
             continue
-        if (name := section.get("env_class")) and name not in classes:
+        judged.append(section)
+        if (name := section.get("env_class")) and name not in (classes := names_of(ENVS_GROUP)):
             yield unknown_reason(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
         elif name in names_of(CHECKS_GROUP):
             yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
@@ -62,7 +62,7 @@ def logger_reasons(key: str, choice: object, loggers: Sequence[str], *, descript
     Args:
         description: the words for a valid name in the message, such as `a logger of RLinf`.
     """
-    for name in _names(choice):
+    for name in names_in(choice):
         if name not in loggers:
             yield unknown_reason(key, name, loggers, description)
 
@@ -73,12 +73,13 @@ def logger_package_reasons(
     """Yield a reason for each logger in `choice` that needs the package of the same name, one of `packages`,
     if that package is missing; `instead` is a logger that needs no package.
     """
-    for name in _names(choice):
+    for name in names_in(choice):
         if name in packages and not is_here(name):
             yield Reason(f"{key}={name} needs the package {name}: pip install {name}", f"{key}=[{instead}]")
 
 
-def _names(choice: object) -> Sequence[Any]:
+def names_in(choice: object) -> Sequence[Any]:
+    """Return the names in a value that is one name or a list of them; none in any other value."""
     return [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()
 
 
@@ -161,10 +162,12 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
 
 
 def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason if a policy that a package declares cannot be built from `section`; none for other
-    models.
-    """
-    if not is_declared(section) or section.get("model_path"):
+    """Yield a reason if no package declares the policy of `section`, or if it cannot be built."""
+    if not is_declared(section):
+        name, models = section.get("model_type"), names_of(MODELS_GROUP)
+        yield unknown_reason(f"{key}.model_type", name, models, f"an entry point of {MODELS_GROUP}")
+        return
+    if section.get("model_path"):
         return  # the builder may read gigabytes of a checkpoint
     try:
         parameters(section, key=key)
@@ -209,5 +212,5 @@ def own_check(framework: str, *more_errors: type[Exception]) -> Iterator[None]:
         # Errors about an attribute of null or a wrong number name no key; the framework's line of code does.
         if text and not key and cause is error and isinstance(error, UNCLEAR_ERRORS):
             text = f"{text}, in the line {line}"
-        text = f"{framework} refuses this config: {LONG_WORD.sub(clip_word, text or line)}"
+        text = f"{framework} refuses this config: {readable(text or line)}"
         raise RefusedError([Reason(text[:MAX_ERROR_CHARACTERS])]) from error

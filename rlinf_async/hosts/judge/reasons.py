@@ -12,14 +12,6 @@ from rlinf_async.core.config_keys import clipped, misspelt, shortened
 MAX_SHOWN_REASONS = 3
 """Reasons in one message at most, so that it has five lines; the line of overrides covers all reasons."""
 
-LONG_WORD = re.compile(r"\S{256,}")
-"""A path or another value that is too long for a sentence."""
-
-
-def clip_word(word: re.Match[str]) -> str:
-    """Return a shortened `LONG_WORD`."""
-    return clipped(word[0])
-
 
 @dataclass(frozen=True)
 class Reason:
@@ -47,7 +39,7 @@ class RefusedError(ValueError):
 
     def __init__(self, reasons: Sequence[Reason]) -> None:
         # Several checks may find the same reason: its first occurrence is kept.
-        whole = (replace(reason, text=LONG_WORD.sub(clip_word, reason.text)) for reason in reasons)
+        whole = (replace(reason, text=readable(reason.text)) for reason in reasons)
         self.reasons = tuple(dict.fromkeys(whole))
         super().__init__(_message(self.reasons))
 
@@ -61,6 +53,11 @@ def refuse(reasons: Sequence[Reason]) -> None:
 def reasons_of(error: ValueError) -> tuple[Reason, ...]:
     """Return the reasons of a RefusedError; the message of another error as a single reason."""
     return error.reasons if isinstance(error, RefusedError) else (Reason(str(error)),)
+
+
+def readable(text: str) -> str:
+    """Return a sentence with its longest words, such as paths, clipped."""
+    return re.sub(r"\S{256,}", lambda word: clipped(word[0]), text)
 
 
 def _message(reasons: Sequence[Reason]) -> str:

@@ -365,6 +365,15 @@ class Table:
         rows = (row for row in self._blocks if row.fate == "served" and row.name in held)
         return [reason for row in rows if (reason := self._reason(row, held, complete=True))]
 
+    def refused_reasons(
+        self, cfg: Mapping[str, Any], subject: str, *, usual: Mapping[str, Any] = MappingProxyType({})
+    ) -> Iterator[Reason]:
+        """Yield a reason for each value of `cfg` (plain data) that `subject` refuses, but `usual` ones."""
+        for row in self.refused:
+            value = lookup(cfg, row.name)
+            if not row.allows(value) and value != usual.get(row.name):
+                yield row.refused_reason(subject, value)
+
     def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
         """Yield a row for each key of `cfg` that has only its default to tell its kind."""
         for key, value in dotted(cfg).items():
@@ -374,9 +383,7 @@ class Table:
                 yield Key(name=key, kind=kind_of_default(default))
 
     def _reason(self, row: Key, held: Mapping[str, Any], *, complete: bool) -> Reason | None:
-        """Return the reason why the row's key cannot have its value in `held`, the entries of a config; None
-        if it can.
-        """
+        """Return the reason why a key cannot have its value in `held`, the entries of a config, if any."""
         if row.name not in held:
             return row.null_reason(None) if row.required and complete else None
         if (value := held[row.name]) is not None:
@@ -418,9 +425,7 @@ class Table:
         return next((one for one in counterparts(key) if self.find(one)), None)
 
     def without_effect(self, settings: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """Yield a remark for each of `settings`, dotted keys with values, that has an effect in the
-        framework's own run and none here.
-        """
+        """Yield a remark for each of `settings`, dotted keys with values, that only the framework heeds."""
         for key, value in settings:
             row = self.find(key)
             if row is not None and row.fate == "without effect" and not row.allows(value):
@@ -441,9 +446,7 @@ def _sections(names: Iterable[str]) -> frozenset[str]:
 
 
 def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
-    """Yield a note for each key at the top of `cfg` that is the user's own: not `known`, the sections of the
-    framework and of this package.
-    """
+    """Yield a note for each section of `cfg` that is the user's own: neither `known` nor of a preparation."""
     brought = entry_points(group="rlinf_async.preparations").names
     for name in cfg:
         if name not in known and name not in brought:

@@ -71,8 +71,7 @@ def fate(key: str) -> Fate | None:
 
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each undecided key of `cfg` (plain data) that is not refused."""
-    others = {name: value for name, value in cfg.items() if name not in KNOWN_SECTIONS}
-    own = {name: value for name, value in others.items() if not _is_ignored(name, value)}
+    own = {name: value for name, value in cfg.items() if not _is_ignored(name, value)}
     yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
     for key, value in _unknown(cfg).items():
         if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
@@ -112,8 +111,7 @@ def filled_in() -> set[str]:
 
 
 def _is_ignored(key: str, value: Any) -> bool:
-    """Return True if RLinf's own workers would act on a key: they read it, a block around it, or a key
-    inside.
+    """Return True if RLinf's own workers read a key, a block around it, or a key inside.
 
     A whole section of RLinf that is only passed on does not count as a read of its keys.
     """

@@ -314,9 +314,7 @@ def _readers(view: RLinfView, sources: Sources) -> Iterator[tuple[str, str, froz
 
 
 def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason for each argument of a simulator, in the environments' section at `key`, that cannot be
-    null.
-    """
+    """Yield a reason for each argument of simulators that is null in the section at `key` and must not be."""
     arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
     if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
         return
@@ -344,9 +342,7 @@ def _missing_reasons(
 
 
 def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
-    """Return the first key of a chain in `section`, the block at `key`, with a fault, and the words for that
-    fault; both may be "".
-    """
+    """Return the first key of a chain with a fault in `section`, the block at `key`, and the words for it."""
     place: Any = section
     for name in chain:
         shown = "null" if place is None else repr(place)

@@ -21,6 +21,7 @@ from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
     file_reasons,
+    is_declared,
     is_here,
     logger_package_reasons,
     logger_reasons,
@@ -100,7 +101,7 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
         *(presence_reasons(view) if here else ()),
         *setting_reasons(view),
         *(unserved_key_reasons(cfg) if active else ()),
-        *model_reasons(view.model, key="actor.model"),
+        *(model_reasons(view.model, key="actor.model") if is_declared(view.model) else ()),
         *needed_key_reasons(view),
     ]
 
@@ -151,7 +152,7 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
     for mode, block in (("train", view.train), ("eval", view.evaluation)):
         if block and not _is_env_type(kind := block.get("env_type")):
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from environment_reasons(view.cfg)
+    yield from environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
     loggers = list(MetricLogger.supported_logger)
     yield from logger_reasons(BACKENDS_KEY, view.loggers, loggers, description="a logger of RLinf")
     yield from _weight_syncer_reasons(view.weight_syncer)
@@ -189,9 +190,7 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
 
 
 def _package_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield a reason for the model, and for the simulator, if the package that RLinf imports for it is
-    missing.
-    """
+    """Yield a reason for the model, and the simulator, if RLinf's package for it is missing."""
     model, kind = str(view.model_type), str(view.train.get("env_type"))
     # With an `env_class`, `env_type` only decides how RLinf prepares actions. With LIBERO_TYPE (pro, plus)
     # RLinf's `libero/venv.py` imports another package than libero.

@@ -153,9 +153,7 @@ def interval_reasons(view: RLinfView) -> Iterator[Reason]:
 
 
 def _schedule_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield a reason if RLinf's learning rate schedule would have 0 steps, and so jump from its start to its
-    end.
-    """
+    """Yield a reason if RLinf's learning rate schedule would have 0 steps, and so jump to its end."""
     optim = view.optim
     schedule, ratio = optim.get("lr_scheduler"), optim.get("lr_warmup_steps_ratio") or 0
     counts_by_ratio = ratio > 0 and (optim.get("lr_warmup_steps") or -1) < 0 and schedule in WARM_UP_SCHEDULES

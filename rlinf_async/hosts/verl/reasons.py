@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
-from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
@@ -27,6 +26,7 @@ from rlinf_async.hosts.judge.presence import (
     logger_package_reasons,
     logger_reasons,
     model_reasons,
+    names_in,
     own_check,
 )
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
@@ -98,9 +98,7 @@ TABLE = Table(ROWS, default_of=default_of, knows_all_defaults=True)
 
 
 def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key of `cfg` (plain data) that does less than it says, or that no code
-    reads.
-    """
+    """Yield a remark for each key of `cfg` (plain data) that does less than it says."""
     yield from TABLE.without_effect(changes(cfg))
     # A key of another framework that contradicts the key of the same setting here.
     for key, value in dotted(cfg).items():
@@ -134,12 +132,8 @@ def value_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 
 def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason for each key of `cfg` (plain data) that is not served, and for each that no code
-    reads.
-    """
-    for row in TABLE.refused:
-        if not row.allows(value := lookup(cfg, row.name)):
-            yield row.refused_reason("trainer_mode vla_async", value)
+    """Yield a reason for each key of `cfg` (plain data) that is not served, or that no code reads."""
+    yield from TABLE.refused_reasons(cfg, "trainer_mode vla_async")
     verl_keys = defaults()
     # If veRL is not installed its keys are unknown, and each of them would look like a mistake.
     if not verl_keys:
@@ -164,15 +158,9 @@ def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]
             "a step",
             f"{PRECISION_KEY}=bf16",
         )
-    if asynchrony.advanced.shared_group_scene:
-        yield override_reason(
-            "async.advanced.shared_group_scene=true is not served under veRL: only RLinf's LIBERO draws "
-            "scenes beside initial states",
-            "async.advanced.shared_group_scene=false",
-        )
     yield from task_reasons(section(view, "train"), asynchrony)
     # A run would load parts of a checkpoint that its checkpoints do not have.
-    load, save = _as_list(view.loaded_contents), _as_list(view.saved_contents)
+    load, save = names_in(view.loaded_contents), names_in(view.saved_contents)
     if missing := [name for name in load if name not in save]:
         yield override_reason(
             f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
@@ -200,10 +188,6 @@ def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
             "there are cores",
             f"{CPUS_KEY}={processes}",
         )
-
-
-def _as_list(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
 
 
 def _estimator_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
@@ -252,11 +236,7 @@ def _evaluation_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Rea
 
 def presence_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the names that neither veRL, nor an entry point, nor this machine has."""
-    yield from environment_reasons(view.cfg)
-    models = names_of(MODELS_GROUP)
-    if view.model_type not in models:
-        key, description = "vla.model.model_type", f"an entry point of {MODELS_GROUP}"
-        yield unknown_reason(key, view.model_type, models, description)
+    yield from environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
     for key, name, own, registry, description in (
         (ESTIMATOR_KEY, view.estimator, ESTIMATOR_NAMES, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
         (LOSS_KEY, view.loss, LOSS_NAMES, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
@@ -270,22 +250,17 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
     if isinstance(view.model, Mapping):
         yield from model_reasons(view.model, key="vla.model")
     yield from _optimizer_reasons(view)
-    yield from _machine_reasons(view)
-    if view.nodes == 1:  # other nodes have files of their own
-        yield from file_reasons(view.cfg, ("vla.ckpt_path",))
-        yield from _folder_reasons(view)
-
-
-def _machine_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield the packages that this machine does not have."""
     if view.lora_rank and not is_here("peft"):
         yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
     yield from logger_reasons(LOGGER_KEY, view.logger, LOGGER_NAMES, description="a logger of veRL")
     yield from logger_package_reasons(LOGGER_KEY, view.logger, LOGGER_PACKAGES, instead="console")
+    if view.nodes == 1:  # other nodes have files of their own
+        yield from _file_reasons(view)
 
 
-def _folder_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield the folders that cannot be written on this machine, and the checkpoint that is not there."""
+def _file_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield the files that this machine does not have, and the folders that cannot be written on it."""
+    yield from file_reasons(view.cfg, ("vla.ckpt_path",))
     yield from directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
     if view.save_interval not in (0, -1):
         yield from directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
