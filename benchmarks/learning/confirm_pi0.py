@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ from benchmarks.learning.statistics import learned, tost_paired
 ROWS_FILE = cells.RESULTS_FOLDER / "confirm_pi0.jsonl"
 PLANNED_SEEDS = range(120, 128)
 BATCH_COUNT = 40
+ENV_STEPS_PER_BATCH = 64 * 20
+"""Of the config: its environments, and the steps of an episode."""
 REFERENCE_ARM = "off"
 OVERRIDES_BY_ARM: dict[str, tuple[str, ...]] = {
     REFERENCE_ARM: ("async.mode=off",),
@@ -186,5 +188,29 @@ def _mean_ratio(ratios: Sequence[float]) -> str:
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def draw(rows: Mapping[Run, Any]) -> None:
+    """Write confirm_pi0.png, and confirm_pi0-dark.png, if all runs are there."""
+    from benchmarks.learning import plots  # which draws all experiments
+
+    if not is_complete(rows):
+        return
+    loops = {REFERENCE_ARM: "synchronous", "full": "asynchronous"}
+    curves = {
+        loops.get(arm, arm): {seed: pi0.as_peer_curve(rows[Run(arm, seed)]) for seed in PLANNED_SEEDS}
+        for arm in OVERRIDES_BY_ARM
+    }
+    env_steps = [ENV_STEPS_PER_BATCH * (batch + 1) for batch in range(BATCH_COUNT)]
+    by_steps = {
+        loop: {seed: replace(curve, seconds=env_steps) for seed, curve in of_loop.items()}
+        for loop, of_loop in curves.items()
+    }
+    longest = max(curve.seconds[-1] for curve in curves["synchronous"].values())
+    panels = [
+        plots.Reached(curves=curves, label=plots.SECONDS_LABEL, most=longest),
+        plots.Reached(curves=by_steps, label="environment steps", most=env_steps[-1], unit="steps"),
+    ]
+    plots.success_over(panels, pi0.SUCCESS_LEVEL, name="confirm_pi0.png")
+
+
 if __name__ == "__main__":
-    by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report)
+    draw(by_seed(ROWS_FILE, Run, PLANNED_SEEDS, runs=runs, trained=trained, report=report))

@@ -30,6 +30,8 @@ END_MARK = "<!-- end of peers -->"
 LABEL_BY_LOOP = {
     "synchronous": "RLinf, synchronous",
     "async-ppo": "RLinf, asynchronous PPO",
+    "lean": "`lean`",
+    "lag0": "`full`, lag 0",
     "asynchronous": "`full`",
 }
 ASYNC_PPO_PROGRAM = ("rlinf_async.lab.bench.run", "async-ppo")

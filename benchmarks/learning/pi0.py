@@ -110,10 +110,11 @@ def pairs(rows: Mapping[Run, Curve]) -> dict[int, Mapping[str, Curve]]:
 
 
 def seconds_to_level(curve: Curve) -> float | None:
-    return _peer_curve(curve).seconds_to(SUCCESS_LEVEL)
+    return as_peer_curve(curve).seconds_to(SUCCESS_LEVEL)
 
 
-def _peer_curve(curve: Curve) -> PeerCurve:
+def as_peer_curve(curve: Curve) -> PeerCurve:
+    """Return the curve with the type of `peers`."""
     return PeerCurve(
         success=curve["success"],
         seconds=curve["seconds"],
@@ -207,12 +208,13 @@ def draw(found: Mapping[int, Mapping[str, Curve]]) -> None:
 
     sides = {**SIDE_BY_MODE, PEER_MODE: PEER_MODE}
     curves = {
-        side: {seed: _peer_curve(curves[mode]) for seed, curves in found.items() if mode in curves}
+        side: {seed: as_peer_curve(curves[mode]) for seed, curves in found.items() if mode in curves}
         for mode, side in sides.items()
     }
     curves = {side: of_side for side, of_side in curves.items() if of_side}
     longest = max((both["off"]["seconds"][-1] for both in found.values()), default=1.0)
-    plots.success_over_seconds(curves, SUCCESS_LEVEL, seconds=longest, name="pi0.png")
+    panel = plots.Reached(curves=curves, label=plots.SECONDS_LABEL, most=longest)
+    plots.success_over([panel], SUCCESS_LEVEL, name="pi0.png")
 
 
 if __name__ == "__main__":

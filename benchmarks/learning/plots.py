@@ -44,7 +44,14 @@ BLUE_COLOR, ORANGE_COLOR, GREEN_COLOR, GREY_COLOR = "#0072B2", "#D55E00", "#009E
 LABEL_AND_COLOR_BY_MODE = {"off": ("synchronous", BLUE_COLOR), "full": ("full", ORANGE_COLOR)}
 LINE_STYLE_BY_HOST = {"local": "-", "rlinf": (0, (4, 1.5))}
 STYLE_BY_CORRECTION = {"none": (ORANGE_COLOR, "s"), "decoupled": (BLUE_COLOR, "o"), "tis": (GREEN_COLOR, "^")}
-COLOR_BY_LOOP = {"synchronous": GREY_COLOR, "async-ppo": BLUE_COLOR, "asynchronous": ORANGE_COLOR}
+SECONDS_LABEL = "seconds of training"
+COLOR_BY_LOOP = {
+    "synchronous": GREY_COLOR,
+    "async-ppo": BLUE_COLOR,
+    "lean": GREEN_COLOR,
+    "lag0": BLUE_COLOR,
+    "asynchronous": ORANGE_COLOR,
+}
 
 plt.rcParams.update(
     {
@@ -179,64 +186,92 @@ THEMES = (
         "-dark",
         "#0d1117",
         "#e6edf3",
-        {"synchronous": "#a5a5a5", "async-ppo": "#56B4E9", "asynchronous": "#ff8a3d"},
+        {
+            "synchronous": "#a5a5a5",
+            "async-ppo": "#56B4E9",
+            "lean": "#2fcf9f",
+            "lag0": "#56B4E9",
+            "asynchronous": "#ff8a3d",
+        },
     ),
 )
 
 
-def success_over_seconds(
-    curves: Mapping[str, Mapping[int, PeerCurve]], level: float, *, seconds: float, name: str
-) -> list[Path]:
-    """Draw when levels of success were reached, for RLinf's loops and `full`, on light and on dark ground.
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """A panel: when levels of success were reached, by loop and seed."""
+
+    curves: Mapping[str, Mapping[int, PeerCurve]]
+    """`seconds` of a curve are of the panel's own unit."""
+    label: str
+    """Of the axis."""
+    most: float
+    """The end of the axis."""
+    unit: str = "s"
+
+
+def success_over(panels: Sequence[Reached], level: float, *, name: str) -> list[Path]:
+    """Draw when levels of success were reached, a panel beside the other, on light and on dark ground.
 
     A thin line is a seed: at each level the seconds after which `PeerCurve.seconds_to` finds it. The thick
-    line is their median, so that what it crosses at `level` is the median that tables and captions name.
-    A seed that never gets to a level counts as later than all others.
+    line is their median, so that it crosses `level` at the median that tables and captions name. A seed that
+    never gets to a level counts as later than all others.
     """
     levels = np.arange(0.0, 1.0001, 1 / 256)
     drawn = [
-        {seed: [curve.seconds_to(each) for each in levels] for seed, curve in by_seed.items()}
-        for by_seed in curves.values()
+        {
+            loop: [[curve.seconds_to(each) for each in levels] for curve in by_seed.values()]
+            for loop, by_seed in panel.curves.items()
+        }
+        for panel in panels
     ]
-    return [
-        path
-        for theme in THEMES
-        if (
-            path := _success_over_seconds(
-                dict(zip(curves, drawn, strict=True)), levels, level, seconds, name, theme
-            )
-        )
-    ]
+    pictures = (_success_over(panels, drawn, levels, level, name, theme) for theme in THEMES)
+    return [path for path in pictures if path]
 
 
-def _success_over_seconds(
-    reached: Mapping[str, Mapping[int, Sequence[float | None]]],
+def _success_over(
+    panels: Sequence[Reached],
+    drawn: Sequence[Mapping[str, Sequence[Sequence[float | None]]]],
     levels: np.ndarray,
     level: float,
-    seconds: float,
     file: str,
     theme: Theme,
 ) -> Path | None:
     with plt.rc_context(theme.style):
-        figure, panel = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
-        panel.axhline(level, color=theme.ink, lw=0.8, ls=":")
-        for label, by_seed in reached.items():
-            color = theme.color_by_loop[label]
-            for values in by_seed.values():
-                panel.plot(*_reached(values, levels), color=color, lw=0.7, alpha=0.35)
-            middle = [median([values[place] for values in by_seed.values()]) for place in range(len(levels))]
-            at = middle[_place(levels, level)]
-            name = LABEL_BY_LOOP[label].replace("`", "")
-            words = name if at is None else f"{name}: {at:.0f} s to {level:.0%}"
-            panel.plot(*_reached(middle, levels), color=color, lw=2.4, label=words)
-            if at is not None:
-                panel.plot([at], [level], "o", color=color, ms=6)
-        panel.set(xlabel="seconds of training", xlim=(0, seconds), ylim=(0.4, 1.0))
-        panel.set_ylabel(f"success ({WINDOW_BATCHES} batches in a row)")
-        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        if reached:
-            panel.legend(loc="lower right")
-    return _save(figure, f"{Path(file).stem}{theme.suffix}.png", bool(reached))
+        width = 7.6 if len(panels) == 1 else 5.2 * len(panels)
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(width, 3.6), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axis, panel, reached in zip(axes[0], panels, drawn, strict=True):
+            _draw_levels(axis, panel, reached, levels, level, theme)
+        axes[0][0].set_ylabel(f"success ({WINDOW_BATCHES} batches in a row)")
+    return _save(figure, f"{Path(file).stem}{theme.suffix}.png", any(drawn))
+
+
+def _draw_levels(
+    axis: Axes,
+    panel: Reached,
+    reached: Mapping[str, Sequence[Sequence[float | None]]],
+    levels: np.ndarray,
+    level: float,
+    theme: Theme,
+) -> None:
+    axis.axhline(level, color=theme.ink, lw=0.8, ls=":")
+    for loop, of_seeds in reached.items():
+        color = theme.color_by_loop[loop]
+        for values in of_seeds:
+            axis.plot(*_reached(values, levels), color=color, lw=0.7, alpha=0.35)
+        middle = [median([values[place] for values in of_seeds]) for place in range(len(levels))]
+        at = middle[_place(levels, level)]
+        name = LABEL_BY_LOOP[loop].replace("`", "")
+        words = name if at is None else f"{name}: {at:,.0f} {panel.unit} to {level:.0%}"
+        axis.plot(*_reached(middle, levels), color=color, lw=2.4, label=words)
+        if at is not None:
+            axis.plot([at], [level], "o", color=color, ms=6)
+    axis.set(xlabel=panel.label, xlim=(0, panel.most), ylim=(0.4, 1.0))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    if reached:
+        axis.legend(loc="lower right")
 
 
 def _place(levels: np.ndarray, level: float) -> int:

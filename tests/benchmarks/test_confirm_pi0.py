@@ -69,3 +69,24 @@ def test_every_seed_has_a_start_of_its_own_which_its_arms_share():
 def test_each_arm_is_first_as_often_as_the_others():
     first = [next(run.arm for run in runs() if run.seed == seed) for seed in PLANNED_SEEDS]
     assert {first.count(arm) for arm in OVERRIDES_BY_ARM} == {2}
+
+
+def test_the_pictures_show_all_arms_over_seconds_and_over_environment_steps(monkeypatch, tmp_path):
+    plots = pytest.importorskip("benchmarks.learning.plots", reason="pictures need matplotlib")
+    monkeypatch.setattr(confirm_pi0.cells, "RESULTS_FOLDER", tmp_path)
+    drawn = {}
+    monkeypatch.setattr(plots, "_save", lambda figure, name, _: drawn.setdefault(name, figure))
+    confirm_pi0.draw(made_up())
+    assert set(drawn) == {"confirm_pi0.png", "confirm_pi0-dark.png"}
+    seconds, steps = (
+        {text.get_text() for text in axis.get_legend().get_texts()}
+        for axis in drawn["confirm_pi0.png"].get_axes()
+    )
+    # The third to the sixth batch are the first four with a mean of 80 % or more.
+    assert {"RLinf, synchronous: 6 s to 80%", "full: 3 s to 80%"} <= seconds
+    assert {text.split(": ")[-1] for text in steps} == {f"{6 * 64 * 20:,} steps to 80%"}
+    rows = made_up()
+    rows.popitem()
+    drawn.clear()
+    confirm_pi0.draw(rows)
+    assert not drawn
