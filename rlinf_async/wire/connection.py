@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
     """One end of a connection."""
 
     _transport: Any = None
+    _aborted = False
 
     def __init__(
         self,
@@ -91,7 +92,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        if self._on_loss is None:
+        if self._aborted:
+            self._transport.abort()
+        elif self._on_loss is None:
             self._transport.write(self._handshake.begin())
             # A process that connects and sends nothing would hold the socket for ever.
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_silent)
@@ -137,6 +140,8 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End the connection at once."""
+        # A listener that accepts many at once may end one before asyncio has made its transport.
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
 

@@ -293,6 +293,7 @@ async def test_silent_connections_from_another_machine_are_capped_and_it_loses_i
     monkeypatch,
 ):
     monkeypatch.setattr(connection, "Silent", lambda: Silent(4))
+    monkeypatch.setattr(connection, "TOKEN_TIMEOUT_S", 1e4)  # the cap ends them, and not their silence
     echo = Echo()
     silent = [await echo.stranger(b"", far=True) for _ in range(8)]
     for opened in silent[:4]:
