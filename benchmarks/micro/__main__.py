@@ -14,6 +14,7 @@ import typer
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 Rounds = Annotated[int, typer.Option(help="Rounds of the measurement; results are medians over them.")]
+Shards = Annotated[int, typer.Option(help="The largest number of shards that is measured.")]
 File = Annotated[
     Path | None,
     typer.Option("--json", help="Also write the result to this file, under the name of the command."),
@@ -49,20 +50,21 @@ def pictures(
 
 
 @app.command()
-def core(rounds: Rounds = 5, file: File = None) -> None:
+def core(rounds: Rounds = 5, shards: Shards = 4096, file: File = None) -> None:
     """Measure batcher, gate and buffer on one core, for 1 to 4,096 shards."""
     from benchmarks.micro.core import measure
 
-    _report("core", measure(rounds), file, packages=())
+    _report("core", measure(rounds, most_shards=shards), file, packages=())
 
 
 @app.command()
-def brokers(rounds: Rounds = 5, file: File = None) -> None:
+def brokers(rounds: Rounds = 5, shards: Shards = 4096, file: File = None) -> None:
     """Measure the same as `core` through the brokers, with all shards as tasks of one event loop."""
     from benchmarks.micro.brokers import REQUEST_COUNT, cpu_seconds
     from benchmarks.micro.core import measure
 
-    _report("brokers", measure(rounds, cpu_seconds, REQUEST_COUNT), file, packages=())
+    found = measure(rounds, cpu_seconds, REQUEST_COUNT, most_shards=shards)
+    _report("brokers", found, file, packages=())
 
 
 @app.command()
@@ -90,11 +92,11 @@ def steps(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
-def rewards(rounds: Rounds = 3, file: File = None) -> None:
+def rewards(rounds: Rounds = 3, shards: Shards = 16, file: File = None) -> None:
     """Measure rollouts with an emulated reward model: waited for in each step, and beside the steps."""
     from benchmarks.micro.rewards import measure
 
-    _report("rewards", measure(rounds), file, packages=("torch",))
+    _report("rewards", measure(rounds, shards), file, packages=("torch",))
 
 
 @app.command()
@@ -106,11 +108,15 @@ def ratios(rounds: Rounds = 5, file: File = None) -> None:
 
 
 @app.command()
-def differences(rounds: Rounds = 5, file: File = None) -> None:
+def differences(
+    rounds: Rounds = 5,
+    rates: Annotated[int, typer.Option(help="Learning rates that are measured, the lowest first.")] = 3,
+    file: File = None,
+) -> None:
     """Measure the difference of two versions of weights: bytes and CPU time, for learning rates and steps."""
     from benchmarks.micro.differences import measure
 
-    _report("differences", measure(rounds), file, packages=("torch", "numpy"))
+    _report("differences", measure(rounds, rates), file, packages=("torch", "numpy"))
 
 
 @app.command()

@@ -122,12 +122,19 @@ def us_per_rollout(
 
 
 def measure(
-    rounds: int, cpu_seconds: CpuSeconds = cpu_seconds, requests: int = REQUEST_COUNT
+    rounds: int,
+    cpu_seconds: CpuSeconds = cpu_seconds,
+    requests: int = REQUEST_COUNT,
+    *,
+    most_shards: int = SHARD_COUNTS[-1],
 ) -> dict[str, Any]:
-    """Return medians over `rounds` rounds, for every number of shards; a round measures each once."""
+    """Return medians over `rounds` rounds, for every number of shards up to `most_shards`; a round measures
+    each once.
+    """
+    counts = [shards for shards in SHARD_COUNTS if shards <= most_shards]
     seen: dict[str, dict[int, list[float]]] = {}
     for _ in range(rounds):
-        for shards, (balance, tasks) in product(SHARD_COUNTS, BALANCES.items()):
+        for shards, (balance, tasks) in product(counts, BALANCES.items()):
             rate = requests_per_second(cpu_seconds, shards, tasks=tasks, requests=requests)
             microseconds = us_per_rollout(cpu_seconds, shards, tasks=tasks)
             for name, result in (("requests_per_second", rate), ("us_per_rollout", microseconds)):

@@ -190,15 +190,15 @@ def _seen(way: Way, old: np.ndarray, new: np.ndarray) -> dict[str, float]:
     }
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Measure all ways by turns on as many bytes as travel at a time.
+def measure(rounds: int, rates: int) -> dict[str, Any]:
+    """Measure all ways by turns on as many bytes as travel at a time, for the first `rates` of `RATES`.
 
     Returns:
         Medians, and the CPU time of the published way over that of changed words.
     """
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    for rate in RATES:
+    for rate in RATES[:rates]:
         (before, _), *later = trained(rate, STEP_COUNTS)
         for after, steps in later:
             for name, kind in TYPES.items():

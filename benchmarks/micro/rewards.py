@@ -135,10 +135,12 @@ async def _rollouts(shards: int, way: Way) -> dict[str, float]:
     return {"seconds": time.perf_counter() - began, "calls": float(calls)}
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Measure all ways by turns; return medians over the rounds, for each number of shards."""
+def measure(rounds: int, most_shards: int) -> dict[str, Any]:
+    """Measure all ways by turns; return medians over the rounds, for each number of shards up to
+    `most_shards`.
+    """
     result: dict[str, Any] = {"rounds": rounds, "step_s": STEP_S, "reward_s": REWARD_S}
-    for shards in SHARD_COUNTS:
+    for shards in (count for count in SHARD_COUNTS if count <= most_shards):
         seen: dict[Way, list[dict[str, float]]] = {way: [] for way in WAYS}
         for _ in range(rounds):
             for way in WAYS:

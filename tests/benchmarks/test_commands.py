@@ -60,13 +60,13 @@ def _stored(name: str, options: str = "", *, nightly: bool = False) -> Smallest:
 
 
 COMMANDS = (
-    Smallest(r"micro core.*", "micro core --rounds 1"),
-    Smallest(r"micro brokers.*", "micro brokers --rounds 1"),
+    Smallest(r"micro core.*", "micro core --rounds 1 --shards 64"),
+    Smallest(r"micro brokers.*", "micro brokers --rounds 1 --shards 64"),
     Smallest(r"micro channels.*", "micro channels --rounds 1", nightly=True),
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro steps.*", "micro steps --rounds 1"),
-    Smallest(r"micro rewards.*", "micro rewards --rounds 1"),
-    Smallest(r"micro differences.*", "micro differences --rounds 1"),
+    Smallest(r"micro rewards.*", "micro rewards --rounds 1 --shards 1"),
+    Smallest(r"micro differences.*", "micro differences --rounds 1 --rates 1"),
     Smallest(r"micro ratios.*", "micro ratios --rounds 1", nightly=True),
     Smallest(r"micro requests.*", "micro requests --rounds 1", nightly=True),
     Smallest(r"micro rollouts.*", "micro rollouts --rounds 1", nightly=True),

@@ -74,7 +74,7 @@ def states(learner):
 def test_every_way_to_write_a_difference_is_exact_and_its_length_is_told(monkeypatch):
     monkeypatch.setattr(differences, "RATES", (2e-6,))
     monkeypatch.setattr(differences, "STEP_COUNTS", (1,))
-    measured = differences.measure(1)["cases"]["lr 2e-06, 1 optimizer step, bfloat16"]
+    measured = differences.measure(1, len(differences.RATES))["cases"]["lr 2e-06, 1 optimizer step, bfloat16"]
     (before, _), (after, _) = differences.trained(2e-6, (1,))
     changed = (before.bfloat16() != after.bfloat16()).double().mean().item()
     assert measured["changed words"]["share"] == pytest.approx(2 * changed, rel=0.1)
