@@ -37,14 +37,14 @@ def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):
 
 
 def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "measure", lambda rounds: {"rounds": rounds})
+    monkeypatch.setattr(core, "measure", lambda rounds, *, most_shards: {"rounds": rounds, "most": most_shards})
     file = tmp_path / "results.json"
     file.write_text('{"requests": {"kept": true}}')
-    result = CliRunner().invoke(app, ["core", "--rounds", "2", "--json", str(file)])
+    result = CliRunner().invoke(app, ["core", "--rounds", "2", "--shards", "8", "--json", str(file)])
     assert result.exit_code == 0, result.output
     held = json.loads(file.read_text())
     assert held["requests"] == {"kept": True}
-    assert held["core"]["rounds"] == 2
+    assert (held["core"]["rounds"], held["core"]["most"]) == (2, 8)
     assert "python" in held["core"]["versions"]
 
 
