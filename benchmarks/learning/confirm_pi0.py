@@ -130,9 +130,9 @@ def report(rows: Mapping[Run, Any]) -> str:
             ]
         ],
     )
-    secondary = tables.markdown(["", "difference, 95 %"], _secondary(rows))
-    seconds = tables.markdown(["", "seconds a batch, 95 %", "to 80 %, 95 %", "never"], _seconds(rows))
-    return "\n".join([said, primary, secondary, seconds])
+    others = tables.markdown(["", "difference, 95 %"], secondary(rows))
+    seconds = tables.markdown(["", "seconds a batch, 95 %", "to 80 %, 95 %", "never"], seconds_of_arms(rows))
+    return "\n".join([said, primary, others, seconds])
 
 
 def is_complete(rows: Container[Run]) -> bool:
@@ -154,13 +154,17 @@ def _success(rows: Mapping[Run, Any], arm: str) -> Curves:
     return [rows[Run(arm, seed)]["success"] for seed in PLANNED_SEEDS]
 
 
-def _secondary(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+def secondary(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+    """Yield the name and the difference of each secondary comparison of learning."""
     for arm, other in SECONDARY_PAIRS:
         _, before, after = learned(*(_success(rows, one) for one in (REFERENCE_ARM, other, arm)))
         yield [f"`{arm}` minus `{other}`", tables.share(tost_paired(before, after, MARGIN, TAIL))]
 
 
-def _seconds(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+def seconds_of_arms(rows: Mapping[Run, Any]) -> Iterator[list[str]]:
+    """Yield for each arm its name, the ratios of the seconds of a batch and to the level of success, and the
+    seeds without the latter.
+    """
     for arm in ("full", "lean", "lag0"):
         a_batch, to_level, never = [], [], []
         for seed in PLANNED_SEEDS:
@@ -199,7 +203,7 @@ def draw(rows: Mapping[Run, Any]) -> None:
         loops.get(arm, arm): {seed: pi0.as_peer_curve(rows[Run(arm, seed)]) for seed in PLANNED_SEEDS}
         for arm in OVERRIDES_BY_ARM
     }
-    env_steps = [ENV_STEPS_PER_BATCH * (batch + 1) for batch in range(BATCH_COUNT)]
+    env_steps = [float(ENV_STEPS_PER_BATCH * (batch + 1)) for batch in range(BATCH_COUNT)]
     by_steps = {
         loop: {seed: replace(curve, seconds=env_steps) for seed, curve in of_loop.items()}
         for loop, of_loop in curves.items()

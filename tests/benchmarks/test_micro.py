@@ -37,7 +37,9 @@ def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):
 
 
 def test_a_command_writes_its_result_beside_those_of_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "measure", lambda rounds, *, most_shards: {"rounds": rounds, "most": most_shards})
+    monkeypatch.setattr(
+        core, "measure", lambda rounds, *, most_shards: {"rounds": rounds, "most": most_shards}
+    )
     file = tmp_path / "results.json"
     file.write_text('{"requests": {"kept": true}}')
     result = CliRunner().invoke(app, ["core", "--rounds", "2", "--shards", "8", "--json", str(file)])
