@@ -25,6 +25,7 @@ from rlinf_async.observe.yaml_data import (
 )
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
+NO_DELETION = re.compile(r"Could not delete '(?P<group>[^'=]+)[^']*'. No match in the defaults list")
 GROUP_PATTERN = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
 
 SWEEP_PATTERN = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^']+)'")
@@ -87,6 +88,10 @@ def sentence(
         return _missing(error, name, list(known_configs))
     if sweep := SWEEP_PATTERN.search(str(error)):
         return several(_written(sweep["override"], overrides))
+    if group := NO_DELETION.search(str(error)):
+        name = group["group"]
+        other = "async.mode=off" if name == BLOCK_NAME else f"{name}.KEY=..."
+        return f"no defaults list chooses {name}, so that ~{name} takes nothing out; use {other}"
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
         if not any(one.lstrip("+~").startswith(unknown["key"]) for one in overrides):

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from rlinf_async import __version__
 from rlinf_async.cli import looking, training
 from rlinf_async.cli.arguments import fail, or_exit
+from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED_STATUS
@@ -48,8 +49,8 @@ class PlainCommand(PlainFlags, TyperCommand):
 class Commands(PlainFlags, TyperGroup):
     """The commands of this module, and those of entry points, which are imported on first use.
 
-    A command that needs a missing extra ends with a message that names it; an interrupted command ends with
-    status 130.
+    A command that needs a missing extra ends with a message that names it, and so does one that meets a file
+    or folder that it may not touch; an interrupted command ends with status 130.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -86,6 +87,10 @@ class Commands(PlainFlags, TyperGroup):
             if what_to_do is None:
                 raise
             fail(what_to_do)
+        except OSError as error:
+            if error.filename is None:  # no file, as with a closed pipe
+                raise
+            fail(f"{clipped(str(error.filename))} cannot be used: {error.strerror or error}")
 
 
 app = typer.Typer(

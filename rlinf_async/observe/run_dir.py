@@ -21,6 +21,7 @@ from typing import Any
 from rlinf_async.observe.events import Ending, Fault, Status
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
+from rlinf_async.observe.plain_data import DamagedError, read_json_file
 from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
 
 EARLIER_FOLDER = "earlier"
@@ -77,7 +78,8 @@ class RunDir:
 
         Nothing is moved if no earlier run has trained anything. A run that `goes_on` from the earlier one
         adds to its metrics, its faults and its `weights`, the host's file or folder of checkpoints in this
-        directory; otherwise these are moved, too.
+        directory; otherwise these are moved, too. Without the facts of an earlier run, files of these names
+        are somebody else's, and are moved as well: the run would write over them.
 
         Raises:
             ValueError: the `weights` are outside this directory, perhaps by a link; nothing is moved.
@@ -86,27 +88,43 @@ class RunDir:
         for path in (weights, self.path / EARLIER_FOLDER / "1"):
             if path is not None:
                 self.check_inside(path.parent)
+        is_ours = self._is_ours()
         has_trained = self.metrics.is_file() or (weights is not None and weights.exists())
-        if not (has_trained and self.facts.is_file()):
+        paths_to_move = self._written_over(goes_on=goes_on, weights=weights)
+        if not paths_to_move or (is_ours and not has_trained):
             return
+        foreign = f"{', '.join(path.name for path in paths_to_move)}, which no run has recorded"
         number = 1
         while (place := self.path / EARLIER_FOLDER / str(number)).exists():
             number += 1
         make_directory(place, private=False)
-        paths_to_move = [self.config, self.facts, self.summary, self.status, self.trace, self.traceback]
-        if not goes_on:
-            paths_to_move += [self.metrics, self.failures, self.tensorboard]
-            paths_to_move += [weights] if weights is not None else []
         # A copy: the resumed run adds to the file itself.
-        elif self.metrics.is_file():
+        if goes_on and self.metrics.is_file():
             shutil.copy2(self.metrics, place, follow_symlinks=False)
         for path in paths_to_move:
-            # lexists: a dangling link is moved, too, as nothing may be written through it.
-            if os.path.lexists(path):
-                target = place / path.parent.resolve().relative_to(own_place) / path.name
-                make_directory(target.parent, private=False)
-                path.rename(target)
-        say(f"the files of an earlier run in {self.path} are in {place} now")
+            target = place / path.parent.resolve().relative_to(own_place) / path.name
+            make_directory(target.parent, private=False)
+            path.rename(target)
+        say(f"{'the files of an earlier run' if is_ours else foreign} in {self.path} are in {place} now")
+
+    def _is_ours(self) -> bool:
+        """Return True if `begin` has written the facts in this directory."""
+        try:
+            facts = read_json_file(self.facts)
+        except (OSError, DamagedError):
+            return False
+        return isinstance(facts, dict) and {"title", "began"} <= facts.keys()
+
+    def _written_over(self, *, goes_on: bool, weights: Path | None) -> list[Path]:
+        """Return the paths that a run in this directory would write over, and that are there."""
+        paths = [self.config, self.facts, self.summary, self.status, self.trace, self.stacks, self.traceback]
+        if not goes_on:
+            paths += [self.metrics, self.failures]
+            # Without our record these folders are the framework's, which adds to them.
+            added_to = [self.tensorboard] if weights is None else [self.tensorboard, weights]
+            paths += [path for path in added_to if os.path.lexists(self.facts) or not path.is_dir()]
+        # lexists: a dangling link is moved, too, as nothing may be written through it.
+        return [path for path in paths if os.path.lexists(path)]
 
     def check_inside(self, path: Path) -> None:
         """Check that `path` is in this directory, so that this run may change it.

@@ -281,3 +281,27 @@ def test_explain_loads_no_compiler_and_no_worker_classes(config: str) -> None:
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert process.stderr.splitlines()[-1] == "nothing", process.stderr
+
+
+@pytest.mark.parametrize("words", [["status"], ["report"], ["trace"], ["explain", "--config-dir"]])
+def test_a_path_that_cannot_be_looked_at_is_named(words: list[str]) -> None:
+    result = CliRunner().invoke(
+        cli.app, [*words, "x" * 5000, *(["-n", "mine"] if "explain" in words else [])]
+    )
+    assert result.exit_code == 2, result.output
+    assert "File name too long" in result.output
+    assert len(result.output) < 300
+
+
+def test_a_block_that_no_defaults_list_has_chosen_cannot_be_taken_out_and_off_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\n")
+    assert "~async takes nothing out; use async.mode=off" in refusal("explain", tmp_path, "~async")
+    assert invoke("explain", tmp_path, "async.mode=off").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["''", "' '"])
+def test_a_run_directory_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\n")
+    assert "run_dir is empty; name a folder" in refusal("explain", tmp_path, f"run_dir={name}")

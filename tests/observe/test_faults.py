@@ -100,8 +100,8 @@ def test_a_record_that_is_full_takes_no_fault_and_is_still_read(tmp_path, monkey
 
 def test_a_run_that_begins_anew_puts_the_older_faults_aside(tmp_path):
     record(tmp_path)
-    for file in ("metrics.jsonl", "run.json"):
-        (tmp_path / file).write_text("{}\n")
+    RunDir(tmp_path).begin({}, title="", versions={}, fresh=False)
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
     notices = []
     RunDir(tmp_path).set_aside(say=notices.append)
     place = tmp_path / "earlier" / "1"

@@ -103,3 +103,38 @@ def test_a_link_is_put_aside_and_what_it_leads_to_stays(tmp_path):
     assert (tmp_path / "precious" / "work").read_text() == "of years"
     assert (run.path / "earlier" / "1" / "checkpoints").is_symlink()
     assert not run.config.is_symlink()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("facts", [None, "{}", "[1]", '{"began":'])
+def test_files_of_somebody_else_are_put_aside_before_a_run_writes_over_them(tmp_path, facts, goes_on):
+    run, said = RunDir(tmp_path), []
+    run.config.write_text("mine: 3")
+    (run.trace / "mine").mkdir(parents=True)
+    for file in (run.metrics, tmp_path / "policy.pt", tmp_path / "notes.txt"):
+        file.write_text("mine")
+    if facts is not None:
+        run.facts.write_text(facts)
+    run.set_aside(weights=tmp_path / "policy.pt", goes_on=goes_on, say=said.append)
+    run.write_config("ours: 3")
+    run.begin({}, title="ours", versions={}, fresh=not goes_on)
+    kept = tmp_path / "earlier" / "1"
+    assert (kept / "config.yaml").read_text() == "mine: 3"
+    assert (kept / "trace" / "mine").is_dir()
+    assert (kept / "metrics.jsonl").read_text() == "mine"
+    assert run.metrics.exists() is goes_on
+    assert (kept / "policy.pt").exists() is not goes_on
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert len(said) == 1
+    assert f"config.yaml, {'run.json, ' if facts else ''}trace" in said[0]
+    assert f"which no run has recorded in {tmp_path} are in {kept} now" in said[0]
+
+
+def test_a_run_that_has_trained_nothing_leaves_nothing_aside(tmp_path):
+    run = RunDir(tmp_path)
+    run.write_config("ours: 3")
+    run.begin({}, title="ours", versions={})
+    run.set_aside(weights=tmp_path / "policy.pt", say=pytest.fail)
+    RunDir(tmp_path / "new").set_aside(say=pytest.fail)
+    assert not (tmp_path / "earlier").exists()
+    assert not (tmp_path / "new").exists()

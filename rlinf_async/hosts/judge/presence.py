@@ -108,6 +108,9 @@ def is_there(path: str) -> bool:
 
 def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
     """Yield a reason if no records can be written into `directory`, which `key` sets. Nothing is created."""
+    if not directory.strip():
+        yield Reason(f"{key} is empty; name a folder, as in {key}=runs/first")
+        return
     # The nearest existing folder decides: the missing ones are created in it.
     place = Path(directory).absolute()
     for each in (place, *place.parents):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.observe.events import ENDING_WORDS, Fault, Status
 from rlinf_async.observe.plain_data import finite
 from rlinf_async.observe.reading.run_reader import RunReader
@@ -90,7 +90,7 @@ def _check(path: Path) -> None:
             raise ValueError(f"{path} is a file; give the directory of the run")
         files = {each.name for each in path.iterdir()}
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{clipped(str(path))} cannot be read: {error.strerror}") from error
     names = RunDir(path).known_by
     if files.isdisjoint(names):
         raise ValueError(f"{path} is no run directory: it has none of {', '.join(names)}")
