@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
+
+from rlinf_async.wire.nodes import this_node
+from rlinf_async.wire.peers import Peer
 
 
 class RemoteMethod(Protocol):
@@ -31,6 +35,11 @@ def own_channel(channels: RequestChannels, node: str) -> int:
     """Return the number of the channel that a process of `node` uses."""
     nodes = list(channels)
     return nodes.index(node) if node in channels else 0
+
+
+def peer_of(process: Handle, name: str) -> Peer:
+    """The process that `process` stands for, called past Ray; `name` is its own in messages of errors."""
+    return Peer(name, partial(process.address.remote, this_node()))
 
 
 def remote_method(actor: Handle, method: Callable[..., Any] | str) -> RemoteMethod:

@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire.connection import Address, Callers, Connection, Listener
+from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import MemoryPool, Reuse, read
+from rlinf_async.wire.peers import Peers
 
 READ_TIMEOUT_S = 60.0
 
@@ -45,18 +46,15 @@ class Reader:
     """The side that reads values of other processes."""
 
     def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S) -> None:
-        self._callers, self._timeout_s = Callers("the memory of another process"), timeout_s
+        self._owners, self._timeout_s = Peers("the memory of another process"), timeout_s
 
     async def read(self, place: Sequence[Any], address: Address) -> Any:
         """Return the value at `place` of the process that listens at `address`.
 
         Raises:
-            PeerError: that process has died, or does not hold the value any more.
+            PeerError: that process has died, does not answer, or does not hold the value any more.
         """
         # The memory may be on another machine, or hidden from this process: then its owner sends a copy.
         with suppress(PeerError):
             return read(place)
-        try:
-            return pickle.loads(await self._callers.ask(address, place, timeout_s=self._timeout_s))
-        except TimeoutError as error:
-            raise PeerError(f"another process has not sent a value within {self._timeout_s:g} s") from error
+        return pickle.loads(await self._owners.call(address, place, timeout_s=self._timeout_s))

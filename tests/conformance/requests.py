@@ -72,6 +72,7 @@ class Channel:
     def __init__(self, settings=None, *, far=False):
         settings = settings or dynamic()
         self.worker = RequestChannel(settings)
+        self._channels = {"elsewhere" if far else "": self}
         self.address = SimpleNamespace(remote=lambda node: self.worker.address(None if far else node))
         self.rank_lost, self.shards_lost = self.worker.rank_lost, self.worker.shards_lost
         self.close = self.worker.close_requests
@@ -82,11 +83,11 @@ class Channel:
 
     def client(self, *, node="", **fields):
         del node  # all of them are where the test is
-        return RequestClient({"": self}, **fields)
+        return RequestClient(self._channels, **fields)
 
     def server(self, rank=0, *, node="", **fields):
         del node
-        return RequestServer({"": self}, rank=rank, **fields)
+        return RequestServer(self._channels, rank=rank, **fields)
 
     async def asked_again(self):
         return (await self.worker.pop_batches())["again"]

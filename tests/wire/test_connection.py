@@ -15,20 +15,18 @@ from hypothesis import strategies as st
 
 from benchmarks.nodes.machines import machines, unavailable
 from rlinf_async.core.failures import PeerError
-from rlinf_async.wire import connection, nodes
+from rlinf_async.wire import connection, nodes, peers
 from rlinf_async.wire.connection import (
     LENGTH_FORMAT,
     TOKEN_BYTES,
     TOKEN_TIMEOUT_S,
-    Caller,
-    Callers,
     Connection,
     Listener,
-    Senders,
 )
 from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import this_node
+from rlinf_async.wire.peers import Peer, Peers
 from rlinf_async.wire.strangers import STRANGERS, Silent
 from tests.listening import listening
 from tests.loops.virtual import now, settle
@@ -62,7 +60,7 @@ class Transport:
 
 def end(heard, *, lost=None, token=TOKEN):
     """One end of a connection whose other end is the test."""
-    made = Connection(token, lambda _, *message: heard.append(message), on_loss=lost)
+    made = Connection(lambda _, *message: heard.append(message), token=token, on_loss=lost)
     made.connection_made(Transport())
     return made
 
@@ -78,7 +76,7 @@ def shake_hands(listens, connects):
 
 
 class Echo:
-    """A listener that sends everything back under its key, and a caller of it."""
+    """A listener that sends everything back under its key, and its peers."""
 
     def __init__(self):
         self.heard = []
@@ -91,11 +89,11 @@ class Echo:
     def address(self, far):
         return self.listener.address(None if far else this_node())
 
-    def caller(self, *, far=False):
+    def peer(self, *, far=False):
         async def where():
             return self.address(far)
 
-        return Caller("the echo", where)
+        return Peer("the echo", where)
 
     async def stranger(self, data, *, far=False, knows=False):
         """Somebody who connects by other means, and sends `data`, perhaps when he has shown that he knows the
@@ -167,8 +165,8 @@ async def test_messages_of_one_turn_leave_together():
 @pytest.mark.parametrize("far", NEAR_AND_FAR)
 async def test_a_call_gets_the_result_under_its_key(far):
     echo = Echo()
-    caller = echo.caller(far=far)
-    calls = [asyncio.create_task(caller.call(key, key, b"x" * 300_000, key)) for key in range(5)]
+    peer = echo.peer(far=far)
+    calls = [asyncio.create_task(peer.call(b"x" * 300_000, key)) for key in range(5)]
     for key, call in enumerate(calls):
         assert await call == (b"x" * 300_000, key)
     assert [message[0] for message in echo.heard] == list(range(5))
@@ -184,7 +182,7 @@ async def test_more_processes_than_a_hundred_may_connect_while_the_listener_is_b
                 caller.setblocking(False)
                 caller.connect(place)
         await settle()
-    assert await echo.caller().call(1, 1) == ()
+    assert await echo.peer().call() == ()
 
 
 class Trap:
@@ -207,8 +205,8 @@ async def test_nothing_is_read_of_what_comes_with_a_wrong_token(far, said):
     await hung_up(await echo.stranger(said + LENGTH_FORMAT.pack(len(trap)) + trap, far=far))
     assert echo.heard == []
     assert not Trap.sprung
-    assert await echo.caller(far=far).call(1, 1) == ()
-    assert echo.heard == [(1,)]
+    assert await echo.peer(far=far).call() == ()
+    assert echo.heard == [(0,)]
 
 
 def test_the_token_is_not_among_what_is_said_and_what_was_said_opens_nothing_again():
@@ -279,7 +277,7 @@ async def test_silent_connections_of_another_account_hold_no_descriptor_and_are_
     said = asyncio.create_task(flood.stdout.read())
     while not said.done():
         most = max(most, len(os.listdir("/proc/self/fd")))
-        assert await echo.caller().call(1, 1) == ()
+        assert await echo.peer().call() == ()
     await flood.wait()
     assert (await said).split() == [b"connected", b"300"]
     # Each caller of this test keeps its two ends; no stranger keeps any.
@@ -298,7 +296,7 @@ async def test_silent_connections_from_another_machine_are_capped_and_it_loses_i
     silent = [await echo.stranger(b"", far=True) for _ in range(8)]
     for opened in silent[:4]:
         await hung_up(opened)
-    assert await echo.caller(far=True).call(1, 1) == ()
+    assert await echo.peer(far=True).call() == ()
     for opened in silent[4:]:
         opened.close()
 
@@ -320,17 +318,17 @@ async def test_who_is_turned_away_before_anything_was_said_comes_again(monkeypat
     monkeypatch.setattr(
         connection, "stranger_by_account", lambda _: turned_away.pop() if turned_away else None
     )
-    assert await echo.caller().call(1, 1, "asked") == ("asked",)
+    assert await echo.peer().call("asked") == ("asked",)
     turned_away += ["somebody"] * 3
-    Senders("the echo").to(echo.address(False)).send(2, "told")
+    Peers("the echo").at(echo.address(False)).cast(2, "told")
     await asyncio.sleep(10)
-    assert echo.heard == [(1, "asked"), (2, "told")]
+    assert echo.heard == [(0, "asked"), (2, "told")]
 
 
 async def test_who_is_turned_away_again_and_again_says_so(monkeypatch):
     monkeypatch.setattr(connection, "stranger_by_account", lambda _: "somebody")
     with pytest.raises(PeerError, match="the echo has ended the connection 6 times before anything was said"):
-        await Echo().caller().call(1, 1)
+        await Echo().peer().call()
 
 
 @pytest.mark.real_time
@@ -346,7 +344,7 @@ async def test_a_listener_without_descriptors_goes_on_when_there_are_some(monkey
         return accept(self)
 
     monkeypatch.setattr(socket.socket, "accept", accepting)
-    assert await echo.caller().call(1, 1) == ()
+    assert await echo.peer().call() == ()
     assert full == []
 
 
@@ -373,16 +371,16 @@ async def test_a_frame_that_is_too_long_ends_its_connection_and_no_other():
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     await hung_up(await echo.stranger(LENGTH_FORMAT.pack(2**40), knows=True))
     assert echo.heard == []
-    assert await echo.caller().call(1, 1) == ()
+    assert await echo.peer().call() == ()
 
 
-async def test_a_caller_says_that_a_frame_was_too_long():
+async def test_a_call_says_that_a_frame_was_too_long():
     echo = Echo()
-    caller = echo.caller()
-    assert await caller.call(0, 0) == ()
-    (await caller.connection())._buffer += LENGTH_FORMAT.pack(2**40)
+    peer = echo.peer()
+    assert await peer.call() == ()
+    peer._connection._buffer += LENGTH_FORMAT.pack(2**40)
     with pytest.raises(PeerError, match=r"the echo has ended the connection: a frame of \d+ bytes is long"):
-        await caller.call(1, 1)
+        await peer.call()
 
 
 async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
@@ -393,7 +391,7 @@ async def test_a_frame_of_which_half_has_come_when_its_sender_dies_is_nothing():
     opened.close()
     await settle()
     assert echo.heard == []
-    assert await echo.caller().call(1, 1) == ()
+    assert await echo.peer().call() == ()
 
 
 LISTENING = """
@@ -413,12 +411,12 @@ asyncio.run(main())
 """
 CALLING = """
 import asyncio
-from rlinf_async.wire.connection import Caller
+from rlinf_async.wire.peers import Peer
 
 async def main():
     async def where():
         return {address!r}
-    print(await Caller("the test", where).call(1, 1))
+    print(await Peer("the test", where).call())
 
 asyncio.run(main())
 """
@@ -437,18 +435,18 @@ async def test_whoever_waits_for_a_process_that_is_killed_is_told_at_once_and_wh
     async def where():
         return address
 
-    caller = Caller("the other process", where)
-    calls = [asyncio.create_task(caller.call(key, key)) for key in range(3)]
+    peer = Peer("the other process", where)
+    calls = [asyncio.create_task(peer.call()) for key in range(3)]
     assert await asyncio.to_thread(listening.stdout.readline) == "heard\n"
     listening.kill()
     for call in calls:
         with pytest.raises(PeerError, match="the other process has ended the connection"):
             await call
     with pytest.raises(PeerError, match="the other process has ended the connection"):
-        await caller.call(9, 9)
+        await peer.call()
     listening.communicate()
     with pytest.raises(PeerError, match=r"cannot be reached at .*Connection refused"):
-        await Caller("the other process", where).call(1, 1)
+        await Peer("the other process", where).call()
 
 
 @pytest.mark.real_time
@@ -463,7 +461,7 @@ async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
     calling[0].kill()
     calling[0].communicate()
     for one in (first, second):
-        one.send(1, "to one of them", None)
+        one.send(0, "to one of them", None)
     assert (await asyncio.to_thread(calling[1].communicate))[0] == "to one of them\n"
 
 
@@ -471,49 +469,49 @@ async def test_what_is_said_to_a_process_that_was_killed_is_nothing():
 async def test_what_is_sent_before_there_is_a_connection_arrives_in_order(far):
     heard = asyncio.Queue()
     listener = Listener(Listening.REQUESTS, lambda _, number: heard.put_nowait(number))
-    address, senders = listener.address(None if far else this_node()), Senders("the listener")
+    address, listeners = listener.address(None if far else this_node()), Peers("the listener")
     for number in range(3):
-        senders.to(address).send(number)
+        listeners.at(address).cast(number)
         await asyncio.sleep(0)
     assert [await heard.get() for _ in range(3)] == [0, 1, 2]
-    assert len(senders.by_address) == 1
+    assert len(listeners.by_address) == 1
 
 
 async def test_what_is_sent_to_nobody_is_nothing_and_a_sender_connects_again():
-    heard, senders = [], Senders("the listener")
+    heard, listeners = [], Peers("the listener")
     nobody = ("\0rlinf-async-nobody", TOKEN)
-    senders.to(nobody).send(1)
+    listeners.at(nobody).cast(1)
     await settle()
-    assert senders.by_address == {}
+    assert listeners.by_address == {}
     listener = Listener(Listening.REQUESTS, lambda _, *message: heard.append(message))
     address = listener.address(this_node())
     for number in range(2):
-        senders.to(address).send(number)
+        listeners.at(address).cast(number)
         await settle()
-        senders.to(address)._transport.abort()
+        listeners.at(address)._connection.abort()
         await settle()
-        assert senders.by_address == {}
+        assert listeners.by_address == {}
     assert heard == [(0,), (1,)]
 
 
 async def test_a_question_behind_the_end_of_a_connection_makes_another():
-    echo, callers = Echo(), Callers("the echo")
+    echo, echoes = Echo(), Peers("the echo")
     nobody = ("\0rlinf-async-nobody", TOKEN)
     for _ in range(2):
         with pytest.raises(PeerError, match="cannot be reached"):
-            await callers.ask(nobody, timeout_s=None)
+            await echoes.call(nobody, timeout_s=None)
     address = echo.address(False)
     for number in range(2):
-        assert await callers.ask(address, number, timeout_s=None) == (number,)
-        (await callers.by_address[address].connection())._transport.abort()
+        assert await echoes.call(address, number, timeout_s=None) == (number,)
+        echoes.by_address[address]._connection.abort()
         await settle()
-    assert len(callers.by_address) == 2
+    assert echoes.by_address == {}
 
 
 async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
     echo = Echo()
-    caller = echo.caller()
-    first, second = (asyncio.create_task(caller.call(key, key)) for key in (1, 2))
+    peer = echo.peer()
+    first, second = (asyncio.create_task(peer.call()) for key in (1, 2))
     await asyncio.sleep(0)
     first.cancel()
     assert await second == ()
@@ -523,9 +521,9 @@ async def test_an_asker_that_gives_up_does_not_take_the_connection_with_it():
 async def test_nothing_listens_on_a_port_until_another_machine_asks_where():
     echo = Echo()
     before = set(listening(os.getpid()))
-    await echo.caller().call(1, 1)
+    await echo.peer().call()
     assert set(listening(os.getpid())) <= before
-    await echo.caller(far=True).call(2, 2)
+    await echo.peer(far=True).call()
     assert {address for _, address in set(listening(os.getpid())) - before} <= {"127.0.0.1"}
 
 
@@ -584,13 +582,13 @@ async def test_beyond_a_link_that_is_cut_an_answer_is_waited_for_until_ray_has_m
     monkeypatch.setattr(nodes.ray, "nodes", listed)
     monkeypatch.setattr(connection, "this_node", lambda: "here")
     monkeypatch.setattr(connection, "node_address", lambda: wire.there)
-    monkeypatch.setattr(connection, "LOOK_S", 0.01)
-    echo, callers = Echo(), Callers("the echo")
+    monkeypatch.setattr(peers, "LOOK_S", 0.01)
+    echo, echoes = Echo(), Peers("the echo")
     with wire.other_end():
         address = echo.address(True)
-    assert await callers.ask(address, "first", timeout_s=60.0) == ("first",)
+    assert await echoes.call(address, "first", timeout_s=60.0) == ("first",)
     wire.cut()
-    asked = asyncio.create_task(callers.ask(address, "second", timeout_s=60.0))
+    asked = asyncio.create_task(echoes.call(address, "second", timeout_s=60.0))
     for _ in range(3):
         await looked.get()
     assert not asked.done()

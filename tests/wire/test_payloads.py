@@ -24,7 +24,7 @@ from tests.loops.virtual import now, settle
 async def test_it_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(ShownMemory, "_show", lambda *message: None)
     shown, reader = ShownMemory(Listening.ASKED_WITH), Reader()
-    unsent = pytest.raises(PeerError, match="has not sent a value within 60 s")
+    unsent = pytest.raises(PeerError, match="the memory of another process has not answered within 60 s")
     with shown.holding(np.arange(9)) as ([_, *numbers], address), unsent:
         await reader.read(["another machine", *numbers], address)
     assert now() == shown_memory.READ_TIMEOUT_S
@@ -45,7 +45,7 @@ async def test_on_one_machine_it_is_mapped_and_no_port_is_opened():
     before = set(listening(os.getpid()))
     with shown.holding(np.arange(9)) as (place, address):
         assert (await reader.read(place, address)).tolist() == list(range(9))
-    assert reader._callers.by_address == {}
+    assert reader._owners.by_address == {}
     assert set(listening(os.getpid())) == before
 
 
@@ -62,7 +62,7 @@ async def test_on_one_machine_it_is_sent_to_whom_may_not_map_it(monkeypatch):
     monkeypatch.setattr(shown_memory, "read", refused)
     with shown.holding(np.arange(9)) as (place, address):
         assert (await reader.read(place, address)).tolist() == list(range(9))
-    assert len(reader._callers.by_address) == 1
+    assert len(reader._owners.by_address) == 1
 
 
 @pytest.mark.real_time
@@ -72,7 +72,7 @@ async def test_another_machine_is_sent_it_by_the_process_that_has_it(two_machine
         with shown.holding({"image": np.full(300_000, number)}) as (place, address):
             two_machines.append("another")
             assert (await reader.read(place, address))["image"].tolist() == [number] * 300_000
-    assert len(reader._callers.by_address) == 1
+    assert len(reader._owners.by_address) == 1
 
 
 @pytest.mark.real_time
@@ -104,8 +104,8 @@ async def test_a_process_that_has_died_is_an_error_on_another_machine_too(two_ma
     with shown.holding(np.zeros(9)) as (place, address):
         two_machines.append("another")
         await reader.read(place, address)
-        (caller,) = reader._callers.by_address.values()
-        (await caller.connection())._transport.abort()
+        (peer,) = reader._owners.by_address.values()
+        peer._connection.abort()
         for listening in shown._listener._sockets.values():
             asyncio.get_running_loop().remove_reader(listening)
             listening.close()

@@ -18,8 +18,9 @@ from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.trajectory_broker import TrainedBatch
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
-from rlinf_async.wire.connection import Address, Answers
+from rlinf_async.wire.connection import Address, Listener
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.peers import replies
 
 if TYPE_CHECKING:
     from rlinf_async.ray_runtime.checkpoints.saved_buffer import Resumed
@@ -35,7 +36,7 @@ class Coordinator(RunProcess):
         self._weights = settings.weight_broker(self._broker.publish)
         # Errors of the broker reach callers unchanged: the driver takes a PeerError for the echo of another
         # failure.
-        self._answers = Answers(Listening.PACE, self._answer_call, as_raised=Exception)
+        self._listener = Listener(Listening.PACE, replies(self._answer_call, as_raised=Exception))
         self._addresses: Sequence[Address] = ()
         """The addresses of the learner ranks' `HeldPieces`, in the order of the ranks."""
         self._files: BufferFiles | None = None
@@ -48,7 +49,7 @@ class Coordinator(RunProcess):
 
     async def address(self, node: str) -> Address:
         """The address at which a process of `node` calls past Ray; see `_answer_call`."""
-        return self._answers.listener.address(node)
+        return self._listener.address(node)
 
     async def _answer_call(self, name: str, *arguments: Any) -> Any:
         match name, arguments:

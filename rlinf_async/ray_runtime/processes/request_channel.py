@@ -22,7 +22,7 @@ so that each is as if it were the only one; whatever changes for all is told to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from rlinf_async.observe.meters import Spread
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.peers import replies
 
 NEXT_BATCH = "next batch"
 """The key under which an inference rank waits for a batch; keys of requests are numbers."""
@@ -43,7 +44,7 @@ class RequestChannel(RunProcess):
     def __init__(self, settings: RunSettings) -> None:
         self._broker = settings.request_broker()
         self._listener = Listener(Listening.REQUESTS, self._receive)
-        self._takes: set[asyncio.Task[None]] = set()
+        self._answer_take = replies(self._take, as_raised=Exception)
         self._closed = asyncio.Event()
 
     async def address(self, node: str) -> Address:
@@ -93,11 +94,8 @@ class RequestChannel(RunProcess):
                     asker(None, error)
             case "settled", (keys,):
                 broker.settled(keys)
-            case "take", (rank, node, generation, wait_s, waited_s):
-                taking = broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
-                task = asyncio.create_task(self._give_batch(connection, taking))
-                self._takes.add(task)
-                task.add_done_callback(self._takes.discard)
+            case "take", take:
+                self._answer_take(connection, NEXT_BATCH, *take)
             case "failed", (rank, generation, keys, why):
                 # Only from a rank that still serves: a lost rank's late failure must not end a request that
                 # another rank answers.
@@ -110,16 +108,13 @@ class RequestChannel(RunProcess):
             case _:
                 raise KeyError(kind)
 
-    async def _give_batch(
-        self, connection: Connection, taking: Coroutine[Any, Any, list[Pending] | None]
-    ) -> None:
-        """Send to a rank what it takes; see `RequestBroker.take`."""
-        try:
-            batch = await taking
-        except Exception as error:  # noqa: BLE001 it is raised in the rank that waits
-            return connection.send(NEXT_BATCH, None, error)
+    async def _take(
+        self, rank: int, node: str, generation: int, wait_s: float, waited_s: float
+    ) -> list[Pending] | None:
+        """The batch for a rank; see `RequestBroker.take`."""
+        batch = await self._broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
         if batch and any(pending.request.mode != "score" for pending in batch):
             oldest = min(pending.arrived for pending in batch)
             size = sum(pending.size for pending in batch)
             self.spans.add("queued", oldest, requests=len(batch), size=size)
-        connection.send(NEXT_BATCH, batch, None)
+        return batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -16,13 +16,14 @@ from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.core.request_channels import Take, TakeOrder
 from rlinf_async.core.types import ActionRequest, RequestKey
 from rlinf_async.loops.request_broker import Pending, answering, asked_until_answered
-from rlinf_async.ray_runtime.handles import Handle, RequestChannels, own_channel
+from rlinf_async.ray_runtime.handles import Handle, RequestChannels, own_channel, peer_of
 from rlinf_async.ray_runtime.processes.request_channel import NEXT_BATCH
-from rlinf_async.wire.connection import Address, Caller, Connection, Listener, Senders
+from rlinf_async.wire.connection import Address, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
 from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.payloads import seal, sealed, unseal
+from rlinf_async.wire.peers import Peer, Peers
 from rlinf_async.wire.shown_memory import ShownMemory
 
 
@@ -31,10 +32,11 @@ class RequestClient:
 
     def __init__(self, channels: RequestChannels, *, generation: int = 0) -> None:
         """`generation` is the number of deaths of this worker before this process."""
-        own = own_channel(channels, this_node())
-        self._caller = _caller(list(channels.values())[own], "the request channel")
-        self._answers = Listener(Listening.ANSWERS, self._caller.receive)
         self._generation, self._node = generation, this_node()
+        own = list(channels.values())[own_channel(channels, self._node)]
+        self._channel, self._is_near = peer_of(own, "the request channel"), self._node in channels
+        # The ranks answer, by connections of their own, what the channel was asked.
+        self._answers = Listener(Listening.ANSWERS, self._channel.receive)
         self._memory = ShownMemory(Listening.ASKED_WITH)
         # See `_act`.
         self._memory_again = ShownMemory(Listening.ASKED_WITH, Reuse.NEVER)
@@ -43,24 +45,22 @@ class RequestClient:
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
-        connection = await self._caller.connection()
-        connection.send("begin", shard, self._generation)
+        self._channel.cast("begin", shard, self._generation)
         try:
             yield
         finally:
             # Before the end of the rollout, as before each request, the channel learns of the answers.
-            self._confirm(connection)
-            connection.send("end", shard, self._generation)
+            self._confirm()
+            self._channel.cast("end", shard, self._generation)
 
     async def act(self, request: ActionRequest) -> Any:
         return await asked_until_answered(request, self._act)
 
     async def _act(self, request: ActionRequest) -> Any:
-        connection = await self._caller.connection()
         # A late answer of a lost rank may settle a request that was asked again while another rank reads its
         # payload: that memory must not be reused.
         memory = self._memory_again if request.again else self._memory
-        with sealed(request.payload, memory, inline=self._caller.near) as payload:
+        with sealed(request.payload, memory, inline=self._is_near) as payload:
             own = replace(
                 request,
                 payload=payload,
@@ -70,12 +70,12 @@ class RequestClient:
             )
             # Before the request: without level 2 a queue refuses a second request of a shard while it holds
             # the first.
-            self._confirm(connection)
+            self._confirm()
             try:
-                answer = await self._caller.call(request.number, "ask", own)
+                answer = await self._channel.call("ask", own, under=request.number)
             except asyncio.CancelledError:
                 self._keys_to_confirm.append(request.key)
-                self._confirm(connection)  # at once: no rank computes an answer for a cancelled request
+                self._confirm()  # at once: no rank computes an answer for a cancelled request
                 raise
             self._keys_to_confirm.append(request.key)
             return unseal(answer)
@@ -84,9 +84,9 @@ class RequestClient:
     def _address(self) -> Address:
         return self._answers.address_for_all()
 
-    def _confirm(self, connection: Connection) -> None:
+    def _confirm(self) -> None:
         if self._keys_to_confirm:
-            connection.send("settled", self._keys_to_confirm)
+            self._channel.cast("settled", self._keys_to_confirm)
             self._keys_to_confirm = []
 
 
@@ -107,7 +107,7 @@ class RequestServer:
             for number, channel in enumerate(channels.values())
         ]
         self._order = TakeOrder(channels=len(channels), home=home, first=rank)
-        self._askers = Senders("the process that asked")
+        self._askers = Peers("the process that asked")
         self._rank, self._generation, self._deadline_s = rank, generation, deadline_s
         self._unanswered: dict[int, asyncio.Task[list[Pending] | None]] = {}
         """Takes that have not been answered, by their channels."""
@@ -155,16 +155,17 @@ class RequestServer:
 
     @asynccontextmanager
     async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
-        connection, requests = await self._taken_from.connection(), {one.key: one.request for one in batch}
+        # The way may be made again before the batch has been answered: its requests are then those of others.
+        channel, requests = self._taken_from.channel, {one.key: one.request for one in batch}
         began = _now()
 
         def reply(keys: Sequence[RequestKey], answers: Sequence[Any]) -> None:
             for key, answer in zip(keys, answers, strict=True):
-                self._askers.to(requests[key].asker).send(requests[key].number, seal(answer), None)
+                self._askers.at(requests[key].asker).cast(requests[key].number, seal(answer), None)
 
         def fail(keys: Sequence[RequestKey]) -> None:
             why = f"inference rank {self._rank} failed"
-            connection.send("failed", self._rank, self._generation, keys, why)
+            channel.cast("failed", self._rank, self._generation, keys, why)
 
         async with answering(batch, reply=reply, fail=fail) as answers:
             yield answers
@@ -174,11 +175,10 @@ class RequestServer:
 class _Way:
     """The way of an inference rank to one request channel."""
 
-    def __init__(self, channel: Handle, *, rank: int, generation: int, is_home: bool) -> None:
-        self._channel, self._rank, self._generation, self._is_home = channel, rank, generation, is_home
+    def __init__(self, process: Handle, *, rank: int, generation: int, is_home: bool) -> None:
+        self._process, self._rank, self._generation, self._is_home = process, rank, generation, is_home
         self._node = this_node()
-        self._caller = self._made()
-        self._is_lost = False
+        self.channel = self._made()
 
     async def take(self, take: Take) -> list[Pending] | None:
         """Return the batch that the channel gives; [] if it has none, or cannot be reached now, and None if
@@ -190,37 +190,27 @@ class _Way:
         if self._is_home:
             return await self._ask(take)
         try:
-            if not self._is_lost:
-                try:
+            if self.channel.lost is None:
+                with suppress(PeerError):
                     return await self._ask(take)
-                except PeerError:
-                    self._is_lost = True
             # A batch may have been given that has not come: its requests are asked again.
-            await self._channel.way_lost.remote(self._rank, self._generation)
-            self._caller, self._is_lost = self._made(), False
+            await self._process.way_lost.remote(self._rank, self._generation)
+            self.channel = self._made()
         except ray.exceptions.ActorUnavailableError:
             pass  # Ray will know soon whether it lives
         except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):
             return None
         return []
 
-    async def connection(self) -> Connection:
-        return await self._caller.connection()
-
     async def _ask(self, take: Take) -> list[Pending] | None:
         own = self._rank, self._node, self._generation
-        batch: list[Pending] | None = await self._caller.call(
-            NEXT_BATCH, "take", *own, take.wait_s, take.waited_s
+        batch: list[Pending] | None = await self.channel.call(
+            "take", *own, take.wait_s, take.waited_s, under=NEXT_BATCH
         )
         return batch
 
-    def _made(self) -> Caller:
-        peer = "the request channel" if self._is_home else "the request channel of another node"
-        return _caller(self._channel, peer)
-
-
-def _caller(channel: Handle, peer: str) -> Caller:
-    return Caller(peer, partial(channel.address.remote, this_node()))
+    def _made(self) -> Peer:
+        return peer_of(self._process, f"the request channel{'' if self._is_home else ' of another node'}")
 
 
 def _now() -> float:

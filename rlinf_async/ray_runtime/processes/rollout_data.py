@@ -12,17 +12,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.ray_runtime.handles import Handle
-from rlinf_async.wire.connection import Address, Answers, Caller, Callers
+from rlinf_async.ray_runtime.handles import Handle, peer_of
+from rlinf_async.wire.connection import Address, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
-from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.payloads import read_sealed, seal, sealed, unseal
+from rlinf_async.wire.peers import Peers, replies
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
 
@@ -33,35 +32,35 @@ class TrajectoryClient:
         """`generation` is the number of deaths of this env worker before this process; see
         `core.restarts`.
         """
-        self._caller, self._generation = _caller(coordinator), generation
+        self._coordinator, self._generation = peer_of(coordinator, "the coordinator"), generation
         self._learners: LearnerRanks | None = None
 
     async def admit(self, shard: int) -> Ticket | None:
-        ticket: Ticket | None = await self._caller.ask("admit", shard, self._generation)
+        ticket: Ticket | None = await self._coordinator.call("admit", shard, self._generation)
         return ticket
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         """Hand the data of `pieces` to the learner ranks that train them, then the pieces to the buffer."""
         if self._learners is None:
-            self._learners = LearnerRanks(await self._caller.ask("learners"))
+            self._learners = LearnerRanks(await self._coordinator.call("learners"))
         # First the data: it must outlive this process before the buffer counts its piece.
         await asyncio.gather(*map(self._learners.give, pieces))
-        await self._caller.ask("put", ticket, [replace(piece, payload=None) for piece in pieces])
+        await self._coordinator.call("put", ticket, [replace(piece, payload=None) for piece in pieces])
 
     async def abandon(self, ticket: Ticket, reason: str) -> None:
-        await self._caller.ask("abandon", ticket, reason)
+        await self._coordinator.call("abandon", ticket, reason)
 
 
 class PieceClient:
     """The learner side of the coordinator, for one rank; fills `loops.ports.PiecePort`."""
 
     def __init__(self, coordinator: Handle, data: HeldPieces, *, rank: int) -> None:
-        self._caller, self._data, self._rank = _caller(coordinator), data, rank
+        self._coordinator, self._data, self._rank = peer_of(coordinator, "the coordinator"), data, rank
 
     async def take(self, batch: int, *, whole: bool) -> tuple[list[Piece], bool]:
         # The learner holds the data of earlier batches itself: they were handed over whole.
         self._data.let_go_before(batch)
-        pieces, last = await self._caller.ask("take", self._rank, batch, whole)
+        pieces, last = await self._coordinator.call("take", self._rank, batch, whole)
         return [self._data.with_data(piece) for piece in pieces], last
 
 
@@ -76,7 +75,7 @@ class HeldPieces:
     """The data of pieces in the memory of a learner rank, until a later batch is taken."""
 
     def __init__(self) -> None:
-        self._answers = Answers(Listening.ROLLOUTS, self._answer)
+        self._listener = Listener(Listening.ROLLOUTS, replies(self._answer))
         # Without a timeout: another machine may send many pieces at a time.
         self._reader = Reader(timeout_s=None)
         self._data: dict[int, dict[PartKey, Any]] = defaultdict(dict)
@@ -84,7 +83,7 @@ class HeldPieces:
 
     def address(self) -> Address:
         """The address for env workers that hand over pieces."""
-        return self._answers.listener.address_for_all()
+        return self._listener.address_for_all()
 
     def let_go_before(self, batch: int) -> None:
         """Forget the data of batches before `batch`."""
@@ -116,7 +115,7 @@ class LearnerRanks:
     def __init__(self, addresses: Sequence[Address]) -> None:
         """`addresses` are those of the ranks' `HeldPieces`, in the order of the ranks."""
         self._addresses = addresses
-        self._callers = Callers("a learner rank")
+        self._ranks = Peers("a learner rank")
         self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, Reuse.UNMAPPED)
 
     async def give(self, piece: Piece) -> None:
@@ -134,8 +133,4 @@ class LearnerRanks:
 
     async def _ask(self, piece: Piece, *payload: object) -> Any:
         address = self._addresses[piece.rank]
-        return await self._callers.ask(address, piece.ticket, piece.part, *payload, timeout_s=None)
-
-
-def _caller(coordinator: Handle) -> Caller:
-    return Caller("the coordinator", partial(coordinator.address.remote, this_node()))
+        return await self._ranks.call(address, piece.ticket, piece.part, *payload, timeout_s=None)

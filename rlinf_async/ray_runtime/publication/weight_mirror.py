@@ -11,7 +11,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.ray_runtime.publication import weight_difference
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights, WeightsGone, WeightVersions
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
-from rlinf_async.wire.connection import Address, Answers, Callers
+from rlinf_async.wire.connection import Address, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import this_node
+from rlinf_async.wire.peers import Peers, replies
 
 PART_TIMEOUT_S = 60.0
 
@@ -30,7 +31,7 @@ class WeightServer:
     """Sends parts of the weights that this process holds to the mirrors of other nodes."""
 
     def __init__(self) -> None:
-        self._answers = Answers(Listening.WEIGHTS, self._part)
+        self._listener = Listener(Listening.WEIGHTS, replies(self._part))
         # One thread: `_pair` and `_parts` have no lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
         self._pair: tuple[WeightPlace, WeightPlace | None] | None = None
@@ -39,7 +40,7 @@ class WeightServer:
 
     @cached_property
     def address(self) -> Address:
-        return self._answers.listener.address_for_all()
+        return self._listener.address_for_all()
 
     async def _part(self, place: WeightPlace, before: WeightPlace | None, index: int) -> Part:
         loop = asyncio.get_running_loop()
@@ -58,8 +59,9 @@ class WeightMirror:
     """The weights of another machine in memory of this process, for all ranks of its node."""
 
     def __init__(self) -> None:
-        self._answers = Answers(Listening.MIRRORED_WEIGHTS, self.hold)
-        self._callers = Callers("the weight server")
+        self._listener = Listener(Listening.MIRRORED_WEIGHTS, replies(self.hold))
+        self.servers = Peers("the weight server")
+        """The processes that this one fetches weights from: learners, and mirrors of this node."""
         self._lock = asyncio.Lock()
         self._versions = {changes: WeightVersions(changes=changes) for changes in (False, True)}
         self._origins: dict[bool, WeightPlace] = {}
@@ -68,18 +70,7 @@ class WeightMirror:
     @cached_property
     def address(self) -> Address:
         """The address at which other ranks of this node have the mirror `hold` a version."""
-        return self._answers.listener.address(this_node())
-
-    async def ask(self, address: Address, *question: object, timeout_s: float | None = None) -> Any:
-        """Return the answer of a server or a mirror.
-
-        Raises:
-            PeerError: no answer has come.
-        """
-        try:
-            return await self._callers.ask(address, *question, timeout_s=timeout_s)
-        except TimeoutError as error:
-            raise PeerError(f"weights were not sent for {timeout_s:g} s") from error
+        return self._listener.address(this_node())
 
     async def hold(self, place: WeightPlace) -> WeightPlace:
         """Fetch the version at `place`, unless it is held, and return its place on this machine.
@@ -111,7 +102,9 @@ class WeightMirror:
             before = None
 
         async def ask(index: int, before: WeightPlace | None) -> Part:
-            part: Part = await self.ask(place.address, place, before, index, timeout_s=PART_TIMEOUT_S)
+            part: Part = await self.servers.call(
+                place.address, place, before, index, timeout_s=PART_TIMEOUT_S
+            )
             return part
 
         def write(index: int, part: Part) -> bool:

@@ -155,7 +155,7 @@ class WeightClient:
             return OpenedWeights(place)
         if nearby != self._mirror.address:
             with _suppress_unreachable():
-                return OpenedWeights(await self._mirror.ask(nearby, place))
+                return OpenedWeights(await self._mirror.servers.call(nearby, place, timeout_s=None))
         return OpenedWeights(await self._mirror.hold(place))
 
 

@@ -19,8 +19,9 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.premise import Premise
 from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank, as_save_error
 from rlinf_async.ray_runtime.processes.rollout_data import LearnerRanks
-from rlinf_async.wire.connection import Answers
+from rlinf_async.wire.connection import Listener
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.peers import replies
 from tests.making import piece, run_settings, ticket
 
 
@@ -97,10 +98,10 @@ class Coordinator:
     def __init__(self, rank):
         self.asked, self._rank = [], rank
         self.address = SimpleNamespace(remote=self._address)
-        self._answers = Answers(Listening.PACE, self._take)
+        self._listener = Listener(Listening.PACE, replies(self._take))
 
     async def _address(self, node):
-        return self._answers.listener.address(node)
+        return self._listener.address(node)
 
     async def _take(self, name, rank, batch, whole):
         assert name == "take"

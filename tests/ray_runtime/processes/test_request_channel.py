@@ -29,7 +29,7 @@ def end_connections(*sides):
     """As if their processes had died, or that of the channel."""
     for side in sides:
         way = side if isinstance(side, RequestClient) else side._ways[0]
-        way._caller._connecting.result()._transport.abort()
+        (way._channel if way is side else way.channel)._connection.abort()
 
 
 # TCP takes real time.
@@ -160,8 +160,8 @@ async def test_nothing_is_kept_of_what_was_answered():
     await answer(channel.server())
     await asker
     await settle()
-    assert client._caller._waits == {}
-    assert channel.worker._takes == set()
+    assert client._channel._waits == {}
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_the_channel_keeps_a_request_until_its_asker_says_anything_more():
@@ -184,7 +184,7 @@ async def test_an_answer_that_is_lost_on_the_way_is_an_error_with_counts_in_time
     """As where a link between a rank and an asker is cut, and both reach the channel."""
     channel = Channel()
     server, (asker,) = channel.server(), ask(channel.client(), 7)
-    monkeypatch.setattr(server._askers, "to", lambda address: SimpleNamespace(send=lambda *message: None))
+    monkeypatch.setattr(server._askers, "at", lambda address: SimpleNamespace(cast=lambda *message: None))
     assert await answer(server) == [7]
     with pytest.raises(DeadlineError, match="0 requests wait, 1 were taken and are not known to be answered"):
         await asker
@@ -278,7 +278,7 @@ async def test_an_answer_that_a_rank_had_sent_when_it_died_and_that_never_came_i
     channel = Channel()
     dead, other = channel.server(0), channel.server(1)
     (asker,) = ask(channel.client(), 7)
-    monkeypatch.setattr(dead._askers, "to", lambda address: SimpleNamespace(send=lambda *message: None))
+    monkeypatch.setattr(dead._askers, "at", lambda address: SimpleNamespace(cast=lambda *message: None))
     assert await answer(dead) == [7]
     await settle()
     assert not asker.done()

@@ -162,7 +162,7 @@ async def test_what_was_given_by_a_way_that_has_ended_is_asked_again():
     (asker,) = ask(nodes.client("a"), 4)
     await asyncio.sleep(1.0)
     assert [pending.shard for pending in await server.take()] == [4]
-    server._ways[0]._caller._connecting.result().abort()
+    server._ways[0].channel._connection.abort()
     await settle()
     assert await answer(server) == [4]
     assert nodes["a"].told == [(1, 0)]
@@ -179,7 +179,7 @@ async def test_a_rank_leaves_a_channel_that_has_died_and_serves_on(late):
     await answer(server)
     await asker
     nodes["a"].died = ray.exceptions.ActorUnavailableError("it is out of reach", None) if late else DIED
-    server._ways[0]._caller._connecting.result().abort()
+    server._ways[0].channel._connection.abort()
     taking = asyncio.create_task(answer(server))
     await asyncio.sleep(30.0)
     nodes["a"].died = DIED

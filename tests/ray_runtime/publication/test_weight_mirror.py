@@ -209,7 +209,7 @@ async def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselve
     await all_load(run, 0)
     ((first, _),) = run.coordinator._mirrors.values()
     others = [rank for rank in run.ranks if rank.number != first]
-    await end(callers_of(others), run.ranks[first].client._mirror._answers.listener)
+    await end(peers_of(others), run.ranks[first].client._mirror._listener)
     run.train(0.5)
     await run.offer(1)
     assert await asyncio.gather(*(rank.load() for rank in others)) == [1, 1]
@@ -221,14 +221,14 @@ async def test_who_mirrors_for_a_node_may_die_and_the_others_fetch_for_themselve
     run.check(first, 1)
 
 
-def callers_of(ranks):
-    return [caller for rank in ranks for caller in rank.client._mirror._callers.by_address.values()]
+def peers_of(ranks):
+    return [peer for rank in ranks for peer in rank.client._mirror.servers.by_address.values()]
 
 
-async def end(callers, listener):
+async def end(peers, listener):
     """As when the process dies that listens: connections end, and no more are taken."""
-    for caller in callers:
-        (await caller.connection())._transport.abort()
+    for peer in peers:
+        peer._connection.abort()
     for taking in listener._sockets.values():
         asyncio.get_running_loop().remove_reader(taking)
         taking.close()
@@ -361,7 +361,7 @@ async def test_a_learner_that_has_died_is_an_error_that_comes_at_once(travelled)
     await run.offer(0)
     await all_load(run, 0)
     await run.offer(1)
-    await end(callers_of(run.ranks), run.sender._server._answers.listener)
+    await end(peers_of(run.ranks), run.sender._server._listener)
     for rank in run.ranks:
         with pytest.raises(PeerError, match=r"has ended the connection|cannot be reached"):
             await rank.load()
@@ -371,5 +371,5 @@ async def test_it_is_not_waited_for_for_ever(travelled, monkeypatch):
     monkeypatch.setattr(weight_mirror, "PART_TIMEOUT_S", 0.0)
     run = Run()
     await run.offer(0)
-    with pytest.raises(PeerError, match="weights were not sent for 0 s"):
+    with pytest.raises(PeerError, match="the weight server has not answered within 0 s"):
         await run.ranks[0].load()

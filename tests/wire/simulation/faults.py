@@ -4,7 +4,8 @@ import asyncio
 import pickle
 from functools import partial
 
-from rlinf_async.wire.connection import LENGTH_FORMAT, Caller, Senders
+from rlinf_async.wire.connection import LENGTH_FORMAT
+from rlinf_async.wire.peers import Peer
 from tests.wire.simulation.network import Socket
 from tests.wire.simulation.processes import PROCESS
 
@@ -19,6 +20,8 @@ LAST_WORDS = (b"put", b"ask", b"settled", b"take", b"begin", b"abandon")
 """Of messages, which a process may send late and die."""
 NEEDED = ("the request channel", "the coordinator")
 """Those without whom a process can do nothing: a way to them is not made again."""
+ASKER = "the process that asked"
+"""Is told answers only."""
 PARTED_S = 25.0
 """Seconds without a link, at most, after which Ray does not yet take a node for lost."""
 
@@ -95,7 +98,7 @@ class Faults:
             end
             for process in self._cluster.processes
             for end in process.ends
-            if end.idle and (isinstance(end.owner, Senders) or _asks_again(end.owner))
+            if end.idle and _is_made_again(end.owner)
         ]
         if not ways:
             return False
@@ -187,13 +190,15 @@ class Faults:
             end
             for actor in self._run.groups["env"]
             for end in (actor._life.ends if actor._life is not None else ())
-            if end.idle and isinstance(end.owner, Caller) and not end.owner._waits
+            if end.idle and isinstance(end.owner, Peer) and not end.owner._waits
         ]
         end = self._rng.choice(lonely) if lonely and self._rng.random() < 0.7 else self._stream()
         if end is None:
             return False
         # Who has sent an answer does not hear that it has not arrived.
-        self.unheard |= any(isinstance(one.owner, Senders) for one in (end, end.peer))
+        self.unheard |= any(
+            isinstance(one.owner, Peer) and one.owner._name == ASKER for one in (end, end.peer)
+        )
         end.reset()
 
     async def _half_open(self):
@@ -212,9 +217,9 @@ class Faults:
         self._cluster.end(self._one_of("learner"))
 
 
-def _asks_again(owner):
-    """Say whether this is the way of `Callers`, which make it again, and nobody waits for an answer."""
-    return isinstance(owner, Caller) and owner._peer not in NEEDED and not owner._waits
+def _is_made_again(owner):
+    """Say whether this is a way that is made again, and nobody waits for an answer."""
+    return isinstance(owner, Peer) and owner._name not in NEEDED and not owner._waits
 
 
 class Opened:
