@@ -3,8 +3,8 @@
 A framework that does not look for plugins by itself has a doorway: the calls that begin its runs. Its host
 declares the doorway as an entry point of `rlinf_async.doorways`, under the name of the host. It is a module
 with `CALLS`, `{module: (class, method)}`, and `asks(argument)`, which returns True if an argument of such a
-call belongs to a config with an async block. This module and every doorway import only the standard library,
-so that they load wherever Hydra does.
+call belongs to a config that needs this package. This module and every doorway import little more than the
+standard library, so that they load wherever Hydra does.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ of all files, and of itself.
 Each list has a sequence number, one more than the highest in the same folder, which tells the later of two
 checkpoints. Clocks are not used: they may go back, jump ahead or stand still.
 
-This module uses the standard library only, as `rlinf-async supervise` reads checkpoints without torch or Ray.
+This module uses the standard library only, as `rlinf_async.supervise` reads checkpoints without torch or Ray.
 """
 
 from __future__ import annotations
