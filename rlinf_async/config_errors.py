@@ -25,7 +25,9 @@ from rlinf_async.observe.yaml_data import (
 )
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
+ALREADY_THERE = re.compile(r"Could not append to config. An item is already at '(?P<key>[^']+)'")
 NO_DELETION = re.compile(r"Could not delete '(?P<group>[^'=]+)[^']*'. No match in the defaults list")
+MERGING = re.compile(r"Error merging override '?(?P<key>[^'=]+)")
 GROUP_PATTERN = re.compile(r"Could not find '(?P<group>[^']+)/(?P<option>[^'/]+)'")
 
 SWEEP_PATTERN = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^']+)'")
@@ -92,6 +94,10 @@ def sentence(
         name = group["group"]
         other = "async.mode=off" if name == BLOCK_NAME else f"{name}.KEY=..."
         return f"no defaults list chooses {name}, so that ~{name} takes nothing out; use {other}"
+    if there := ALREADY_THERE.search(str(error)):
+        return f"the config has {there['key']} already; write {there['key']}=... without the +"
+    if isinstance(error, HydraException) and (block := _block_not_fitting(error, overrides)):
+        return block
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
         if not any(one.lstrip("+~").startswith(unknown["key"]) for one in overrides):
@@ -101,6 +107,27 @@ def sentence(
             )
         return _no_key(unknown["key"], overrides, list(known_keys()))
     return unreadable_config(error)
+
+
+def _block_not_fitting(error: HydraException, overrides: Sequence[str]) -> str:
+    """Return the sentence on an override whose value does not fit the block or list that is there; "" for
+    another error."""
+    cause, merging = error.__cause__, MERGING.search(str(error))
+    match = merging or NO_KEY.search(str(error))
+    if match is None or not isinstance(cause, Exception):
+        return ""
+    key, inner = match["key"].lstrip("+"), _key_of(cause) or ""
+    override = _written(f"{key}=", overrides).lstrip("+")
+    if inner.startswith(f"{key}."):
+        return (
+            f"{key} has no {inner.removeprefix(f'{key}.')}, and an override adds no key to a block; to "
+            f"replace the block: ~{key} '+{override}'"
+        )
+    if merging:
+        return (
+            f"{clipped(override)} does not fit {key}, which has a value of another kind; give it such a value"
+        )
+    return ""
 
 
 def unreadable_config(error: Exception) -> str:

@@ -305,3 +305,21 @@ def test_a_block_that_no_defaults_list_has_chosen_cannot_be_taken_out_and_off_is
 def test_a_run_directory_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\n")
     assert "run_dir is empty; name a folder" in refusal("explain", tmp_path, f"run_dir={name}")
+
+
+def test_a_block_by_override_adds_no_key_and_the_remedy_replaces_the_block(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\nmine: {'a,b': 1}\nmany: [1]\n")
+    said = refusal("explain", tmp_path, "mine={a:2}")
+    assert "mine has no a, and an override adds no key to a block" in said
+    remedy = said.rpartition("to replace the block: ")[2].strip()
+    assert remedy == "~mine '+mine={a:2}'"
+    assert invoke("explain", tmp_path, "~mine", "+mine={a:2}").exit_code == 0
+    assert "many={a:1} does not fit many, which has a value of another" in refusal(
+        "explain", tmp_path, "many={a:1}"
+    )
+    assert "has run_dir already; write run_dir=... without the +" in refusal(
+        "explain", tmp_path, "+run_dir=x"
+    )
+    assert "the config has no settings.bathces; did you mean" in refusal(
+        "explain", tmp_path, "settings.bathces=3"
+    )

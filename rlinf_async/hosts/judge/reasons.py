@@ -66,7 +66,7 @@ def _message(reasons: Sequence[Reason]) -> str:
     first = "" if len(reasons) <= MAX_SHOWN_REASONS else f"; the first {MAX_SHOWN_REASONS}"
     lines = [f"this config cannot run for {len(reasons)} reasons{first}:"]
     lines += [f"  - {reason.text}" for reason in reasons[:MAX_SHOWN_REASONS]]
-    overrides = [reason.override for reason in reasons if reason.override]
+    overrides = dict.fromkeys(reason.override for reason in reasons if reason.override)
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from rlinf_async.core.config_keys import did_you_mean, shortened
+from rlinf_async.hosts.judge.table import BLOCK_KIND, WHOLE_KIND, kind_of_default
 from rlinf_async.lab.demo.run_dir import run_dir
 from rlinf_async.lab.demo.warm_start import WarmStart, place, warm_start
 
@@ -23,7 +26,7 @@ def fill_in(cfg: DictConfig) -> None:
     """
     if cfg.get("warm_start") is None:
         return
-    block: dict[str, Any] = OmegaConf.to_container(cfg.warm_start, resolve=True)  # type: ignore[assignment]
+    block = _checked(cfg.warm_start)
     policy_key = block.pop("policy_key", POLICY_KEY)
     if OmegaConf.select(cfg, policy_key):
         return
@@ -44,4 +47,34 @@ def fill_in(cfg: DictConfig) -> None:
     with open_dict(cfg):
         OmegaConf.update(cfg, policy_key, str(start.policy_path))
         for mode in ("train", "eval"):
-            cfg.env[mode].obs_stats = str(start.obs_stats_path)
+            if cfg.env.get(mode) is not None:
+                cfg.env[mode].obs_stats = str(start.obs_stats_path)
+
+
+def _checked(section: Any) -> dict[str, Any]:
+    """Return the block as plain data.
+
+    Raises:
+        ValueError: it is no block, or a key is unknown or has a value of another kind.
+    """
+    if not OmegaConf.is_dict(section):
+        raise ValueError(
+            f"warm_start={shortened(section)} must be a block of keys; take it out by ~warm_start"
+        )
+    block: dict[str, Any] = OmegaConf.to_container(section, resolve=True)  # type: ignore[assignment]
+    defaults = {"policy_key": POLICY_KEY, **{field.name: field.default for field in fields(WarmStart)}}
+    for name, value in block.items():
+        if name not in defaults:
+            hint = did_you_mean(name, defaults) or f"; there is {', '.join(defaults)}"
+            raise ValueError(f"unknown key warm_start.{name}{hint}")
+        default = defaults[name]
+        kind = (
+            BLOCK_KIND
+            if default is None
+            else WHOLE_KIND
+            if type(default) is int
+            else kind_of_default(default)
+        )
+        if (value is not None or default is not None) and not kind.accepts(value):
+            raise ValueError(f"warm_start.{name}={shortened(value)} must be {kind.words}")
+    return block

@@ -1,3 +1,4 @@
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -79,3 +80,19 @@ def test_a_config_without_a_run_directory_is_told_which_keys_name_one(tmp_path):
     cfg = config(tmp_path, runner={"ckpt_path": None})
     with pytest.raises(ValueError, match=r"set runner\.logger\.log_path or vla\.run_dir"):
         fill_in(cfg)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (True, "warm_start=True must be a block of keys; take it out by ~warm_start"),
+        ({"step": 3}, "unknown key warm_start.step; "),
+        ({"episods": 64}, "unknown key warm_start.episods; did you mean 'episodes'"),
+        ({"seed": "one"}, "warm_start.seed='one' must be a whole number"),
+        ({"learning_rate": None}, "warm_start.learning_rate=None must be a finite number"),
+        ({"policy_key": 3}, "warm_start.policy_key=3 must be a text"),
+    ],
+)
+def test_a_block_that_no_start_can_be_made_of_is_refused_by_its_key(block, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        fill_in(OmegaConf.create({"warm_start": block, "runner": {"ckpt_path": None}}))
