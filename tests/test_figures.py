@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from benchmarks.learning import causes as causes_plan
-from benchmarks.learning import comparison, confirm, evidence, pi0, singles
+from benchmarks.learning import comparison, confirm, confirm_pi0, evidence, pi0, singles
 from benchmarks.learning.campaign import complete, rows_of
 from benchmarks.learning.statistics import batch_at, learned, tost_paired
 from benchmarks.schedules import hosts
@@ -428,6 +428,33 @@ def fresh_seeds():
     yield page, f"On Meta-World none of {pairs} was"
 
 
+def fresh_seeds_of_pi0():
+    """Of the planned experiment on RLinf's pi0 class with fresh seeds and starts."""
+    rows_ = rows_of(confirm_pi0.ROWS_FILE, confirm_pi0.Run)
+    full = confirm_pi0.primary_finding(rows_)
+    assert confirm.claim(full.itself, full.p_not_worse < comparison.TAIL) == "not shown"
+    for page in ("README.md", "docs/index.md", "docs/learning.md", "docs/models.md"):
+        yield page, shown(full.itself)
+    page = "docs/learning.md"
+    yield page, f"{len(rows_)} runs, read when the last was there"
+    yield page, f"(p = {full.p_not_worse:.2f})"
+    seconds = {arm: row for arm, *row in confirm_pi0.seconds_of_arms(rows_)}
+    (full_batch, full_level, never), lean, lag0 = (
+        seconds[f"`{arm}` over `off`"] for arm in ("full", "lean", "lag0")
+    )
+    for each in ("README.md", "docs/index.md", page, "docs/models.md"):
+        yield each, full_batch
+    yield page, f"`lean` {lean[0]}, `full` with a lag of 0 took {lag0[0]}"
+    reached = len(confirm_pi0.PLANNED_SEEDS) - len(never.split(", "))
+    assert never == lean[2] == lag0[2]
+    yield page, f"In {COUNTS[reached]} seeds all arms reached 80 %"
+    yield page, f"{full_level}, {lean[1]} and {lag0[1]} of its seconds"
+    _, of_lag0, of_lag = (
+        row[1].replace("%", "").replace(" [", " % [") for row in confirm_pi0.secondary(rows_)
+    )
+    yield page, f"by {of_lag0}, and `full` from that by {of_lag}"
+
+
 def single_tasks():
     """Of the experiment on single tasks: its question, its looks, and what it called `full`."""
     rows_ = rows_of(singles.ROWS_FILE, singles.Run)
@@ -471,6 +498,7 @@ CLAIMS = [
         flow,
         as_it_ships,
         fresh_seeds,
+        fresh_seeds_of_pi0,
         single_tasks,
         causes,
         speed,

@@ -1,7 +1,7 @@
 """Does `full` as it ships learn what RLinf's loop learns with RLinf's pi0 class, on fresh seeds and fresh
 starts, and in how many seconds: `nice python -m benchmarks.learning.confirm_pi0`.
 
-**Not run yet: no row of it exists.** What follows was written down, and committed, before any run.
+What follows was written down, and committed, before any run.
 
 Questions. Is the learning of `full` not below -5 % of that of the synchronous loop, against the synchronous
 curve itself? Which of lag, order of samples, dead work and machinery costs or gives what, in learning and in

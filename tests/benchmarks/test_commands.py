@@ -90,6 +90,7 @@ COMMANDS = (
     _stored("learning.group_scene", "--report"),
     _stored("learning.causes", "--report"),
     _stored("learning.confirm", "--report"),
+    _stored("learning.confirm_pi0", "--report"),
     _stored("learning.pi0", "--report"),
     _stored("learning.singles", "--report"),
     _stored("learning.pictures", "--report"),
