@@ -371,7 +371,8 @@ class Table:
         """Yield a reason for each value of `cfg` (plain data) that `subject` refuses, but `usual` ones."""
         for row in self.refused:
             value = lookup(cfg, row.name)
-            if not row.allows(value) and value != usual.get(row.name):
+            is_usual = row.name in usual and usual[row.name] == value
+            if not (row.allows(value) or is_usual):
                 yield row.refused_reason(subject, value)
 
     def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
