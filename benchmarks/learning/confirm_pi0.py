@@ -9,9 +9,9 @@ seconds?
 
 Runs. RLinf's pi0 class at tiny sizes on RLinf's workers (config `metaworld_ppo_pi0`), 40 batches of 64
 episodes; other work on the machine runs in Linux's idle class alone, which gets only the time that a run
-leaves over. Arms: `off`; `lean`; `lag0`, which is `full` with `max_staleness: 0`,
-so that shards and the denoise index of a pass are those of `full` and no sample is old; `full`. Each seed
-clones a start of its own, which its arms share. The arms of a seed begin with another one at each seed.
+leaves over. Arms: `off`; `lean`; `lag0`, which is `full` with `max_staleness: 0`, so that shards and the
+denoise index of a pass are those of `full` and no sample is old; `full`. Each seed clones a start of its own,
+which its arms share. The arms of a seed begin with another one at each seed.
 
 Measure. Area of success above the start, as a share of the mean that the runs of `off` learned, paired by
 seed. Beside it, and without a verdict: the same against the curve of `off` moved by a batch.
@@ -34,6 +34,10 @@ Power. Paired differences had a deviation of 15.5 % (ten seeds of one start): ei
 interval will be all that can be told. Forty seeds would want eight hours.
 
 Time, estimated: two cores and nothing else on the machine, 12 minutes a seed.
+
+Departures, written after the runs. Other work did not stay in the idle class: for the first twenty minutes it
+had a low weight instead, and twice a normal one for 90 seconds. In seed 124 other work used up the machine's
+memory, and the run of `full` was made again.
 """
 
 from __future__ import annotations
