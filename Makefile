@@ -25,6 +25,8 @@ ARGS ?=
 # What starts clusters, browsers or simulators, and what does not.
 HEAVY := (ray or browser or render or libero or maniskill) and not nightly
 LIGHT := not (ray or browser or render or libero or maniskill or nightly)
+# Files with heavy tests name a mark. To import all others takes half a minute, and they have none (tests/conftest.py).
+HEAVY_FILES = $(shell grep -rlE "mark\.(ray|browser|render|libero|maniskill)\b" --include="test_*.py" $(1))
 
 # Names of mutants, all of them by default; see `make mutants`.
 MUTANTS ?=
@@ -37,7 +39,8 @@ SETUP_SCRIPTS := $(VENV)/.setup-scripts
 SETUP_MUTANTS := $(VENV)/.setup-mutants
 
 # veRL's environment: it and RLinf want different versions of transformers; see docs/verl.md. TESTS_VERL are the
-# tests of what runs beside veRL; the others test code of RLinf's host, or of none.
+# tests of what depends on it. The others test code of RLinf's host, or code under which both environments have the
+# same packages (tests/test_ci.py), such as `wire` and `ray_runtime`: these run in the main environment alone.
 VENV_VERL := .venv-verl
 BIN_VERL := $(VENV_VERL)/bin
 PIP_VERL := $(BIN_VERL)/python -m pip
@@ -46,7 +49,7 @@ EXTRAS_VERL := verl metaworld report
 EXTRAS_VERL_DEV := test
 SETUP_VERL := $(VENV_VERL)/.setup
 SETUP_VERL_DEV := $(VENV_VERL)/.setup-dev
-TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/ray_runtime tests/wire tests/lab/demo/policies \
+TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/lab/demo/policies \
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py \
 	tests/hosts/test_any_key.py tests/hosts/test_any_overrides.py tests/hosts/test_same_answer.py
@@ -225,14 +228,14 @@ test-heavy-nodes: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NODES) -m "$(HEAVY) and not shared_run" $(ARGS)
 
 test-heavy-others: setup-dev
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/runs \
-		-m "$(HEAVY) and not shared_run" $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+		$(filter-out tests/runs/%,$(call HEAVY_FILES,tests)) -m "$(HEAVY) and not shared_run" $(ARGS)
 
 test-heavy-shared: setup-dev
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runs -m "$(HEAVY) and shared_run" $(ARGS)
 
 test-heavy-verl: setup-verl-dev
-	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(TESTS_VERL) -m "$(HEAVY)" $(ARGS)
+	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN_VERL)/python -m pytest $(call HEAVY_FILES,$(TESTS_VERL)) -m "$(HEAVY)" $(ARGS)
 
 # README's main job as it is printed there, in a fresh clone with an empty environment and the system's Python.
 clean-room:

@@ -1,6 +1,7 @@
 import asyncio
 import inspect
 import os
+import re
 import signal
 from contextlib import suppress
 
@@ -44,6 +45,20 @@ def examples(request, monkeypatch):
     root = configs(request.param) / EMBODIED
     monkeypatch.setenv("EMBODIED_PATH", str(root))
     return root / "config"
+
+
+HEAVY = re.compile(r"mark\.(ray|browser|render|libero|maniskill)\b")
+
+
+def pytest_collection_modifyitems(items):
+    """The Makefile finds files with heavy tests by their text: no such mark comes from elsewhere."""
+    for path in {
+        item.path for item in items if any(HEAVY.match(f"mark.{mark.name}") for mark in item.iter_markers())
+    }:
+        if not HEAVY.search(path.read_text()):
+            raise pytest.UsageError(
+                f"{path} has a heavy test, but does not name its mark: see HEAVY_FILES in the Makefile"
+            )
 
 
 @pytest.hookimpl(tryfirst=True)

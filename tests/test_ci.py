@@ -1,5 +1,6 @@
 """The line that `.ci/run` ends with is the sum of its test runs."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -104,11 +105,43 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
         "test-light-verl": '$(TESTS_VERL) -m "$(LIGHT)"',
         "test-heavy-runs": f"tests/runs --ignore $(NODES) {own}",
         "test-heavy-nodes": f"$(NODES) {own}",
-        "test-heavy-others": f"--ignore tests/runs {own}",
+        "test-heavy-others": f"$(filter-out tests/runs/%,$(call HEAVY_FILES,tests)) {own}",
         "test-heavy-shared": 'tests/runs -m "$(HEAVY) and shared_run"',
-        "test-heavy-verl": '$(TESTS_VERL) -m "$(HEAVY)"',
+        "test-heavy-verl": '$(call HEAVY_FILES,$(TESTS_VERL)) -m "$(HEAVY)"',
     }
     assert {*parts} == {part for part in selected if part.startswith("test-heavy-")}
+    marks = starts.replace(" or ", "|")
+    assert rf'grep -rlE "mark\.({marks})\b" --include="test_*.py" $(1)' in makefile
+    assert rf'r"mark\.({marks})\b"' in (REPOSITORY / "tests/conftest.py").read_text()
+
+
+def imported(*folders):
+    """The packages outside the standard library that modules of these folders import, wherever they do."""
+    found = set()
+    for file in (file for folder in folders for file in (REPOSITORY / "rlinf_async" / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - sys.stdlib_module_names - {"rlinf_async"}
+
+
+def test_what_runs_in_the_main_environment_alone_has_the_same_packages_beside_verl(script):
+    pins = [
+        dict(
+            line.split("==", 1)
+            for line in (REPOSITORY / ".ci" / name).read_text().splitlines()
+            if "==" in line
+        )
+        for name in ("constraints.txt", "constraints-verl.txt")
+    ]
+    used = imported("core", "loops", "wire", "ray_runtime")
+    assert {"torch", "ray", "numpy"} <= used
+    for package in used:
+        assert pins[0][package] == pins[1][package], (
+            f"{package}: tests/wire and tests/ray_runtime in TESTS_VERL"
+        )
 
 
 def shell(script, tmp_path, *lines):
