@@ -39,6 +39,7 @@ from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, Insta
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient, TrajectoryClient
+from rlinf_async.ray_runtime.processes.run_process import exempt_present_objects
 from rlinf_async.wire.connection import Address
 
 CAMERAS = ("main", "wrist", "extra")
@@ -82,6 +83,7 @@ class CollectingWorker(InstallsPlugin, Worker):
             [_inputs(shard * DECISIONS + decision) for decision in range(DECISIONS)]
             for shard in range(load.environments)
         ]
+        exempt_present_objects()  # as the workers of a run do; it helps both ways
 
     async def ours(self, coordinator: Any) -> None:
         if not hasattr(self, "_client"):

@@ -29,6 +29,8 @@ class RowStack:
 
     def narrow(self, dim: int, start: int, length: int) -> RowStack:
         """As that of a tensor, for every dimension but the first."""
+        if length == self.rows[0].shape[dim - 1]:
+            return self
         return RowStack([row.narrow(dim - 1, start, length) for row in self.rows])
 
     def contiguous(self) -> RowStack:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import cache
 from io import FileIO
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,46 @@ def machine() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+class Adjoined:
+    """Arrays of one shape and type, [...], which become one array, [N, ...], in the memory of `Pickled`.
+
+    Pickled in any other way it would lose its contents.
+    """
+
+    def __init__(self, rows: Sequence[np.ndarray]) -> None:
+        self.rows = rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        first = self.rows[0]
+        return _whole, (pickle.PickleBuffer(_Apart(self.rows)), first.dtype, (len(self.rows), *first.shape))
+
+
+class _Apart(bytearray):
+    """Has no contents of its own; in a pickle it stands for rows, which lie apart."""
+
+    # Of a type that can be written to: otherwise `pickle` would make the reader's array read-only.
+    def __init__(self, rows: Sequence[np.ndarray]) -> None:
+        self.rows = rows
+
+
+def _whole(content: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
 class Pickled:
     """A value in two parts: a pickle without the contents of its arrays, and these contents."""
 
     def __init__(self, value: object) -> None:
         buffers: list[pickle.PickleBuffer] = []
         self.head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        self.parts = [buffer.raw() for buffer in buffers]
-        self.lengths = [part.nbytes for part in self.parts]
+        self.parts = [_rows_of(buffer.raw()) for buffer in buffers]
+        """The content of each array: contiguous memory, which is written one behind the other."""
+        self.lengths = [sum(row.nbytes for row in rows) for rows in self.parts]
         *self.starts, self.size = starts_of(self.lengths)
+
+
+def _rows_of(content: memoryview) -> list[memoryview]:
+    return [row.data for row in content.obj.rows] if isinstance(content.obj, _Apart) else [content]
 
 
 class MemoryFile:
@@ -68,9 +99,11 @@ class MemoryFile:
         if len(self._map) < value.size:
             # The file keeps its inode: readers of the previous value keep their own mapping.
             self._map.resize(value.size)
-        for part, start in zip(value.parts, value.starts, strict=True):
-            # The only copy of the data: the reader maps these pages.
-            self._map[start : start + part.nbytes] = part
+        for rows, start in zip(value.parts, value.starts, strict=True):
+            ends = accumulate((row.nbytes for row in rows), initial=start)
+            for row, (first, end) in zip(rows, pairwise(ends), strict=True):
+                # The only copy of the data: the reader maps these pages.
+                self._map[first:end] = row
         # By the inode a reader sees whether the descriptor still is this file: numbers of processes and of
         # descriptors are reused, and repeat on other machines.
         inode = os.fstat(self._file).st_ino
@@ -183,15 +216,6 @@ def read(place: Sequence[Any]) -> Any:
     buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
-
-
-def mapping_of(array: np.ndarray) -> mmap.mmap | None:
-    """Return the mapping that an array of `read` lies in; None for an array that is elsewhere."""
-    base: Any = array.base
-    while isinstance(base, np.ndarray):
-        base = base.base
-    mapping = getattr(base, "obj", None)
-    return mapping if isinstance(mapping, mmap.mmap) else None
 
 
 def try_lock(file: int | FileIO, kind: int) -> bool:

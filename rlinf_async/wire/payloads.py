@@ -6,7 +6,7 @@ Tensors travel as numpy arrays. A small value goes within its message; a large o
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.row_stack import RowStack
-from rlinf_async.wire.memory import mapping_of
+from rlinf_async.wire.memory import Adjoined
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
 INLINE_BYTES = 10_000
@@ -36,13 +36,6 @@ class _Raw:
 
     data: np.ndarray
     dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The packed rows of a stack."""
-
-    rows: list[Any]
 
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -72,11 +65,10 @@ def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterat
 
     `inline`: small values travel within the message; without it they stay in `memory`, too.
     """
-    arrays = pack(value)
-    if inline and _size(arrays) <= INLINE_BYTES:
-        yield pickle.dumps(arrays, protocol=5)
+    if inline and _size(value) <= INLINE_BYTES:
+        yield seal(value)
     else:
-        with memory.holding(arrays) as place:
+        with memory.holding(pack(value, adjoin=Adjoined)) as place:
             # Valid in this block only: afterwards the file holds another value, and the reader must have
             # copied.
             yield place
@@ -95,24 +87,36 @@ async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
         return PeerError(f"the data of a request cannot be read: {error}")
 
 
-def pack(value: Any) -> Any:
-    """Replace every tensor in nested dicts, lists and tuples by an array; leave other values as they are."""
+def pack(value: Any, *, adjoin: Callable[[list[np.ndarray]], Any] = np.stack) -> Any:
+    """Replace every tensor in nested dicts, lists and tuples by an array; leave other values as they are.
+
+    `adjoin` makes an array of the rows of a `RowStack`; `Adjoined` makes none before they are written.
+    """
     if isinstance(value, torch.Tensor):
-        # No copy of a contiguous CPU tensor: the array shares its memory.
-        tensor = value.detach().cpu().contiguous()
-        if tensor.dtype in _NUMPY_TYPES:
-            return tensor.numpy()
-        return _Raw(tensor.view(_SAME_WIDTH[tensor.element_size()]).numpy(), tensor.dtype)
+        array = _as_array(value)
+        return array if value.dtype in _NUMPY_TYPES else _Raw(array, value.dtype)
     if isinstance(value, RowStack):
-        return _Rows([pack(row) for row in value.rows])
+        array, dtype = adjoin([_as_array(row) for row in value.rows]), value.rows[0].dtype
+        return array if dtype in _NUMPY_TYPES else _Raw(array, dtype)
     if isinstance(value, np.ndarray):
         return _Array(value)
     if isinstance(value, dict):
-        return {name: pack(item) for name, item in value.items()}
+        return {name: pack(item, adjoin=adjoin) for name, item in value.items()}
     # By exact type: a named tuple cannot be made of one iterable.
     if type(value) in (list, tuple):
-        return type(value)(pack(item) for item in value)
+        return type(value)(pack(item, adjoin=adjoin) for item in value)
     return value
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a contiguous array, of integers if numpy lacks the type; it shares the memory of a contiguous
+    tensor on the CPU.
+    """
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype not in _NUMPY_TYPES:
+        tensor = tensor.view(_SAME_WIDTH[tensor.element_size()])
+    array: np.ndarray = tensor.numpy()
+    return array
 
 
 def unpack(value: Any) -> Any:
@@ -123,8 +127,6 @@ def unpack(value: Any) -> Any:
         return _as_tensor(value.data).view(value.dtype)
     if isinstance(value, _Array):
         return value.data
-    if isinstance(value, _Rows):
-        return _unpack_rows(value.rows)
     if isinstance(value, dict):
         return {name: unpack(item) for name, item in value.items()}
     if type(value) in (list, tuple):
@@ -132,38 +134,17 @@ def unpack(value: Any) -> Any:
     return value
 
 
-def _unpack_rows(rows: list[Any]) -> torch.Tensor:
-    """Return rows as one tensor, without a copy if they are adjacent in one mapping."""
-    arrays = [row.data if isinstance(row, _Raw) else row for row in rows]
-    first, mapping = arrays[0], mapping_of(arrays[0])
-    start = _address(first)
-    follow = all(_address(array) == start + index * first.nbytes for index, array in enumerate(arrays))
-    # In one mapping: two mappings that are adjacent by chance may be released one by one.
-    if mapping is None or not follow or any(mapping_of(array) is not mapping for array in arrays):
-        return torch.stack([unpack(row) for row in rows])
-    shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
-    whole = np.lib.stride_tricks.as_strided(first, shape, strides)
-    return unpack(_Raw(whole, rows[0].dtype) if isinstance(rows[0], _Raw) else whole)
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _size(arrays: object) -> int:
-    """Bytes of the arrays and texts in `arrays`."""
-    if isinstance(arrays, np.ndarray):
-        return arrays.nbytes
-    if isinstance(arrays, _Array | _Raw):
-        return arrays.data.nbytes
-    if isinstance(arrays, _Rows):
-        return _size(arrays.rows)
-    if isinstance(arrays, dict):
-        return sum(_size(item) for item in arrays.values())
-    if isinstance(arrays, list | tuple):
-        return sum(_size(item) for item in arrays)
-    return len(arrays) if isinstance(arrays, str | bytes) else 0
+def _size(value: object) -> int:
+    """Bytes of the tensors, arrays and texts in `value`."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.nbytes
+    if isinstance(value, RowStack):
+        return sum(row.nbytes for row in value.rows)
+    if isinstance(value, dict):
+        return sum(_size(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_size(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 0
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:

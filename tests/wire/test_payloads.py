@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.row_stack import RowStack
-from rlinf_async.wire import connection, memory, payloads, shown_memory
+from rlinf_async.wire import connection, memory, shown_memory
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.memory import MemoryPool
+from rlinf_async.wire.memory import Adjoined, MemoryPool
 from rlinf_async.wire.payloads import INLINE_BYTES, pack, read_sealed, seal, sealed, unpack, unseal
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 from tests.listening import listening
@@ -278,7 +278,7 @@ async def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
 
 ROWS = (
     torch.arange(3 * 64).reshape(3, 64),
-    torch.arange(3 * 5).reshape(3, 5),  # no multiple of the alignment: the rows are apart
+    torch.arange(3 * 5).reshape(3, 5),  # no multiple of the alignment
     torch.rand(3, 2, 32).bfloat16(),
     torch.rand(3, 7).bfloat16(),
     torch.rand(1, 64),
@@ -290,21 +290,21 @@ ROWS = (
 def test_a_stack_of_rows_arrives_as_one_tensor(whole):
     stack = RowStack(whole.unbind())
     shown = MemoryPool(memory.Reuse.UNMAPPED)
-    with shown.holding(pack({"x": stack})) as place:
+    with shown.holding(pack({"x": stack}, adjoin=Adjoined)) as place:
         found = unpack(memory.read(place))["x"]
     for each in (found, unseal(seal({"x": stack}))["x"]):
         assert each.dtype == whole.dtype
         assert torch.equal(each, whole)
 
 
-def test_rows_that_follow_each_other_in_a_mapping_are_not_copied_and_keep_it():
-    whole = torch.arange(4 * 64).reshape(4, 64)
+def test_a_stack_is_not_copied_where_it_is_read_and_keeps_its_mapping():
+    whole = torch.arange(4 * 65, dtype=torch.uint8).reshape(4, 65)
     pool = MemoryPool(memory.Reuse.UNMAPPED)
-    with pool.holding(pack([RowStack(whole.unbind()), torch.zeros(3)])) as place:
+    with pool.holding(pack([RowStack(whole.unbind()), torch.zeros(3)], adjoin=Adjoined)) as place:
         (found, _), other = unpack(memory.read(place)), torch.zeros(1)
     row = found[3]
     del found
-    with pool.holding(pack([torch.full((5, 64), 7)])) as place:
+    with pool.holding(pack([torch.full((5, 65), 7)])) as place:
         assert len(pool._files) == 1, "the first file is mapped, and so another one was written"
         assert row.tolist() == whole[3].tolist()
     del row, other
@@ -312,10 +312,12 @@ def test_rows_that_follow_each_other_in_a_mapping_are_not_copied_and_keep_it():
         assert len(pool._files) == 1
 
 
-def test_rows_in_two_mappings_are_copied_even_if_they_follow_each_other(monkeypatch):
-    arrays = [pack(row) for row in torch.arange(6).reshape(2, 3).unbind()]
-    monkeypatch.setattr(payloads, "mapping_of", lambda array: object())
-    found = unpack(payloads._Rows(arrays))
-    assert torch.equal(found, torch.arange(6).reshape(2, 3))
-    arrays[1][:] = 0
-    assert found[1].tolist() == [3, 4, 5]
+@pytest.mark.real_time
+async def test_a_stack_that_stays_in_memory_is_written_once_and_described_in_few_bytes(two_machines):
+    whole = torch.randint(0, 256, (200, 2, 4096), dtype=torch.uint8)
+    shown, reader = ShownMemory(Listening.LARGE_ROLLOUTS), Reader()
+    with sealed({"x": RowStack(whole.unbind())}, shown) as payload:
+        assert len(pickle.dumps(payload)) < 1000
+        for machine in ([], ["another"]):
+            two_machines.extend(machine)
+            assert torch.equal((await read_sealed(payload, reader))["x"], whole)
