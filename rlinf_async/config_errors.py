@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
-from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest
+from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest, nearest_key
 from rlinf_async.hosts.judge.table import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.yaml_data import (
@@ -208,16 +208,9 @@ def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
 
 
 def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
-    near = next((name for name in counterparts(key) if name in keys), None) or _nearest_key(key, keys)
+    near = next((name for name in counterparts(key) if name in keys), None) or nearest_key(key, keys)
     hint = f"did you mean {near}?" if near else f"+{_written(key, overrides)} would add it"
     return f"the config has no {key}; {hint}"
-
-
-def _nearest_key(key: str, keys: list[str]) -> str | None:
-    """Return the nearest key of the same section, or else of all sections."""
-    section = key.rpartition(".")[0]
-    siblings = [one for one in keys if one.rpartition(".")[0] == section]
-    return nearest(key, siblings, cutoff=0.75) or nearest(key, keys, cutoff=0.8)
 
 
 def _written(text: str, overrides: Sequence[str]) -> str:

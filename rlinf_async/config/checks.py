@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -45,7 +45,9 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # `math.isfinite` raises for whole numbers that are too large for a float; NaN compares as False.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:

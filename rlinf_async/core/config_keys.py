@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 
 def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known name most similar to `name`, if its similarity (difflib's ratio) is at least `cutoff`."""
     return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
+
+
+def nearest_key(key: str, keys: Iterable[str]) -> str | None:
+    """The dotted key most similar to `key`: by its last name in the same section, else of another section."""
+    section, _, name = key.rpartition(".")
+    siblings: dict[str, str] = {}
+    others: list[str] = []
+    for each in keys:
+        place, _, last = each.rpartition(".")
+        if place == section:
+            siblings[last] = each
+        else:
+            others.append(each)
+    # Without the section, which makes every key of it similar.
+    near = nearest(name, siblings, cutoff=0.75)
+    return nearest(key, others, cutoff=0.85) if near is None else siblings[near]
 
 
 MIN_MISSPELT_RATIO = 0.8
@@ -95,22 +111,24 @@ MIN_LIKENESS = 0.8
 """Least ratio of difflib at which a key counts as a misspelling of the block's name."""
 
 
-def dotted_name(tree: Mapping[str, Any], place: str = "") -> str | None:
-    """Return a message if a key of nested mappings has a dot, as an override has, and the block that it seems
-    to be a key of stands beside it; else None.
+def dotted_names(tree: Mapping[str, Any], blocks: Collection[str], place: str = "") -> Iterator[str]:
+    """Yield a message for each key of nested mappings that has a dot, as an override has, if the block that
+    it seems to be a key of is one of the dotted names `blocks` and stands beside it.
 
-    YAML makes no block of such a key, and nothing would read it.
+    YAML makes no block of such a key, and nothing would read it. In a block of the user's own it may be a
+    name.
     """
     for name, value in tree.items():
-        first, dot, _ = name.partition(".") if isinstance(name, str) else ("", "", "")
-        if dot and isinstance(tree.get(first), Mapping):
-            return (
-                f"the key {name!r}{f' in {place}' if place else ''} has a dot, so that it sets nothing in "
-                f"{f'{place}.' if place else ''}{first}; write it as {_nested(name)}"
+        first, dot, _ = str(name).partition(".")
+        block = f"{place}.{first}".lstrip(".")
+        if dot and block in blocks and isinstance(tree.get(first), Mapping):
+            within = f" in {place}" if place else ""
+            yield (
+                f"the key {name!r}{within} has a dot, so that it sets nothing in {block}; write it as "
+                f"{_nested(str(name))}"
             )
-        if isinstance(value, Mapping) and (inner := dotted_name(value, f"{place}.{name}".lstrip("."))):
-            return inner
-    return None
+        elif isinstance(value, Mapping) and block in blocks:
+            yield from dotted_names(value, blocks, block)
 
 
 def _nested(name: str) -> str:

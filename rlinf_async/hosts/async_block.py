@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlinf_async.config import MODE_LEVELS, with_flags
-from rlinf_async.core.config_keys import dotted_name, misplaced, nearest, shortened
+from rlinf_async.core.config_keys import misplaced, nearest, shortened
 from rlinf_async.loops.run_settings import RunSettings
 
 BLOCK_KEY = "async"
@@ -33,11 +33,9 @@ def read_block(cfg: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
     """Return the block as plain data, empty if absent; `train: true` and the like become blocks.
 
     Raises:
-        ValueError: `async` is not a block or is misspelt, its keys are outside of it, or a key of the config
-            is written with a dot.
+        ValueError: `async` is not a block or is misspelt, or its keys are outside of it.
     """
-    tree: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
-    if wrong := misplaced(cfg) or dotted_name(tree):
+    if wrong := misplaced(cfg):
         raise ValueError(wrong)
     block = cfg.get(BLOCK_KEY)
     content: Any = OmegaConf.to_container(block, resolve=True) if OmegaConf.is_config(block) else block

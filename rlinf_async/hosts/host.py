@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import yaml
 from rich.console import Console
 
-from rlinf_async.core.config_keys import clipped
+from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.entry_points import load_class
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
@@ -251,15 +251,19 @@ def host_of(cfg: DictConfig) -> Host:
     )
 
 
+def simulators_of(cfg: Mapping[str, Any]) -> set[Any]:
+    """Return the names that a config gives the simulator of its training environments."""
+    return {lookup(cfg, f"env.train.{key}") for key in SIMULATOR_KEYS}
+
+
 def make_ready(cfg: DictConfig) -> None:
     """Call the preparations that `cfg` needs, each with `cfg`; a preparation may add values to it.
 
     A preparation is needed if the config has a block of its name, or if it bears the name of the training
-    environments' simulator. Its module is imported only then.
+    environments' simulator. Its module is imported only then. A preparation of a simulator looks at
+    `simulators_of`: a block of its name may be the user's own.
     """
-    from omegaconf import OmegaConf
-
-    simulators = {OmegaConf.select(cfg, f"env.train.{key}") for key in SIMULATOR_KEYS}
+    simulators = simulators_of(cfg)
     for entry in entry_points(group=PREPARATIONS_GROUP):
         if cfg.get(entry.name) is not None or entry.name in simulators:
             entry.load()(cfg)

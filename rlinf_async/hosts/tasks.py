@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.entry_points import names_of
@@ -29,13 +29,15 @@ def settled(asynchrony: AsyncConfig, env: Mapping[str, Any]) -> AsyncConfig:
     It becomes `tasks` if level 2 is on and the environments can be told their tasks or draw them at
     random.
     """
+    return resolved_balance(asynchrony, takes_tasks=not (env.get("auto_reset") or _why_not(env)))
+
+
+def resolved_balance(asynchrony: AsyncConfig, *, takes_tasks: bool) -> AsyncConfig:
+    """Return `asynchrony` with `balance: auto` resolved for environments that can take on tasks, or not."""
     if asynchrony.advanced.balance != "auto":
         return asynchrony
-    if asynchrony.rollout.enabled:
-        taking = replace(asynchrony, advanced=replace(asynchrony.advanced, balance="tasks"))
-        if not any(task_reasons(env, taking)):
-            return taking
-    return replace(asynchrony, advanced=replace(asynchrony.advanced, balance="exact"))
+    balance: Literal["exact", "tasks"] = "tasks" if takes_tasks and asynchrony.rollout.enabled else "exact"
+    return replace(asynchrony, advanced=replace(asynchrony.advanced, balance=balance))
 
 
 def task_reasons(

@@ -1,4 +1,4 @@
-from rlinf_async.core.config_keys import did_you_mean, dotted, lookup, nearest
+from rlinf_async.core.config_keys import did_you_mean, dotted, dotted_names, lookup, nearest, nearest_key
 
 KNOWN = ("train", "rollout", "streamer")
 TREE = {"a": {"b": {"c": 1}, "d": [2, {"e": 3}]}, "f": {}, "g": None}
@@ -28,3 +28,24 @@ def test_nested_mappings_have_dotted_keys():
 def test_a_dotted_key_is_looked_up_through_mappings_only():
     assert [lookup(TREE, key) for key in ("a.b.c", "a.b", "f", "g")] == [1, {"c": 1}, {}, None]
     assert [lookup(TREE, key) for key in ("a.x", "a.b.c.d", "a.d.e", "", "g.h")] == [None] * 5
+
+
+def test_a_key_with_a_dot_is_named_only_where_it_would_be_a_key_of_a_known_block():
+    tree = {
+        "a": {"b": {}, "b.c": 1, "own": {}, "own.x": 2},
+        "mine": {"p": {}, "p.q": 3},
+        "a.d": 4,
+        "other.e": 5,
+    }
+    said = list(dotted_names(tree, {"a", "a.b"}))
+    assert said == [
+        "the key 'b.c' in a has a dot, so that it sets nothing in a.b; write it as b: {c: ...}",
+        "the key 'a.d' has a dot, so that it sets nothing in a; write it as a: {d: ...}",
+    ]
+
+
+def test_a_long_section_makes_no_key_of_it_similar():
+    keys = ("settings.lr", "settings.horizon", "actor.optim.lr")
+    assert nearest_key("settings.clip", keys) is None
+    assert nearest_key("settings.horzon", keys) == "settings.horizon"
+    assert nearest_key("actor.optm.lr", keys) == "actor.optim.lr"

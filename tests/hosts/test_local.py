@@ -35,7 +35,7 @@ def asynchrony(train=False, rollout=False, streamer=False, **train_options):
             "train": {"enabled": train, **train_options},
             "rollout": {"enabled": rollout},
             "streamer": {"enabled": streamer},
-            "advanced": {"normalization": "running"},
+            "advanced": {"normalization": "running", "balance": "exact"},
         }
     )
 

@@ -181,7 +181,7 @@ def test_rollout_and_streamer_change_nothing_but_rounding_in_an_on_policy_step(a
         {
             "rollout": {"enabled": True, "shards": shards},
             "streamer": {"enabled": True, "micro_batch_size": 15},
-            "advanced": {"normalization": "deferred"},
+            "advanced": {"normalization": "deferred", "balance": "exact"},
         }
     )
     off = host_weights(settings_of(algorithm, **sizes), start)

@@ -110,6 +110,17 @@ def test_environments_that_cannot_take_on_tasks_are_refused():
         LocalTrainer(settings(TASKS), lambda first, size: Fixed(size, first=first, group_size=GROUP)).run()
 
 
+@pytest.mark.parametrize(("method", "balance"), [(PointReach.take_on, "tasks"), (None, "exact")])
+def test_auto_is_resolved_by_what_the_environments_can_do(method, balance):
+    class Some(PointReach):
+        take_on = method
+
+    given = settings({"mode": "full", "rollout": {"shards": 8}})
+    trainer = LocalTrainer(given, lambda first, size: Some(size, first=first, group_size=GROUP))
+    trainer.run()
+    assert trainer.settings.asynchrony.advanced.balance == balance
+
+
 def test_the_virtual_host_decides_nothing_that_a_host_has_left_open():
     with pytest.raises(ValueError, match=r"async\.advanced\.balance=auto must be exact or tasks here"):
         played({"mode": "full", "rollout": {"shards": 8}}, ((0.1, 1.0),))

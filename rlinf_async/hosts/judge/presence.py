@@ -83,8 +83,10 @@ def names_in(choice: object) -> Sequence[Any]:
     return [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()
 
 
-def file_reasons(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason]:
-    """Yield a reason for each path at one of `keys` in `cfg` (plain data) that does not exist.
+def file_reasons(
+    cfg: Mapping[str, Any], keys: Sequence[str], *, files: Sequence[str] = ()
+) -> Iterator[Reason]:
+    """Yield a reason for each path at one of `keys` that does not exist, or of `files` that is a folder.
 
     A path begins with `/`, `./`, `../` or `~`; any other value may be the name of a model on a hub.
     """
@@ -96,6 +98,8 @@ def file_reasons(cfg: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Reason
     for path, key in paths.items():
         if not is_there(path):
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
+        elif key in files and Path(path).expanduser().is_dir():
+            yield Reason(f"{key}={path} is a folder; name the file of weights in it")
 
 
 def is_there(path: str) -> bool:

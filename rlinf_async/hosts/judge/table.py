@@ -24,7 +24,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.core.config_keys import clipped, dotted, entries, lookup, misspelt, nearest, shortened
+from rlinf_async.core.config_keys import clipped, dotted, dotted_names, entries, lookup, misspelt, shortened
 from rlinf_async.hosts.judge.reasons import Change, Reason
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
@@ -97,10 +96,11 @@ class Kind:
     def _fits(self, value: float) -> bool:
         """Return True if a number is above the exclusive limit and, unless whole, fits into a float."""
         # The comparison is False for NaN, too.
-        return (self.type is int or abs(value) <= sys.float_info.max) and value > self.above
+        return (self.type is int or abs(value) <= LARGEST_NUMBER) and value > self.above
 
 
 NUMBER_TYPES = (int, int | float)
+LARGEST_NUMBER = 1e37  # Adam divides rates by numbers down to 0.1, in float32
 UNSTATED_KIND = Kind("anything")
 """The kind of a row that gives none: the key has the kind of its default, if it has one."""
 UNCHECKED_KIND = Kind("anything at all")
@@ -131,7 +131,7 @@ def kind_of(words: str) -> Kind:
         raise ValueError(
             f"the words {words!r} must be the description of a number, as in {NUMBER_WORDS.pattern}"
         )
-    kinds = (UNSTATED_KIND, UNCHECKED_KIND, FLAG_KIND, BLOCK_KIND)
+    kinds = (UNSTATED_KIND, UNCHECKED_KIND, FLAG_KIND, BLOCK_KIND, Kind("a list", list))
     return next((kind for kind in kinds if kind.words == words), Kind(words, str))
 
 
@@ -223,7 +223,7 @@ class Key:
         if self.kind.accepts(value):
             return None
         near = self.kind.near(value)
-        hint, override = "", ""
+        hint, override = "; it is too large" if (_number(value) or 0) > LARGEST_NUMBER else "", ""
         if isinstance(near, str):  # a guess at a name: only the user knows whether it was meant
             hint = f"; did you mean {near!r}?"
         elif near is not None:
@@ -360,7 +360,9 @@ class Table:
         return [reason for row in judged if (reason := self._reason(row, held, complete=complete))]
 
     def block_reasons(self, cfg: Mapping[str, Any]) -> list[Reason]:
-        """Return a reason for each section of `cfg` (plain data) that is not a block of keys."""
+        """Return a reason for each section of `cfg` (plain data) that is no block, or holds a dotted key."""
+        if wrong := list(dotted_names(cfg, {*self.sections, *(row.name for row in self._blocks)})):
+            return list(map(Reason, wrong))
         held = entries(cfg)
         rows = (row for row in self._blocks if row.fate == "served" and row.name in held)
         return [reason for row in rows if (reason := self._reason(row, held, complete=True))]
@@ -414,12 +416,6 @@ class Table:
         """Return the keys of `cfg` (plain data) without a row, with their values other than null and `{}`."""
         pairs = dotted(cfg).items()
         return {key: value for key, value in pairs if value not in (None, {}) and self.find(key) is None}
-
-    def nearest(self, key: str) -> str | None:
-        """Return the most similar known key, first from the same section, then from all; None without any."""
-        section = key.rpartition(".")[0]
-        siblings = [name for name in self.names if name.rpartition(".")[0] == section]
-        return nearest(key, siblings, cutoff=0.8) or nearest(key, self.names, cutoff=0.85)
 
     def counterpart(self, key: str) -> str | None:
         """Return the key here for the setting that the dotted `key` has in another host; None without one."""

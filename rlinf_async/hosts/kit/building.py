@@ -33,6 +33,7 @@ def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, smal
 
     A `small` policy is built on the CPU: arithmetic on meta tensors loads torch's compiler.
     """
+    config = section if OmegaConf.is_config(section) else OmegaConf.create(dict(section))
     with NothingDrawn(), torch.device("cpu" if small else "meta"):
-        policy = build(OmegaConf.create(dict(section)), torch.float32)
+        policy = build(config, torch.float32)
     return sum(each.numel() for each in policy.parameters())

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import dotted, nearest, shortened
+from rlinf_async.core.config_keys import dotted, misspelt, shortened
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
 from rlinf_async.hosts.judge.presence import directory_reasons, environment_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse
@@ -48,7 +48,7 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
         if section == "settings":
-            near = nearest(name, SETTING_KINDS)
+            near = misspelt(name, SETTING_KINDS)
             hint = f"; did you mean settings.{near}?" if near else ""
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue

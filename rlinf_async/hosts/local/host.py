@@ -21,6 +21,7 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.judge.table import read_settings
 from rlinf_async.hosts.local.config import checked, own_blocks, settings_of
+from rlinf_async.hosts.local.unread import unread_keys
 from rlinf_async.observe.check import Check
 
 
@@ -84,7 +85,11 @@ class LocalHost(Host):
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
-            "remarks": [*own_blocks(cfg), *explanation.remarks(settings.run, auto_reset=False)],
+            "remarks": [
+                *own_blocks(cfg),
+                *unread_keys(plain(cfg)["model"]),
+                *explanation.remarks(settings.run, auto_reset=False),
+            ],
         }
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:

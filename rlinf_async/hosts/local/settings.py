@@ -35,7 +35,7 @@ class LocalSettings:
 
     algorithm: Literal["ppo", "grpo"] = "ppo"
     asynchrony: AsyncConfig = field(default_factory=AsyncConfig)
-    """`balance: auto` is `exact` here: it is resolved where a config is read, as that names environments."""
+    """`balance: auto` is resolved where a config is read, or by a trainer that has built environments."""
     total_envs: int = 16
     env_workers: int = 1
     """Env workers. Each has one shard while level 2 is off, and several with level 2."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFa
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
+from rlinf_async.hosts.tasks import resolved_balance
 from rlinf_async.loops.env import env_loop, together
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.finite import check_weights
@@ -143,7 +144,7 @@ class LocalTrainer:
         learning = BusyMeter()
         with ExitStack() as stack:
             shards = [stack.enter_context(self._shard(number, env, process)) for number in range(plan.shards)]
-            self._check(shards[0])
+            self._settle(shards[0])
             model = self._model(shards[0].sizes)
             deadline_s = self.settings.asynchrony.advanced.deadline_s
             own: dict[str, Any] = {"watch": self._watch, "deadline_s": deadline_s, "process": process}
@@ -183,9 +184,13 @@ class LocalTrainer:
 
         return InferenceRank(rank, say=None if rank else say, **parts)
 
-    def _check(self, shard: Shard) -> None:
-        """Check that the environments have the methods that the settings need."""
-        if self.settings.asynchrony.takes_tasks and not shard.takes_tasks:
+    def _settle(self, shard: Shard) -> None:
+        """Resolve `balance: auto` by the method that the environments have, and check that they have it for
+        `tasks`.
+        """
+        asynchrony = resolved_balance(self.settings.asynchrony, takes_tasks=shard.takes_tasks)
+        self.settings = replace(self.settings, asynchrony=asynchrony)
+        if asynchrony.takes_tasks and not shard.takes_tasks:
             raise ValueError(
                 "async.advanced.balance=tasks: these environments have no method take_on; use "
                 "async.advanced.balance=exact"

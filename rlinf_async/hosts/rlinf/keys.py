@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.config_keys import shortened
+from rlinf_async.core.config_keys import nearest_key, shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_rows
 from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
@@ -75,7 +75,7 @@ def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
     yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
     for key, value in _unknown(cfg).items():
         if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
-            near = TABLE.nearest(key)
+            near = nearest_key(key, TABLE.names)
             hint = f"; did you mean {near}?" if near else ""
             yield (
                 f"{key}={shortened(value)}: the effect of this key was not examined; RLinf's workers and "

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf_async.core.config_keys import shortened
+
 COMPONENT_NAMES = ("env", "rollout", "actor")
 CLUSTER, NODES = "cluster", "node"
 """RLinf's predefined node groups: all accelerators of the cluster, and all nodes."""
@@ -66,9 +68,10 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
         cluster: RLinf's `cluster` section as plain data.
 
     Raises:
-        ValueError: as in `world_sizes`; or a placement exceeds named `machines`.
+        ValueError: as in `world_sizes`; a node group lacks a key; or a placement exceeds named `machines`.
     """
     by_group: dict[str, Assignment] = {}
+    _node_groups(cluster)  # RLinf reads all of them
     for names, placement in cluster["component_placement"].items():
         groups, text = _groups_and_ranks(placement)
         resources = [resource for group in groups for resource in _resources_of(cluster, group, machines)]
@@ -122,7 +125,7 @@ def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) ->
         return machines.resources(range(machines.nodes))
     if label == NODES:
         return [(NODE, node) for node in range(machines.nodes)]
-    by_label = {str(group["label"]): group for group in cluster.get("node_groups") or ()}
+    by_label = {str(group["label"]): group for group in _node_groups(cluster)}
     if label not in by_label:
         raise ValueError(
             f"cluster.component_placement names node_group={label!r}, but cluster.node_groups has "
@@ -140,6 +143,18 @@ def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) ->
         robots = [config for config in group["hardware"]["configs"] if int(config["node_rank"]) in nodes]
         return [(f"robot of {label}", number) for number in range(len(robots))]
     return [(NODE, node) for node in nodes] if group.get("ignore_hardware") else machines.resources(nodes)
+
+
+def _node_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    groups: list[Any] = list(cluster.get("node_groups") or ())
+    for number, group in enumerate(groups):
+        held = group if isinstance(group, Mapping) else {}
+        if held.get("label") is None or held.get("node_ranks") is None:
+            raise ValueError(
+                f"cluster.node_groups[{number}]={shortened(group)} must be a block with label and node_ranks,"
+                " as in {label: simulators, node_ranks: 0-1}"
+            )
+    return groups
 
 
 def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> tuple[tuple[int, ...], ...]:

@@ -186,7 +186,7 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
     if view.nodes == 1 and not view.node_groups:
         yield from _package_reasons(view)
         adapters = ("actor.model.lora_path",) if view.has_adapters else ()
-        yield from file_reasons(view.cfg, (*FILE_KEYS, *adapters))
+        yield from file_reasons(view.cfg, (*FILE_KEYS, *adapters), files=FILE_KEYS[:2])
 
 
 def _package_reasons(view: RLinfView) -> Iterator[Reason]:

@@ -260,7 +260,7 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
 
 def _file_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the files that this machine does not have, and the folders that cannot be written on it."""
-    yield from file_reasons(view.cfg, ("vla.ckpt_path",))
+    yield from file_reasons(view.cfg, ("vla.ckpt_path",), files=("vla.ckpt_path",))
     yield from directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
     if view.save_interval not in (0, -1):
         yield from directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)

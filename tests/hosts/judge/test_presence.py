@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async import entry_points
 from rlinf_async.hosts.judge import presence
-from rlinf_async.hosts.judge.presence import model_reasons, parameters
+from rlinf_async.hosts.judge.presence import file_reasons, model_reasons, parameters
 
 
 @pytest.fixture
@@ -82,3 +82,10 @@ def test_a_package_that_is_missing_is_named(declared, says):
 def test_a_model_with_a_checkpoint_is_left_to_the_run(declared):
     declared(lambda cfg, dtype: pytest.fail("it was built"))
     assert refusal({"model_type": "layer", "model_path": "/somewhere"}) == []
+
+
+def test_a_folder_is_no_file_of_weights(tmp_path):
+    (tmp_path / "policy.pt").write_bytes(b"")
+    cfg = {"ckpt": str(tmp_path), "model": str(tmp_path), "good": str(tmp_path / "policy.pt")}
+    (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
+    assert reason.text == f"ckpt={tmp_path} is a folder; name the file of weights in it"

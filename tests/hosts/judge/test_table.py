@@ -235,7 +235,6 @@ def test_the_row_of_a_key_is_its_own_before_a_pattern_and_a_refused_block_has_al
     assert table.find("a.other").fate == "unread"
     assert table.find("b") is None
     assert table.unknown({"a": {"size": 1}, "b": {"c": 3, "d": None}}) == {"b.c": 3}
-    assert table.nearest("a.sise") == "a.size"
 
 
 def test_a_section_that_is_none_is_named_before_what_would_be_in_it():
@@ -273,3 +272,15 @@ def test_the_first_key_of_a_setting_has_a_row_in_its_hosts_table(host):
 
 def settings():
     return {setting for host in every() for setting in host.setting_keys}
+
+
+@pytest.mark.parametrize("value", [1e300, 1e38, 10**40, "1e300"])
+def test_a_number_beyond_float32_is_refused_for_its_size(value):
+    reason = Key(name="a.lr", kind=kind_of("a finite number above 0")).reason(value)
+    assert reason.text.startswith("a.lr=")
+    assert reason.text.endswith("must be a finite number above 0; it is too large")
+
+
+def test_a_list_is_no_block():
+    kind = kind_of("a list")
+    assert [kind.accepts(value) for value in ([], [{"a": 1}], {"a": 1}, "ab")] == [True, True, False, False]

@@ -186,3 +186,13 @@ def test_machines_are_at_most_what_a_cluster_has():
 def test_machines_are_at_least_a_node():
     with pytest.raises(ValueError, match="nodes=0 must be from 1 to 10000; nearest: 1"):
         Machines(nodes=0, gpus=8)
+
+
+@pytest.mark.parametrize(
+    "group", [{"label": "a"}, {"node_ranks": 0}, {"label": None, "node_ranks": 0}, "a", 3]
+)
+def test_a_node_group_that_lacks_a_key_is_named(group):
+    with pytest.raises(
+        ValueError, match=r"^cluster\.node_groups\[0\]=.* must be a block with label and node"
+    ):
+        sizes(0, node_groups=[group])

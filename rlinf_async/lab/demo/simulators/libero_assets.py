@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from rlinf_async.hosts.host import simulators_of
 from rlinf_async.lab.demo.run_dir import run_dir
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
@@ -17,7 +18,8 @@ def link_assets(cfg: DictConfig) -> None:
     Raises:
         ValueError: the folder lacks them, or LIBERO cannot run here.
     """
-    if assets := os.environ.get(ASSETS_VARIABLE):
+    assets = os.environ.get(ASSETS_VARIABLE)
+    if assets and "libero" in simulators_of(cfg):
         try:
             prepare_libero(Path(assets), run_dir(cfg) / "libero")
         except (FileNotFoundError, RuntimeError) as error:

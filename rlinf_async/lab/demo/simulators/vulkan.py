@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.host import simulators_of
 from rlinf_async.hosts.judge.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 
@@ -51,7 +52,7 @@ def require_vulkan(cfg: DictConfig) -> None:
         ValueError: tasks cannot be built; the message has the remedy.
     """
     elsewhere = (lookup(cfg, "cluster.num_nodes") or 1) > 1 or lookup(cfg, "cluster.node_groups")
-    if elsewhere or lookup(cfg, "env.train.env_class"):
+    if "maniskill" not in simulators_of(cfg) or elsewhere or lookup(cfg, "env.train.env_class"):
         return
     check = check_vulkan()
     if check.status == "warn":

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero, prepare_libero
+from rlinf_async.lab.demo.simulators.libero_assets import link_assets
 
 BESIDE_THE_REPOSITORY = Path(__file__).parents[4] / "shared" / "libero-assets"
 ASSETS = Path(os.environ.get(ASSETS_VARIABLE, BESIDE_THE_REPOSITORY))
@@ -73,3 +74,8 @@ def test_a_task_of_the_object_suite_runs_and_renders(tmp_path):
         check=False,
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
+
+
+def test_a_block_of_the_users_that_is_called_libero_prepares_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv(ASSETS_VARIABLE, str(tmp_path / "nowhere"))
+    link_assets({"libero": {"mine": 1}, "env": {"train": {"env_type": "maniskill"}}})

@@ -52,6 +52,7 @@ def test_a_run_that_could_build_no_task_does_not_begin(monkeypatch):
         vulkan.require_vulkan(here)
     vulkan.require_vulkan({**here, "cluster": {"num_nodes": 2}})  # whose drivers are not to be seen from here
     vulkan.require_vulkan({"env": {"train": {"env_type": "maniskill", "env_class": "of_somebody"}}})
+    vulkan.require_vulkan({"maniskill": {"mine": 1}, "env": {"train": {"env_type": "libero"}}})
     monkeypatch.setattr(vulkan, "check_vulkan", lambda: Check("vulkan", "ok", "a driver of the system"))
     vulkan.require_vulkan(here)
 
