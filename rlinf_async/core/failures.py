@@ -166,7 +166,7 @@ def origin_of(trace: str) -> str:
     first = next((part for part in earlier if part.rstrip(" ").endswith("\n")), last)
     error = _ERROR_LINE.search(first)
     frames = list(_FRAME_LINE.finditer(first, 0, error.start() if error else len(first)))
-    words = error[0] if error else "an error without words"
+    words = error[0] if error else "an error without a message"
     if not frames:
         return words
     place = frames[-1]

@@ -86,7 +86,7 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
         return Ending(who=driver, why=memory, what_next=remedy, lacks_memory=True)
     blames = isinstance(error, FailedForGood | StuckThread)  # their messages name the part that failed
     message = f"cannot go on: {short(str(error))}" if blames else f"has met {short(in_words(error))}"
-    return Ending(who=driver, why=message, what_next=f"mend that, and {again}")
+    return Ending(who=driver, why=message, what_next=f"fix that, and {again}")
 
 
 def full_disk(error: BaseException | None) -> str | None:
@@ -101,7 +101,7 @@ def full_disk(error: BaseException | None) -> str | None:
 
 def short(text: str) -> str:
     """Return the first line of a text, cut after `LONGEST_REASON` characters."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "an error without words")
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "an error without a message")
     return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON].rstrip()} ..."
 
 

@@ -21,7 +21,7 @@ class RemoteMethod(Protocol):
 
 
 class Handle(Protocol):
-    """Another process of the run, whose methods are called by their names; Ray's `ActorHandle` fills it."""
+    """Another process of the run; its methods are called by their names. Ray's `ActorHandle` fills it."""
 
     def __getattr__(self, name: str) -> RemoteMethod: ...
 
@@ -38,7 +38,8 @@ def own_channel(channels: RequestChannels, node: str) -> int:
 
 
 def peer_of(process: Handle, name: str) -> Peer:
-    """The process that `process` stands for, called past Ray; `name` is its own in messages of errors."""
+    """The process of the handle `process`, called directly instead of through Ray; `name` is its name in
+    error messages."""
     return Peer(name, partial(process.address.remote, this_node()))
 
 

@@ -26,7 +26,7 @@ from rlinf_async.wire.strangers import STRANGERS, Silent, stranger_by_account
 
 LENGTH_FORMAT = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36
-"""Longer than any message of a run: a greater length is that of a broken frame."""
+"""Longer than any message of a run: a greater length means a broken frame."""
 TOKEN_BYTES = 32
 TOKEN_TIMEOUT_S = 60.0
 """A connecting process must prove within this time that it knows the token. Its event loop may be busy at
@@ -65,8 +65,8 @@ class Connection(asyncio.Protocol):
         """
         Args:
             token: the token of the listener; a connecting end takes it from the address (`connect`).
-            on_loss: called when the connection ends after its handshake. Given by the connecting end alone:
-                an end without it is the listening one.
+            on_loss: called when the connection ends after its handshake. Only the connecting end gives it: an
+                end without it is the listening end.
             on_known: called once with None when the handshake succeeds or the peer leaves during it, and with
                 a text when the peer is refused.
         """
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         while self._handshake.done and len(self._buffer) >= LENGTH_FORMAT.size:
             (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
             if length > LONGEST_MESSAGE_BYTES:
-                # This ends the connection: asyncio closes a transport whose protocol raises.
+                # This ends the connection: asyncio closes the transport of a protocol that raises.
                 raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
             if len(self._buffer) < LENGTH_FORMAT.size + length:
                 return
@@ -134,11 +134,13 @@ class Connection(asyncio.Protocol):
         place, self._token = address
         for number in range(CONNECT_TRIES):
             if number:
-                # A listener without a free descriptor ends connections whose handshake is not done.
+                # A listener without a free descriptor ends connections before their handshake is done.
                 await asyncio.sleep(ROOM_WAIT_S * 2 ** (number - 1))
             if await self._shake_hands(await _connected(place, peer)):
                 return
-        raise PeerError(f"{peer} has ended the connection {CONNECT_TRIES} times before anything was said")
+        raise PeerError(
+            f"{peer} has ended the connection {CONNECT_TRIES} times before the handshake was done"
+        )
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -235,14 +237,14 @@ class Listener:
                 connected, place = listening.accept()
             except OSError as error:
                 if error.errno in OUT_OF_ROOM:
-                    STRANGERS.note("somebody", self._listening.words, f"no room is left ({error.strerror})")
+                    STRANGERS.note("a process", self._listening.words, f"no room is left ({error.strerror})")
                     self._silent.end_one()
                     loop.remove_reader(listening)
                     loop.call_later(ROOM_WAIT_S, self._go_on, listening)
                 return  # the backlog is empty, or the waiting process has left
             near = listening.family == socket.AF_UNIX
             if near and (stranger := stranger_by_account(connected)) is not None:
-                STRANGERS.note(stranger, self._listening.words, "this run is of another")
+                STRANGERS.note(stranger, self._listening.words, "the run belongs to another")
                 connected.close()
                 continue
             connected.setblocking(False)
@@ -261,7 +263,7 @@ class Listener:
 
     def _near(self) -> socket.socket:
         near = socket.socket(socket.AF_UNIX)
-        # Of Linux's abstract names: no file, and gone with the process.
+        # An abstract name of Linux: there is no file, and the name goes with the process.
         near.bind(f"\0{self._listening.socket_name}{secrets.token_hex(16)}")
         near.listen(MAX_WAITING)
         return near
@@ -271,7 +273,7 @@ async def _connected(place: str | tuple[str, int], peer: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET)
     sock.setblocking(False)
     try:
-        # A call of its own, so that only errors of connecting become this PeerError.
+        # A separate call, so that only errors of connecting become this PeerError.
         await asyncio.get_running_loop().sock_connect(sock, place)
     except OSError as error:
         sock.close()

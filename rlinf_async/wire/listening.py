@@ -1,4 +1,4 @@
-"""Every place where a process of a run listens for connections; `explain` lists them."""
+"""Every place where a process of a run listens for connections; `explain` lists these places."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCORED_FOR = "learner ranks that have pieces scored"
 
 
 class Listening(Enum):
-    """A place: who listens, the data that peers fetch or leave, and whether other nodes connect."""
+    """A place: its listeners, the data that peers fetch or leave, and whether other nodes connect."""
 
     REQUESTS = ("the request channel",), "requests"
     PACE = ("the coordinator",), "the pace of rollouts and batches"
@@ -32,7 +32,7 @@ class Listening(Enum):
 
     @property
     def socket_name(self) -> str:
-        """The prefix of the names of its unix sockets, in Linux's abstract namespace."""
+        """The prefix of the names of this place's unix sockets, in Linux's abstract namespace."""
         return f"rlinf-async-{self.name.lower().replace('_', '-')}-"
 
 

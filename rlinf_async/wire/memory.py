@@ -104,7 +104,7 @@ class MemoryFile:
             for row, (first, end) in zip(rows, pairwise(ends), strict=True):
                 # The only copy of the data: the reader maps these pages.
                 self._map[first:end] = row
-        # By the inode a reader sees whether the descriptor still is this file: numbers of processes and of
+        # The inode tells a reader whether the descriptor is still this file: numbers of processes and of
         # descriptors are reused, and repeat on other machines.
         inode = os.fstat(self._file).st_ino
         return [machine(), os.getpid(), self._file, inode, value.head, value.lengths]
@@ -128,7 +128,7 @@ class MemoryFile:
 
 
 class Reuse(Enum):
-    """When the memory of a value may hold another one, after the block of `MemoryPool.holding`."""
+    """When the memory of a value may be written again, after the block of `MemoryPool.holding`."""
 
     AT_ONCE = "at once"
     """Readers have copied the value within the block."""
@@ -144,8 +144,8 @@ class MemoryPool:
     def __init__(self, reuse: Reuse = Reuse.AT_ONCE) -> None:
         self._reuse = reuse
         self._files: dict[MemoryFile, int] = {}
-        """Files outside any block, in the order of their return, with the number of values at that time.
-        Readers may still map them."""
+        """Files that no block uses, in the order of their return, each with the number of values at that
+        time. Readers may still map them."""
         self._open = self._values = 0
         """The numbers of files that are open, and of values so far."""
 
@@ -166,14 +166,14 @@ class MemoryPool:
                 self._files[file] = self._values
 
     def _take(self, size: int) -> MemoryFile:
-        """Take a file that no reader maps out of the pool, of at least `size` bytes if there is one."""
+        """Remove from the pool, and return, an unmapped file, if possible of at least `size` bytes."""
 
         # The smallest file that is large enough comes first, then the largest of the others.
         def order(file: MemoryFile) -> tuple[bool, int]:
             return file.size < size, abs(file.size - size)
 
         self._values += 1
-        # Of files of one size the last that came back, so that superfluous ones stay idle.
+        # Of files of one size, the one that was returned last: superfluous files then stay idle.
         lockable = (file for file in sorted(reversed(self._files), key=order) if file.lock())
         found = next(lockable, None)
         if found is not None:
@@ -188,7 +188,7 @@ class MemoryPool:
         """Close the files that have been idle for `IDLE_ROUNDS`."""
         for file, came_back in list(self._files.items()):
             if self._values - came_back <= IDLE_ROUNDS * self._open:
-                return  # those that follow came back later
+                return  # the files after this one were returned later
             if file.lock():
                 del self._files[file]
                 self._close(file)
@@ -243,12 +243,12 @@ def open_memory(where: str, process: int, number: int, inode: int) -> FileIO:
         # O_NONBLOCK: the number may be that of a pipe by now, and opening a pipe waits for its other end.
         descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise PeerError(f"cannot read what process {process} holds: {error.strerror}") from error
+        raise PeerError(f"cannot read the memory of process {process}: {error.strerror}") from error
     file = FileIO(descriptor)
     # Checked after the open: before it, the number could still become that of another file.
     if os.fstat(descriptor).st_ino != inode:
         file.close()
-        raise PeerError(f"process {process} does not hold any more what it has sent")
+        raise PeerError(f"process {process} has released the memory of a value that it had sent")
     return file
 
 

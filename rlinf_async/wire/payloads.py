@@ -61,7 +61,7 @@ def seal(value: object) -> bytes:
 
 @contextmanager
 def sealed(value: object, memory: ShownMemory, *, inline: bool = True) -> Iterator[bytes | list[Any]]:
-    """`seal`, for a message whose reader is done before the block ends: large values stay in `memory`.
+    """`seal`, for a message that is read before the block ends: large values stay in `memory`.
 
     `inline`: small values travel within the message; without it they stay in `memory`, too.
     """

@@ -40,7 +40,7 @@ class Peer:
         self._name, self._where, self._on_loss = name, where, on_loss
         self.lost: Exception | None = None
         """The error of all calls, once the peer is lost."""
-        # It exists before its socket, and keeps messages that are sent meanwhile.
+        # The connection object exists before its socket, and keeps messages that are sent meanwhile.
         self._connection = Connection(self.receive, on_loss=self._end)
         self._connecting: asyncio.Task[None] | None = None
         self._waits: dict[object, asyncio.Future[Any]] = {}
@@ -49,7 +49,7 @@ class Peer:
     def cast(self, *message: object) -> None:
         """Send a message, and wait for nothing."""
         if self.lost is not None:
-            return  # a connection that was never made would keep it
+            return  # a connection that was never made would keep the message
         self._connection.send(*message)
         if self._connecting is None:
             # A task of its own: the first caller may be cancelled, while others wait for the same connection.
@@ -60,7 +60,8 @@ class Peer:
         """Send a question, and wait for its result.
 
         Args:
-            under: the key of the result, where the question itself tells it; else a new one goes first.
+            under: the key of the result, if the question itself contains it; by default a new key is sent
+                before the question.
 
         Raises:
             PeerError: the peer is lost.
@@ -123,7 +124,7 @@ class Peers:
         """Send a question to the process at `address`, and wait for its answer.
 
         A cut network link reports no end of a connection. The peer counts as lost when Ray has lost its node,
-        and not earlier: until then the link may come back, and TCP delivers what was sent.
+        and not earlier: until then the link may come back, and TCP delivers the data that was sent.
 
         Raises:
             PeerError: no process listens at the address, it has died, its node is lost, or there was no

@@ -1,4 +1,4 @@
-"""Connections by processes outside the run: those of other accounts, and those that do not know the token."""
+"""Connections from processes outside the run: those of other accounts, and those without the token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 CREDENTIALS_FORMAT = struct.Struct("3i")
 """Linux's `struct ucred` of the peer of a unix socket: process, user, group."""
 MAX_SILENT = 256
-"""Open connections from other machines whose handshake is not done, at most."""
+"""The most open connections from other machines before the end of their handshake."""
 
 
 def account_of(connected: socket.socket) -> int:
@@ -41,16 +41,16 @@ class Strangers:
         self._refused: dict[str, str] = {}
 
     def record_by(self, record: RecordError) -> None:
-        """Record with `record` from now on, and what was noted until now."""
+        """Record refused connections with `record` from now on, and those that were noted before."""
         self._record = record
         for sentence in self._refused.values():
             record(error=sentence)
 
     def note(self, who: str, place: str, why: str) -> None:
-        """Note that `who` has connected to `place`, and was refused because of `why`."""
+        """Note that `who` has connected to `place`, and was refused for the reason `why`."""
         if f"{who} {place}" in self._refused:
             return
-        sentence = f"{who} has connected to {place}, and {why}: it is not read, and neither are others of it"
+        sentence = f"{who} has connected to {place}, and {why}: the connection is refused"
         self._refused[f"{who} {place}"] = sentence
         if self._record is not None:
             self._record(error=sentence)
@@ -61,9 +61,10 @@ STRANGERS = Strangers()
 
 
 class Silent:
-    """The open connections whose handshake is not done, at most `most`.
+    """The open connections before the end of their handshake, at most `most`.
 
-    One more ends the oldest connection of the host with most of them, so that a host cannot crowd out others.
+    A further connection ends the oldest one of the host with the most connections, so that no host can crowd
+    out others.
     """
 
     def __init__(self, most: int = MAX_SILENT) -> None:

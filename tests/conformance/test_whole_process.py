@@ -263,7 +263,7 @@ def test_environments_that_close_all_descriptors_end_the_run_in_a_sentence(tmp_p
     assert done.returncode == 3, done.stderr
     said = (tmp_path / "said").read_text()
     assert "have closed descriptors of the run" in said
-    assert "they cannot be restored; mend that" in said
+    assert "they cannot be restored; fix that" in said
     assert [fault.what for fault in read_faults(tmp_path)][-1] == "run failed"
 
 

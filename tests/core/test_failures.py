@@ -98,6 +98,6 @@ def test_an_order_that_python_puts_into_words_of_its_own_is_said_with_its_place(
 
 def test_words_that_only_look_like_a_traceback_stay_within_a_line():
     assert words_of(ValueError("see Traceback (most recent call last):")) == (
-        "ValueError: see an error without words"
+        "ValueError: see an error without a message"
     )
     assert words_of(ValueError("it has met StopIteration")) == "ValueError: it has met StopIteration"

@@ -203,7 +203,7 @@ def test_a_run_that_had_ended_and_is_extended_is_not_the_longer_one_and_says_so(
     rest = trained(tmp_path / "short", lag=lag, saved=short.saved[4])
     assert same(short.weights, whole.saved[4].weights)
     assert not same(rest.weights, whole.weights)
-    assert f"the next {lag} are collected with less lag than {lag}" in rest.remark
+    assert f"the next {lag} steps are trained with a lag below {lag}" in rest.remark
     assert trained(tmp_path / "whole", lag=lag, saved=whole.saved[4]).remark == ""
 
 

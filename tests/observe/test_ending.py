@@ -44,8 +44,8 @@ def ended_by(error, run_dir):
     [
         (ValueError("the policy has no head"), "failed", 1, ("ValueError: the policy has no head",)),
         (FULL, "failed", 1, ("No space left on device at /run/events", "make room there")),
-        (PolicyFailure("the policy has failed"), "failed", 1, ("cannot go on: the policy has failed; mend",)),
-        (StuckThread("they hang in f\nframes"), "failed", 1, ("cannot go on: they hang in f; mend that",)),
+        (PolicyFailure("the policy has failed"), "failed", 1, ("cannot go on: the policy has failed; fix",)),
+        (StuckThread("they hang in f\nframes"), "failed", 1, ("cannot go on: they hang in f; fix that",)),
         (
             EnvironmentsFailed("shard 1 has failed", kind="MemoryError"),
             "failed",

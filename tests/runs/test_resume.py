@@ -40,7 +40,7 @@ def test_a_resumed_run_goes_on_within_the_staleness_bound(ended: list[Run]) -> N
     assert second.summary["staleness"]["max"] <= 2
     assert second.summary["trajectories"]["trained"] == 16 + 24
     assert second.summary["env_steps"] == 24 * 4
-    stretched = "another schedule of learning rates (total_training_steps: 2, now 5)"
+    stretched = "another learning-rate schedule (total_training_steps: 2, now 5)"
     assert stretched in " ".join(second.output.split())
     assert "schedule of learning rates" not in first.output
 
@@ -64,7 +64,7 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
     assert resumed_at >= 4
     # What was in the buffer of the checkpoint is there again, all of it.
     assert re.search(
-        r"\d+ trajectories that had not been trained are there again$", until(process, "going on from step")
+        r"\d+ trajectories that had not been trained are restored$", until(process, "going on from step")
     )
     until(process, f" {resumed_at + 2}/100000")
 

@@ -72,8 +72,8 @@ def test_a_run_that_was_killed_and_goes_on_ends_as_if_it_had_not_been_interrupte
     extended = runs.train("verl_metaworld_ppo_mlp", *longer, run_dir="killed")
     assert extended.status == 0, extended.output
     said = " ".join(extended.output.split())
-    assert "less lag than 1" in said
-    assert f"another schedule of learning rates (total_training_steps: {STEPS}, now {STEPS + 1})" in said
+    assert "a lag below 1" in said
+    assert f"another learning-rate schedule (total_training_steps: {STEPS}, now {STEPS + 1})" in said
 
 
 def file_of(run: Run, pattern: str) -> Path:

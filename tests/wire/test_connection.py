@@ -327,7 +327,7 @@ async def test_who_is_turned_away_before_anything_was_said_comes_again(monkeypat
 
 async def test_who_is_turned_away_again_and_again_says_so(monkeypatch):
     monkeypatch.setattr(connection, "stranger_by_account", lambda _: "somebody")
-    with pytest.raises(PeerError, match="the echo has ended the connection 6 times before anything was said"):
+    with pytest.raises(PeerError, match="ended the connection 6 times before the handshake was done"):
         await Echo().peer().call()
 
 

@@ -115,7 +115,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         }
     if (status := records.status()) is None:
         problems = " ".join(f"; {problem.rstrip('.')}" for problem in dict.fromkeys(records.problems))
-        raise ValueError(f"{run} says nothing about itself: {_reason(records)}{problems}")
+        raise ValueError(f"{run} has no status and no summary: {_reason(records)}{problems}")
     # max: the clock may have been set back since.
     age, pace = max(0.0, now - status.time), _pace(state, status.total - status.step)
     # A run without worker processes writes its status when a step ends, and a step may take minutes.

@@ -113,8 +113,8 @@ def problem_of(folder: Path, *, digests: bool = True) -> str | None:
 def find_newest(parent: Path, *, digests: bool = True) -> Newest:
     """Return the whole checkpoint in `parent` with the highest sequence number.
 
-    Checkpoints without a list of files, such as those of a framework, are ignored. A checkpoint whose list
-    does not agree with its files is skipped, with a sentence in `skipped`. `digests` as in `problem_of`.
+    Checkpoints without a list of files, such as those of a framework, are ignored. A checkpoint is skipped,
+    with a sentence in `skipped`, if its list does not agree with its files. `digests` as in `problem_of`.
     """
     problems: list[str] = []
     for folder in sorted(_folders_with_list(parent), key=_age, reverse=True):

@@ -1,7 +1,7 @@
 """The settings of learning rates in a checkpoint, compared with those of the run that goes on from it.
 
-A schedule counts steps and does not know its own settings: a longer run whose cosine takes as many steps as
-the run stretches it, and goes on at another rate than that of the last step before.
+A schedule counts steps, and does not store its own settings. If a cosine takes as many steps as its run, a
+longer run stretches it, and goes on at another rate than that of the last step before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def other_rates(checkpoint: Path, step: int, rate_settings: Mapping[str, Any]) -
         if before.get(name) != rate_settings.get(name)
     )
     return (
-        f"the run before had another schedule of learning rates ({differences}): rates after step {step} are "
+        f"the earlier run had another learning-rate schedule ({differences}): rates after step {step} are "
         "not those of one longer run"
     )

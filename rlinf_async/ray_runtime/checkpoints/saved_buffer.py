@@ -40,7 +40,7 @@ MAX_INDEX_BYTES = 64 << 20
 PAYLOAD_NAME = re.compile(r"\d+\.safetensors")
 
 FetchPayload = Callable[[Piece], Awaitable[Any]]
-"""Fetches the data of a piece; raises a PeerError if the data has gone with its node."""
+"""Fetches the data of a piece; raises a PeerError if the data was lost with its node."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Resumed:
     """Rollouts that are in the buffer again, as (batch, `place_of` their ticket)."""
 
     def __str__(self) -> str:
-        kept = f"{self.kept} trajectories that had not been trained are there again"
+        kept = f"{self.kept} trajectories that had not been trained are restored"
         return f"{kept}; {self.lost} are lost{f': {self.why}' if self.why else ''}" if self.lost else kept
 
 
@@ -71,9 +71,9 @@ def extended(resumed: Resumed, step: int, settings: RunSettings) -> str:
     if not missing or not step:
         return ""
     return (
-        f"async.deterministic: the run before had come to its end at step {step}, with no rollouts for the "
-        f"steps after it; the next {len(missing)} are collected with less lag than {lag}, and numbers from "
-        "there on are not those of one longer run"
+        f"async.deterministic: the earlier run ended at step {step}, with no rollouts for later steps; the "
+        f"next {len(missing)} steps are trained with a lag below {lag}, so that results differ from those of "
+        "one longer run"
     )
 
 
@@ -83,8 +83,8 @@ async def save_buffer(
     """Write the ledger, and the pieces that have not been trained, as they are at this moment.
 
     Only one piece is in memory at a time. A piece is left out, and lost if the run is resumed, if it holds
-    values other than tensors and plain data, or if its data has gone with its node. A run that continues bit
-    for bit also leaves out the pieces of the newest batch, which `version` acts in, as if they had not been
+    values other than tensors and plain data, or if its data was lost with its node. A run that continues bit
+    for bit also leaves out the pieces of the newest batch, for which `version` acts, as if they had not been
     collected yet: their number depends on timing.
 
     Raises:
@@ -135,7 +135,7 @@ class ProcessKnowledge:
             state = read_tensors(path)
             rollouts, premise = state["rollouts"], state["premise"]
             if not isinstance(rollouts, list) or not isinstance(premise, dict | None):
-                raise TypeError(f"{KNOWN_FILE} holds something else")
+                raise TypeError(f"{KNOWN_FILE} has content that no run has written")
         except FileNotFoundError:
             return cls([], None)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -206,7 +206,7 @@ def _of_run(settings: RunSettings) -> dict[str, Any]:
 def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Piece], str]:
     """Return the pieces of whole rollouts that the run can still train, and why there are no others.
 
-    The reason is "" where age is the only one. The payload of each piece is the name of its file.
+    The reason is "" if age is the only one. The payload of each piece is the name of its file.
     """
     try:
         index = read_json_file(folder / BUFFER_FOLDER / INDEX_FILE, limit=MAX_INDEX_BYTES)
@@ -220,14 +220,14 @@ def _usable(folder: Path, version: int, settings: RunSettings) -> tuple[list[Pie
     if facts["recomputes"] is False and "recomputes" in differences:
         differences.remove("recomputes")  # pieces made for recomputation hold all that others hold
     if differences:
-        return [], f"the run is another now ({', '.join(differences)})"
+        return [], f"the run has other settings now ({', '.join(differences)})"
     pieces = [_piece(entry) for entry in entries]
     fresh = [piece for piece in pieces if _is_fresh(piece, version, settings)]
     return _of_whole_rollouts(fresh, settings.plan.parts), ""
 
 
 def saved_plan(folder: Path) -> Mapping[str, Any] | None:
-    """Return the plan of the run that has written a checkpoint, as plain data; None if it is not known."""
+    """Return the plan of the run that wrote a checkpoint, as plain data; None if it is not known."""
     try:
         plan = read_json_file(folder / BUFFER_FOLDER / INDEX_FILE, limit=MAX_INDEX_BYTES)["run"]["plan"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,11 +1,11 @@
-"""Ray's own processes: checks that they live, and finds the one whose death has ended a run.
+"""Ray's own processes: checks that they live, and finds the dead process that has ended a run.
 
 Ray reports the death of its raylet as that of an unreachable worker, and ends the driver a minute after its
 store, `gcs_server`, has died. So the driver checks by itself: the processes of a cluster that it has started,
 else whether the store of the cluster answers.
 
-Ray's helpers and workers are children of its raylet. If the store or the raylet has died, they wait for it
-for a minute, or for ever. The driver remembers them while Ray lives, and ends them with its run.
+Ray's helpers and workers are children of its raylet. If the store or the raylet has died, these children wait
+for it for a minute, or for ever. The driver remembers them while Ray lives, and ends them with its run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeadProcess:
     logs: Path | None
     """The folder of Ray's logs, if it is on this machine."""
     helper: str | None = None
-    """The helper whose death has ended the process."""
+    """The dead helper that has ended the process."""
 
     def __str__(self) -> str:
         number = f" ({self.pid})" if self.pid is not None else ""
@@ -157,7 +157,7 @@ def _processes(node: Any) -> dict[str, Any]:
 
 
 def _helper(logs: Path) -> str | None:
-    """Return the helper whose death ended a raylet, by the raylet's own log; None if no helper died."""
+    """Return the dead helper that ended a raylet, by the raylet's own log; None if no helper died."""
     try:
         with (logs / "raylet.out").open("rb") as file:
             # Only the end of the log, which may be long: the raylet ends soon after this line.

@@ -33,7 +33,7 @@ class RayNotStarted(RuntimeError):
 
 
 class RayNotJoined(ConnectionError):
-    """A Ray cluster that is there has not let this process in; the message says why."""
+    """An existing Ray cluster has not let this process in; the message says why."""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _exits_are_requests() -> Iterator[None]:
     """Turn an exit from a start of Ray into Terminated.
 
     `ray.init` installs two handlers of SIGTERM, one after the other, which exit with statuses of their own,
-    15 and 1. Nothing else of a start exits.
+    15 and 1. Nothing else in a start of Ray exits.
     """
     try:
         yield
@@ -86,14 +86,14 @@ def _exits_are_requests() -> Iterator[None]:
 
 
 def _joined(start: Callable[[], Any]) -> Any:
-    # From Ray 2.59 on a cluster of `ray start` asks for the token of its account where there is one, and
-    # `ray.init` with an address sends none before it is told to: a token in the clear is for nobody else.
+    # From Ray 2.59 on, a cluster of `ray start` asks for the token of its account, if the account has one.
+    # `ray.init` with an address sends a token, which travels unencrypted, only if the user has set the mode.
     try:
         return start()
     except ConnectionError as error:
         if os.environ.get(MODE_VARIABLE):
             raise
-        raise RayNotJoined(f"has let nobody in ({short(in_words(error))})") from error
+        raise RayNotJoined(f"has refused the connection ({short(in_words(error))})") from error
 
 
 def _starts(address: str | None, folder: str | None) -> bool:
@@ -107,7 +107,7 @@ def _starts(address: str | None, folder: str | None) -> bool:
 def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], Any] | None = None) -> Any:
     """Call `start`, again after each of `RETRY_WAITS_S` if it fails, and kill the processes of failed tries.
 
-    Errors about the arguments, or that no cluster is there to join, are raised at once.
+    Errors in the arguments, and a missing cluster, are raised at once.
 
     Raises:
         RayNotStarted: the last try has failed, too.
@@ -149,7 +149,7 @@ def _end(processes: set[int]) -> None:
 
 
 SWITCH_NAME = "ENABLE_RAY_CLUSTER"
-"""Ray's constant that is False where other machines never join, as on Windows and macOS, whose firewalls
+"""Ray's constant that is False where other machines never join, as on Windows and macOS, where a firewall
 would ask the user."""
 SWITCH_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Users set this variable to 1 to have Ray listen for other machines after all."""

@@ -51,8 +51,9 @@ class Termination:
         """Treat signal `number` as a failure from now on: if `words` returns a text, raise RuntimeError with
         it.
 
-        A framework sends the signal when it has seen a failure, perhaps once for each of several. Only the
-        first counts, so that its handling is not disturbed; and none after `ignore_failures`.
+        A framework sends the signal when it has seen a failure, perhaps once for each of several failures.
+        Only the first signal counts, so that its handling is not disturbed. After `ignore_failures` no signal
+        counts.
         """
         self._failures[number] = words
         if threading.current_thread() is threading.main_thread():
@@ -106,11 +107,11 @@ class Termination:
 
     @contextmanager
     def through_ray(self) -> Iterator[None]:
-        """A block where an exception of the handler stays what it is although Ray turns it into another.
+        """A block that restores an exception of the handler after Ray has turned it into another.
 
-        Ray's waits call the handler of a signal themselves. Of the `SystemExit` that it raises they make
-        `SystemExit(1)`, which no longer tells that the run was asked to end; beside any other exception they
-        return their result, and Python makes a `SystemError` of the two.
+        Ray's waits call the handler of a signal themselves. They turn its `SystemExit` into `SystemExit(1)`,
+        which no longer shows that the run was asked to end. After any other exception they still return their
+        result, and Python turns both into a `SystemError`.
 
         Raises:
             Terminated: in place of such an exit.

@@ -1,4 +1,4 @@
-"""The end of a run on Ray, however it comes: it is recorded, and leaves no process behind.
+"""The end of a run on Ray, by success or failure: it is recorded, and leaves no process behind.
 
 Ray's errors are translated into sentences: which process ended, why, and what to do next.
 """
@@ -33,11 +33,11 @@ from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP
 DRAIN_TIMEOUT_S = 4.0
 """Seconds that an interrupted run waits for the rollouts under way, before it ends their processes."""
 LEDGER_TIMEOUT_S = 3.0
-"""Seconds that a failed run waits for its ledger; after that it uses the last one that it has read."""
+"""Seconds that a failed run waits for its ledger; after that it uses the last ledger that it has read."""
 
 
 class Tell(Protocol):
-    """Adds to the words of an ending."""
+    """Returns an ending with more words."""
 
     def __call__(self, ending: Ending, error: BaseException, *, again: str) -> Ending: ...
 
@@ -56,7 +56,7 @@ class EndingInOrder:
         self._state, self._told = state, told
         self._fleet, self._run, self._display = fleet, run, display
         self.saved: int | None = run.step if run.checkpoint is not None else None
-        """The step of the newest checkpoint from which this run could be resumed."""
+        """The step of the newest checkpoint that this run could be resumed from."""
 
     @contextmanager
     def __call__(self, loops: Callable[[], Sequence[Any]]) -> Iterator[None]:
@@ -98,7 +98,7 @@ class EndingInOrder:
 
     def _judge(self, error: BaseException) -> Ending:
         if is_echo(error) and ray.is_initialized() and dead_process() is None:
-            # The error may follow from a death that no wait of the driver has seen yet.
+            # The cause may be a death that no wait of the driver has seen yet.
             error = next(iter(self._fleet.deaths()), error)
         again = self._how_to_restart()
         ending = ray_ending_of(error, names=self._fleet.names(PROCESS_OF_GROUP), again=again)
@@ -125,7 +125,7 @@ CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(
 SILENT_EXIT_WORDS = "connection error code"
 """Words in Ray's message about a process that has ended without an exit status or an error."""
 KILLED_SENTENCE = (
-    "has died without an error message, as a process that is killed, for example for want of memory"
+    "has died without an error message, as a process that is killed, for example for lack of memory"
 )
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
 NODE_LOST_WORDS = "its node has died"
@@ -185,7 +185,7 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: st
     subject = f"{process} ({place['pid']} on {place['ip']})" if place else process
     if not isinstance(cause, BaseException):
         why = f"has met {short(in_words(error))}"
-        return Ending(who=subject, why=why, what_next=f"mend that, and {restart}", process=process)
+        return Ending(who=subject, why=why, what_next=f"fix that, and {restart}", process=process)
     ending = replace(ending_of(cause, again=restart), how="failed", who=subject, status=1, process=process)
     # A pickled error has lost its own cause; the traceback that Ray has printed still has it.
     if ORDER_PASSED.search(ending.why):
@@ -200,19 +200,19 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     subject = f"{process} ({where})" if where else process
     why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
-    # After these words Ray lists possible causes of any silent death, want of memory among them.
+    # After these words Ray lists possible causes of any silent death, such as lack of memory.
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY_WORDS):
         why, remedy = (
-            "was killed by Ray for want of memory on its node",
+            "was killed by Ray for lack of memory on its node",
             "use fewer environments or processes",
         )
     elif NODE_LOST_WORDS in text:
         why, remedy = "was on a node that is lost", "look at that node and at the network"
     elif (exit_match := EXIT_PATTERN.search(text)) and SILENT_EXIT_WORDS not in exit_match["detail"]:
-        why, remedy = f"has ended: {short(exit_match['detail'])}", "mend that"
+        why, remedy = f"has ended: {short(exit_match['detail'])}", "fix that"
     elif error.actor_init_failed:
         lines = [line for line in text.strip().splitlines() if line.strip()]
-        why, remedy = f"has failed while it was built: {short(lines[-1])}", "mend that"
+        why, remedy = f"has failed while it was built: {short(lines[-1])}", "fix that"
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
         why, remedy = "cannot be reached any more", "look at its node and at the network"
     return Ending(who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)

@@ -43,7 +43,7 @@ Revival = Generator[Wait, None, Any]
 """Brings a process back, and returns the call of its loop, or None if the run goes on without the process. If
 the calls of a `Wait` take too long, a TimeoutError is raised in it."""
 Revive = Callable[[int, BaseException], Revival]
-"""Returns the revival of a rank, given its number and the error by which its process died."""
+"""Returns the revival of a rank, given its number and the error of its dead process."""
 
 
 @dataclass(eq=False)
@@ -66,8 +66,8 @@ class Fleet:
     """The processes of a run in groups, called directly through Ray.
 
     A failure is raised in the driver, so that the run ends in order, with the first error on the screen and
-    exit status 1. (Worker groups of frameworks may kill the driver instead.) The death of a process whose
-    loop is kept is no failure.
+    exit status 1. (Worker groups of frameworks may kill the driver instead.) The death of a process with a
+    kept loop is no failure.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[Any]], *, deadline_s: float) -> None:
@@ -86,7 +86,7 @@ class Fleet:
         return self._groups[name]
 
     def add(self, name: str, actor: Any) -> None:
-        """Make `actor` one more process of group `name`, behind the others."""
+        """Add `actor` as the last process of group `name`."""
         self._groups[name].append(actor)
 
     def replace(self, name: str, rank: int, actor: Any) -> None:
@@ -151,7 +151,7 @@ class Fleet:
                 loop.revival, loop.over = None, True
 
     def wait(self, references: Sequence[Any], purpose: str) -> list[Any]:
-        """Return the results, in order; None for a loop whose process has died after `let_go`.
+        """Return the results, in order; None for the loop of a process that has died after `let_go`.
 
         Raises:
             DeadlineError: the calls took longer than the deadline.
@@ -183,7 +183,8 @@ class Fleet:
     def kill(self) -> None:
         """End the processes of every group.
 
-        If Ray is down, they end by themselves; a call to Ray would then join any cluster that it finds.
+        If Ray is down, the processes end by themselves; a call to Ray would then join any cluster that it
+        finds.
         """
         if not ray.is_initialized() or dead_process() is not None:
             return
@@ -195,7 +196,8 @@ class Fleet:
     def deaths(self) -> list[BaseException]:
         """Return Ray's errors for the processes that have died and are not brought back.
 
-        A process that answers within `CAUSE_GRACE_S` lives; one that does neither is left out.
+        A process that answers within `CAUSE_GRACE_S` lives; a process that neither answers nor is reported
+        dead is left out.
         """
         calls = [actor.place.remote() for actors in self._groups.values() for actor in actors]
         ready, _ = ray.wait(calls, num_returns=len(calls), timeout=CAUSE_GRACE_S)
@@ -232,7 +234,7 @@ class Fleet:
         if not reference_of and not calls:
             time.sleep(max(0.0, soon))
             return []
-        # `ray.wait` returns one call; others that have ended, too, come in the next rounds.
+        # `ray.wait` returns one call; other calls that have ended come in the next rounds.
         ready, _ = ray.wait([*reference_of, *calls], num_returns=1, timeout=max(0.0, soon))
         results = [reference_of[call] for call in ready if call in reference_of]
         # The death of a kept loop is no result: its reference now stands for the loop of the new process.
@@ -259,7 +261,7 @@ class Fleet:
         return loop is not None and loop.over
 
     def _died(self, reference: Any) -> bool:
-        """Return True if `reference` is a kept loop whose process has died, and begin its revival."""
+        """Return True if `reference` is the kept loop of a dead process, and begin its revival."""
         loop = self._loops.get(reference)
         if loop is None or (error := death_of(loop.call)) is None:
             return False
@@ -270,7 +272,7 @@ class Fleet:
         return True
 
     def _revive(self) -> float:
-        """Resume every revival whose wait is over; return the seconds until the next one times out."""
+        """Resume every revival that has ended its wait; return the seconds until the next one times out."""
         soon = float("inf")
         for loop in self._loops.values():
             while loop.revival is not None and (seconds := self._seconds_left(loop)) is None:

@@ -53,7 +53,7 @@ class Limited:
 
 
 class GpuShares:
-    """Holds learner and inference ranks to their shares of GPUs, and watches what the others hold."""
+    """Holds learner and inference ranks to their shares of GPUs, and watches the memory of others."""
 
     def __init__(
         self, fleet: Fleet, gpus: Sequence[SharedGpu], *, run_dir: Path, say: Callable[[str], None]
@@ -92,7 +92,7 @@ class GpuShares:
         return None if gpu is None else remote_method(actor, KeepsToShare.keep_to_share).remote(gpu, group)
 
     def look(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Look at the answers of all processes, and name those that hold more than is left to them, once."""
+        """Look at the answers of all processes, and name, once, those that hold more than is left to them."""
         for gpu in self._gpus:
             limited = {name: each for name, each in self._limited.items() if each.gpu is gpu}
             uses = {
@@ -100,7 +100,7 @@ class GpuShares:
                 for name in limited
                 if (answer := answers.get(name)) is not None and "gpu" in answer
             }
-            # Unless all have answered, the others' part is not known.
+            # Until all have answered, the memory of the others is not known.
             if not limited or len(uses) < len(limited):
                 continue
             held = self._others[gpu.name] = held_by_others(uses)

@@ -1,4 +1,4 @@
-"""A run whose processes have started, and the framework's hooks around a step."""
+"""A run with its started processes, and the framework's hooks around a step."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class LaunchedRun:
     total: int
     """The last step of the run."""
     checkpoint: Path | None = None
-    """The checkpoint from which the run is resumed, if any."""
+    """The checkpoint that the run is resumed from, if any."""
     rate_settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings by which learning rates differ between steps, by name; plain data."""
+    """The settings of the schedule of learning rates, by name; plain data."""
     resume: str = ""
     """The override with which the same command resumes from the newest checkpoint."""
     takes_turns: bool = False
-    """True if learner, inference and simulators use the same accelerators by turns: `leave` then has "env"
-    and "inference" free theirs."""
+    """True if learner, inference and simulators use the same accelerators by turns: `leave` then makes "env"
+    and "inference" free their accelerators."""
     rebuild: Mapping[str, Callable[..., Any] | str] = field(default_factory=dict)
     """By group ("env", "inference"): the method that builds environments or policy in a process that replaces
     a dead one. Processes of other groups are not brought back."""

@@ -5,13 +5,13 @@ waiting for the dead process, and ignore its late calls (`_forget`). Then the ne
 environments or its policy and joins the run (`_bring_back`). Results that the dead process had handed over
 stay; its unfinished work is done again.
 
-Ray restarts no process whose node is lost. A host may then start an env worker on another node, because no
-other worker fills the places of its shards in a batch: the new process has another handle, and joins in the
-same way. An inference rank is given up if another one is left: `_forget` has already given its work to the
-others.
+Ray does not restart the processes of a lost node. A host may then start an env worker on another node,
+because no other worker fills the places of its shards in a batch: the new process has another handle, and
+joins in the same way. An inference rank is given up if another one is left: `_forget` has already given its
+work to the others.
 
-The request channel of a lost node (`core.request_channels`) is given up as well: those who asked there are
-lost with it, and inference ranks of other nodes leave it by themselves.
+The request channel of a lost node (`core.request_channels`) is given up as well: the env workers that used it
+are lost, too, and inference ranks of other nodes leave it by themselves.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Revivals:
         say: Callable[[str], None],
     ) -> None:
         """`requests` may get further channels; `rebuild` and `elsewhere` are those of `LaunchedRun`;
-        `limit` starts the call by which a process keeps to its share of a GPU, or returns None.
+        `limit` starts the call that limits a process to its share of a GPU, or returns None.
         """
         self._fleet, self._settings = fleet, settings
         self._requests, self._coordinator = requests, coordinator
@@ -126,7 +126,7 @@ class Revivals:
                 self._places[group, rank] = place
 
     def begin(self, group: str, rank: int, died: BaseException) -> Revival:
-        """Bring `rank` of `group` back, whose process `died`; returns its loop, None if it is given up.
+        """Bring `rank` of `group` back, after its error `died`; returns its loop, None if it is given up.
 
         Raises:
             RuntimeError: the process has died before the first step, or more often than allowed; or it cannot
@@ -135,8 +135,8 @@ class Revivals:
         member, began = (group, rank), time.monotonic()
         name = PROCESS_OF_GROUP[group].numbered(rank)
         if not self.working:
-            # Restarted, the process would only die of the same mistake again, for minutes. The death is the
-            # cause of the error, here and below: `endings` reads from it which process has ended, and why.
+            # A restarted process would only die of the same mistake again, for minutes. The death is the
+            # cause of the error, here and below: `endings` finds the process and the reason in it.
             raise RuntimeError(f"{name} has died before a step was trained") from died
         self._away.add(member)
         kind: FaultKind = "silent" if member in self._silent else DEATH_WORDS[group]
@@ -266,11 +266,12 @@ class Revivals:
         """
         (group, rank), generation = member, self._generations[member]
         if group == "inference":
-            # First the channel gives it no more requests. Should the rank live on behind a cut link, its late
-            # answers are by a version that was published when they were asked for, or a newer one.
+            # First the channel stops giving it requests. If the rank lives on behind a cut link, its late
+            # answers come from the version that was published at the time of the request, or from a newer
+            # one.
             yield from self._until_told(self._tell_channels(RequestChannel.rank_lost, rank, generation))
             yield self._soon(self._coordinator.rank_lost.remote(rank, generation))
-            return "nothing: its requests are asked again"
+            return "nothing: its requests are sent again"
         plan = self._settings.plan
         shards = list(plan.shards_of_worker(rank))
         # Both processes must know before the new env worker asks: its shards have the same numbers.
@@ -291,16 +292,17 @@ class Revivals:
             try:
                 yield self._soon(call)
             except DEATHS:
-                # `without_channel` decides about another one: whoever it would tell is lost with it.
+                # `without_channel` decides about the other channels: the processes that such a channel would
+                # tell are lost with it.
                 if not number:
                     raise
 
     def without_channel(self, rank: int, died: BaseException) -> Revival:
-        """Go on without request channel `rank`, which `died`, if its node is lost.
+        """Go on without request channel `rank`, after its error `died`, if its node is lost.
 
         Raises:
-            RayActorError: the node lives, and its env workers have no channel any more; or it is that of the
-                driver's node.
+            RayActorError: the node lives, and its env workers have no channel any more; or it is the driver's
+                node.
         """
         (node, channel), name = (
             list(self._requests.items())[rank],
@@ -309,7 +311,7 @@ class Revivals:
         self._away.add(("requests", rank))
         give_up = time.monotonic() + self._advanced.start_s
         # Ray notices the loss of a node later than that of its processes. If the node lives, its env workers
-        # end the run meanwhile, as nobody hears them.
+        # end the run meanwhile, as no process receives their requests.
         while not is_lost(node):
             call = channel.place.remote()
             try:
@@ -342,7 +344,7 @@ class Revivals:
         if (limiting := self._limit(group, rank, actor)) is not None:
             yield self._soon(limiting)
         yield self._soon(remote_method(actor, self._rebuild[group]).remote())
-        # The process that has joined may have died since, and its successor would get the call.
+        # The process that has joined may have died since, and its successor would receive the call.
         return remote_method(actor, RunProcess.go_on_as).remote(
             self._generations[member],
             LOOP_METHODS[group].__name__,

@@ -177,7 +177,7 @@ class AsyncRun:
         return self._endings(lambda: self._env_loops)
 
     def _open_channels(self) -> None:
-        """Start the request channels of other nodes, whose env workers and inference ranks have started."""
+        """Start the request channels of other nodes, after the env workers and inference ranks there."""
         if not has_other_nodes():
             return
         nodes = {group: self.fleet.run(group, RunProcess.node) for group in ("env", "inference")}
@@ -186,7 +186,7 @@ class AsyncRun:
             self.fleet.add("requests", self._requests[node])
 
     def _keep_channels(self) -> list[Any]:
-        """Watch the request channels, if there are several: the run goes on without that of a lost node."""
+        """Watch the request channels, if there are several: that of a lost node is given up."""
         calls = self.fleet.call("requests", RequestChannel.stay) if len(self._requests) > 1 else []
         if self.settings.restartable:
             self.fleet.keep("requests", calls, "the request channels to end", self._revivals.without_channel)
@@ -204,7 +204,7 @@ class AsyncRun:
         arrivals = self._publication.follow(self.step)
         pause = time.monotonic() - learn_end
         evaluate, save = self._hooks.due(self.step)
-        if evaluate or save:  # inference must act by the version that is evaluated or saved
+        if evaluate or save:  # inference must act with the version that is evaluated or saved
             self._publication.wait(self.step, arrivals)
         build_step = partial(
             TrainedStep,
@@ -265,9 +265,7 @@ class AsyncRun:
         self.fleet.watch(self._learning, "learn on the learner workers")
 
     def _wait_for_learner(self) -> list[dict[str, float]]:
-        """Wait for the learner ranks and return their results; meanwhile report steps whose version is
-        published.
-        """
+        """Wait for the learner ranks and return their results; meanwhile report published steps."""
         while self._steps_to_report:
             arrivals = self._steps_to_report[0].published
             purpose = f"learn, or version {self._steps_to_report[0].step} to reach the inference ranks"
@@ -333,8 +331,8 @@ class AsyncRun:
         self._report_all()
         # From here on a death costs nothing, as everything is trained.
         self.fleet.let_go()
-        self.fleet.wait(self._env_loops, "the env shards to hang up")
-        # After the shards have hung up. A request that still waits is answered before the channel closes.
+        self.fleet.wait(self._env_loops, "the env shards to end")
+        # After the shards have ended. A request that still waits is answered before the channel closes.
         self.fleet.run_on_living("requests", RequestChannel.close_requests)
         self.fleet.run("coordinator", Coordinator.close_weights)
         self.fleet.wait(self._inference_loops, "the inference ranks to drain")

@@ -131,7 +131,7 @@ class Saver:
         return True
 
     def _prune(self, parent: Path) -> None:
-        """Remove old checkpoints; a failure is only told, as the new checkpoint is written."""
+        """Remove old checkpoints; a failure is only reported, as the new checkpoint is written."""
         try:
             old_folders = prune(parent, self._keep_count, written=self._written)
         except OSError as error:
@@ -217,7 +217,9 @@ class Saver:
         if ends:
             took = f"{now - self._first_failed_at:.0f} s"
             raise SaveError(f"{message} (tried {self.failed} times in {took})") from error
-        self._say(f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} in a row that end it)")
+        self._say(
+            f"{message}; {action} ({self.failed} of {MAX_FAILED_SAVES} failures in a row that end the run)"
+        )
 
 
 def _why(error: BaseException, parent: Path) -> str:

@@ -4,7 +4,7 @@ Env workers have measured their first rollouts (`core.shard_fit`). If fewer shar
 gate begins no further batch. When the batches that have begun are collected, the env loops end by themselves,
 and begin again with the shards of the new plan; env workers then build their environments anew
 (`ShardWorker.run_shards`). No rollout is under way at that moment, so that ledger and bound on staleness hold
-as ever; the learner goes on with pieces of the size that they had.
+as before; the learner goes on with pieces of the same size.
 """
 
 from __future__ import annotations

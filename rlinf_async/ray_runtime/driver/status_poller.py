@@ -36,7 +36,7 @@ class Guard(Protocol):
         """Act on a process that has not answered in time."""
 
     def death(self, process: str, question: Any) -> None:
-        """Act on a process that has died; `question` is a call of it, which has failed by that."""
+        """Act on a process that has died; `question` is a call of it, which failed for that reason."""
 
 
 class StatusPoller:
@@ -60,7 +60,7 @@ class StatusPoller:
         look: Callable[[ProcessAnswers], None] = lambda answers: None,
     ) -> None:
         """`actors` returns the present handles by process name; `step` returns the present and the last
-        step; `look` gets the answers of each poll, with None for processes that are silent.
+        step; `look` receives the answers of each poll, with None for silent processes.
         """
         self._actors = actors
         self._run_dir = run_dir
@@ -91,7 +91,7 @@ class StatusPoller:
             self._notice_silence(late, now)
             self._look(self._answers(replies))
         if now - self._asked_at >= self._every_s:
-            # Workers answer on their event loops, so that a worker whose loop is blocked counts as silent.
+            # Workers answer on their event loops, so that a worker with a blocked loop counts as silent.
             self._questions = {actor.doing.remote(): name for name, actor in self._actors().items()}
             self._asked_at = now
             return 0.2
@@ -103,7 +103,7 @@ class StatusPoller:
             name = self._questions[reference]
             try:
                 answers[name] = ray.get(reference)
-            # The driver may wait for others' work alone, which does not raise the death.
+            # The driver may wait only for calls of other processes, which do not raise this death.
             except ray.exceptions.ActorDiedError:
                 self._guard.death(name, reference)
             except ray.exceptions.RayError:

@@ -20,7 +20,7 @@ from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 LEARN_KEYS = ("busy", "publication_seconds")
-"""Keys in the result of `learn` that are no metrics of the framework."""
+"""Keys in the result of `learn` that are not metrics of the framework."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ class BufferFiles:
         await save_buffer(folder, gate.version, buffer, settings, self._learners.show)
 
     async def resume(self, folder: Path, settings: RunSettings) -> Resumed:
-        """Restore ledger and buffer before any rollout starts; return the outcome."""
+        """Restore ledger and buffer before any rollout starts, and return the outcome."""
         gate, buffer = self._broker.gate, self._broker.buffer
         # In a list, so that the data can be dropped below: the buffer keeps the piece, a learner rank the
         # data.

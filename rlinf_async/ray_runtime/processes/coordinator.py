@@ -34,8 +34,8 @@ class Coordinator(RunProcess):
         self._settings = settings
         self._broker = settings.trajectory_broker(version=version)
         self._weights = settings.weight_broker(self._broker.publish)
-        # Errors of the broker reach callers unchanged: the driver takes a PeerError for the echo of another
-        # failure.
+        # Errors of the broker reach callers unchanged: the driver treats a PeerError as the consequence of
+        # another failure.
         self._listener = Listener(Listening.PACE, replies(self._answer_call, as_raised=Exception))
         self._addresses: Sequence[Address] = ()
         """The addresses of the learner ranks' `HeldPieces`, in the order of the ranks."""
@@ -48,7 +48,7 @@ class Coordinator(RunProcess):
         self._addresses = learners
 
     async def address(self, node: str) -> Address:
-        """The address at which a process of `node` calls past Ray; see `_answer_call`."""
+        """The address for direct calls, without Ray, from a process of `node`; see `_answer_call`."""
         return self._listener.address(node)
 
     async def _answer_call(self, name: str, *arguments: Any) -> Any:
@@ -67,13 +67,12 @@ class Coordinator(RunProcess):
 
     async def shards_lost(self, shards: Sequence[int], generation: int) -> int:
         """Give up the rollouts of `shards` after the death of their env worker, and return their number.
-
-        Calls of the new env worker bear `generation`.
+        Calls of the new env worker carry `generation`.
         """
         return await self._broker.shards_lost(frozenset(shards), "env worker died", generation)
 
     async def rank_lost(self, rank: int, generation: int) -> None:
-        """Note that inference rank `rank` has died, and that calls of the new rank bear `generation`."""
+        """Note that inference rank `rank` has died, and that calls of the new rank carry `generation`."""
         self._mirrors = {node: mirror for node, mirror in self._mirrors.items() if mirror[0] != rank}
         self._weights.rank_lost(rank, generation)
 
@@ -136,7 +135,8 @@ class Coordinator(RunProcess):
         offer = await self._weights.next(rank, generation)
         if offer is None:
             return None
-        # The first rank of a node to ask mirrors the weights for all ranks of the node, as long as it lives.
+        # The first rank of a node that asks mirrors the weights for all ranks of the node, as long as it
+        # lives.
         return (*offer, self._mirrors.setdefault(node, (rank, address))[1])
 
     async def weights_applied(self, rank: int, version: int, generation: int) -> None:

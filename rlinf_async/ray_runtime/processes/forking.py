@@ -30,7 +30,7 @@ MARK_ATTRIBUTE = "rlinf_async_forking"
 
 
 class Forking:
-    """Forks one process at a time; the child closes the pipes that other threads in `apart` have made."""
+    """Forks one process at a time; the child closes the pipes of other threads in `apart`."""
 
     def __init__(self) -> None:
         self._turn = RLock()  # reentrant: a finalizer may start a process during `fork` or `pipe`
@@ -46,7 +46,7 @@ class Forking:
             return child
 
     def pipe(self, duplex: bool = True) -> tuple[Any, Any]:
-        with self._turn:  # no fork while a new end is not noted in `apart` yet
+        with self._turn:  # no fork before the new ends are noted in `apart`
             ends = self._pipe(duplex)
             self.apart.get(get_ident(), WeakSet()).update(ends)
             return ends

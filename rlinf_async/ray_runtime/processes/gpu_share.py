@@ -1,4 +1,4 @@
-"""A process that keeps to its share of a GPU, which it has in common with other processes of its run."""
+"""A process that keeps to its share of a GPU, which it shares with other processes of its run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GpuMemory(Protocol):
         """The bytes of the GPU."""
 
     def limit(self, share: int) -> None:
-        """Have torch fail to hold more than `share` bytes in this process."""
+        """Make torch fail when it would hold more than `share` bytes in this process."""
 
     def use(self) -> GpuUse:
         """Return the present use of the GPU."""
@@ -135,6 +135,6 @@ class KeepsToShare(RunProcess):
             return answer
         # In a thread: the call may wait for CUDA's driver.
         use = await asyncio.to_thread(self.gpu_memory.use)
-        # Without a limit, so that nothing is foretold: torch gives cached memory back before it fails.
+        # No limit is reported, so that no forecast is made: torch gives cached memory back before it fails.
         holds = {**answer["holds"], "GPU memory": {"value": use.reserved}}
         return {**answer, "holds": holds, "gpu": asdict(use)}

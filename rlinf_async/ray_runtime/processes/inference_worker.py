@@ -37,8 +37,8 @@ class InferenceWorker(KeepsToShare):
     """
 
     sampling_seed: int | None = None
-    """The seed from which this rank samples anew at every version in a deterministic run; None in other
-    runs."""
+    """The seed of this rank's sampling, which begins anew at every version, in a deterministic run; None in
+    other runs."""
 
     def start_inference(
         self,
@@ -114,7 +114,7 @@ class InferenceWorker(KeepsToShare):
         """
         generation = self.generation
         weights = WeightClient(coordinator, rank=self._inference_rank, generation=generation)
-        # A rank acts by the learner's weights alone: a new rank, or a restarted one, has none of them yet.
+        # A rank acts only with weights of the learner: a new or restarted rank has not received any yet.
         await load_next(weights=weights, policy=self, spans=self.spans)
         server = RequestServer(
             requests,
@@ -191,13 +191,13 @@ class InferenceWorker(KeepsToShare):
             for part in data:
                 tensors |= opened.enter_context(part)
             self.apply_weights(tensors, version)
-        # After the weights: should writing them fail, no score bears this version.
+        # After the weights: if writing them fails, no score carries this version.
         self._version_held = version
         self.weights_changed(version)
         self.begin_sampling(version)
 
     def begin_sampling(self, version: int) -> None:
-        """If `sampling_seed` is set, seed sampling by `version` alone, whatever was sampled before."""
+        """Seed sampling by `version` alone, independent of earlier samples, if `sampling_seed` is set."""
         if self.sampling_seed is not None:
             seed_version(self.sampling_seed, version)
 

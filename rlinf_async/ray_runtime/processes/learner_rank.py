@@ -83,7 +83,7 @@ class LearnerRank(KeepsToShare):
         raise NotImplementedError
 
     async def compute(self, work: Callable[..., Any], *arguments: object) -> Any:
-        """Call `work` in the learner thread; whatever it raises is raised here as an ordinary error."""
+        """Call `work` in the learner thread; any exception is raised here as an ordinary error."""
         job = partial(work, *arguments)
         return await asyncio.get_running_loop().run_in_executor(
             self._learning_thread, contained, job, harmless

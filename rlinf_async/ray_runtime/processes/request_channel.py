@@ -13,10 +13,11 @@ straight to the asker. So the channel loads no torch, as the coordinator does no
     channel -> asker   an error: the request was late or failed; or its rank is lost, and it is asked again
 
 The asker takes the first answer to a request, or error, and drops later ones. So if an answer is lost with
-its rank, another rank makes it again, and if two answers come, the second is dropped.
+its rank, another rank answers, and if two answers come, the second is dropped.
 
-A run on several nodes may have several channels (`core.request_channels`). A request is in one of them alone,
-so that each is as if it were the only one; whatever changes for all is told to each.
+A run on several nodes may have several channels (`core.request_channels`). A request is in one of them only,
+so that each channel works as if it were the only one. Every channel is told of changes that concern all of
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.peers import replies
 
 NEXT_BATCH = "next batch"
-"""The key under which an inference rank waits for a batch; keys of requests are numbers."""
+"""The key of an inference rank's wait for a batch; keys of requests are numbers."""
 
 
 class RequestChannel(RunProcess):
@@ -97,8 +98,8 @@ class RequestChannel(RunProcess):
             case "take", take:
                 self._answer_take(connection, NEXT_BATCH, *take)
             case "failed", (rank, generation, keys, why):
-                # Only from a rank that still serves: a lost rank's late failure must not end a request that
-                # another rank answers.
+                # Only failures of a rank that still serves: a late failure of a lost rank must not end a
+                # request that another rank answers.
                 if broker.serves(rank, generation):
                     broker.fail(keys, why)
             case "begin", (shard, generation):

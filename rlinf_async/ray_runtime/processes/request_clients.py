@@ -35,13 +35,13 @@ class RequestClient:
         self._generation, self._node = generation, this_node()
         own = list(channels.values())[own_channel(channels, self._node)]
         self._channel, self._is_near = peer_of(own, "the request channel"), self._node in channels
-        # The ranks answer, by connections of their own, what the channel was asked.
+        # The ranks answer the channel's requests by their own connections.
         self._answers = Listener(Listening.ANSWERS, self._channel.receive)
         self._memory = ShownMemory(Listening.ASKED_WITH)
         # See `_act`.
         self._memory_again = ShownMemory(Listening.ASKED_WITH, Reuse.NEVER)
         self._keys_to_confirm: list[RequestKey] = []
-        """Answered requests that the channel is told of with the next message."""
+        """Answered requests; the next message tells the channel of them."""
 
     @asynccontextmanager
     async def rollout(self, shard: int) -> AsyncIterator[None]:
@@ -49,7 +49,7 @@ class RequestClient:
         try:
             yield
         finally:
-            # Before the end of the rollout, as before each request, the channel learns of the answers.
+            # Before the end of the rollout, as before each request, the channel is told of the answers.
             self._confirm()
             self._channel.cast("end", shard, self._generation)
 
@@ -93,7 +93,7 @@ class RequestClient:
 class RequestServer:
     """The inference side of the request channels, for one rank; `core.request_channels` has the rules.
 
-    Each take has one answer, and the rank waits for all of them: one that comes late may be a batch.
+    Each take has one answer, and the rank waits for all of them: a late answer may be a batch.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RequestServer:
         self._unanswered: dict[int, asyncio.Task[list[Pending] | None]] = {}
         """Takes that have not been answered, by their channels."""
         self._taken_from = self._ways[home]
-        """The way by which the last batch came."""
+        """The channel that the last batch came from."""
 
     async def take(self) -> list[Pending] | None:
         give_up = _now() + self._deadline_s
@@ -139,7 +139,7 @@ class RequestServer:
             return home, await self._ways[home].take(take)
         if take.channel not in unanswered:
             unanswered[take.channel] = asyncio.create_task(self._ways[take.channel].take(take))
-        # Its own channel ends the wait; another one may be slow, or behind a link that is cut.
+        # The rank's own channel ends the wait; another channel may be slow, or behind a link that is cut.
         timeout = None if take.channel == home else self._order.pass_s
         try:
             await asyncio.wait(unanswered.values(), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +155,7 @@ class RequestServer:
 
     @asynccontextmanager
     async def answering(self, batch: Sequence[Pending]) -> AsyncIterator[list[Any]]:
-        # The way may be made again before the batch has been answered: its requests are then those of others.
+        # The connection may be made anew before the batch is answered, and then has other requests.
         channel, requests = self._taken_from.channel, {one.key: one.request for one in batch}
         began = _now()
 
@@ -173,7 +173,7 @@ class RequestServer:
 
 
 class _Way:
-    """The way of an inference rank to one request channel."""
+    """The connection of an inference rank to one request channel."""
 
     def __init__(self, process: Handle, *, rank: int, generation: int, is_home: bool) -> None:
         self._process, self._rank, self._generation, self._is_home = process, rank, generation, is_home
@@ -193,11 +193,11 @@ class _Way:
             if self.channel.lost is None:
                 with suppress(PeerError):
                     return await self._ask(take)
-            # A batch may have been given that has not come: its requests are asked again.
+            # A batch may be lost on its way: its requests are sent again.
             await self._process.way_lost.remote(self._rank, self._generation)
             self.channel = self._made()
         except ray.exceptions.ActorUnavailableError:
-            pass  # Ray will know soon whether it lives
+            pass  # Ray will soon know if the channel lives
         except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):
             return None
         return []

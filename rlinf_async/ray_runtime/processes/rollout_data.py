@@ -1,9 +1,9 @@
-"""The clients of the coordinator, and the way of rollout data, which does not pass the coordinator.
+"""The clients of the coordinator, and the way of rollout data, which does not pass through the coordinator.
 
 The data of a piece goes from the env worker that made it into the memory of the learner rank that trains it.
 On one machine the learner rank maps the memory that the env worker has written, and owns it from then on; to
 another machine the data is sent. Data that has been handed over survives the death of its env worker. No
-other process sees the data: the coordinator sees counts alone, and the data only while it saves or resumes.
+other process sees the data: the coordinator sees counts only, except while it saves or resumes.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class HeldPieces:
 
 
 class LearnerRanks:
-    """The learner ranks as other processes see them: they are given the data of pieces, and show it."""
+    """The learner ranks as other processes see them: they receive the data of pieces, and show it."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        """`addresses` are those of the ranks' `HeldPieces`, in the order of the ranks."""
+        """`addresses` are the addresses of the ranks' `HeldPieces`, in the order of the ranks."""
         self._addresses = addresses
         self._ranks = Peers("a learner rank")
         self._memory = ShownMemory(Listening.LARGE_ROLLOUTS, Reuse.UNMAPPED)

@@ -64,8 +64,9 @@ class RunProcess:
     async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:
         """Run the method `loop`, which lasts as long as the run, in the place of processes that have died.
 
-        A process that has not joined as `generation` ends. Ray has then started it in place of the one that
-        has, between two calls: nothing is built in it, and what it says would be ignored as a dead process's.
+        A process that has not joined as `generation` ends. In that case Ray has started it, between two
+        calls, in place of the process that had joined: nothing is built in it, and its messages would be
+        ignored as those of a dead process.
         """
         if generation != self.generation:
             end_this_process()
@@ -110,7 +111,7 @@ class RunProcess:
 
 
 def end_this_process() -> None:
-    """End at once, so that Ray reports a death: an error would be that of the method."""
+    """End at once, so that Ray reports a death: an exception would look like an error of the method."""
     os._exit(1)
 
 
@@ -120,7 +121,7 @@ async def _offset(clock: Any) -> float:
         sent_at = time.monotonic()
         machine_there, seconds = await clock.read_clock.remote()
         if machine_there == machine():
-            return 0.0  # the same clock: a measured offset could only add an error
+            return 0.0  # it is the same clock: a measured offset could only add an error
         round_trips.append((sent_at, seconds, time.monotonic()))
     return clock_offset(round_trips)
 

@@ -221,7 +221,7 @@ class ShardWorker(RunProcess):
         policy = self._policy(requests)
         async with self._dividing:
             envs = [self.eval_shard(stage) for stage in range(self._busy.width)]
-        # Evaluation shards have numbers after all training shards, which may ask at the same time.
+        # Evaluation shards are numbered after all training shards, which may send requests at the same time.
         first = settings.plan.shards + settings.plan.shards_of_worker(self._shards_rank).start
         loops = (
             evaluate_shard(
@@ -282,7 +282,7 @@ class ShardWorker(RunProcess):
 
     @contextmanager
     def _ending_if_stuck(self, settings: RunSettings) -> Iterator[None]:
-        """A block where a hung thread ends this process, if the run restarts env workers; else the run."""
+        """A block where a hung thread ends this process if the run restarts env workers, else the run."""
         try:
             yield
         except StuckThread as stuck:

@@ -1,4 +1,4 @@
-"""The difference of two versions of weights in few bytes, exact whatever the bytes mean.
+"""The difference of two versions of weights in few bytes, exact for any content.
 
 Versions are compared in words of 16 bits. Neighbours among numbers in bfloat16 (or float16) are neighbours
 among these words, too, and a few optimizer steps move most numbers to a neighbour, or not at all. So a
@@ -7,10 +7,10 @@ difference has, for one slice of a version after the other:
 * two bits for each word: the word is the same, one lower, one higher, or has moved farther;
 * how far each of the last kind has moved: the low bytes of these distances, then the high ones.
 
-Where most bytes of the bits, or most high bytes, are zero, the others alone are written, and where they
-stand. A slice of which many words have moved farther, as of float32, is written as it is.
+If most bytes of the bits, or most high bytes, are zero, only the other bytes and their positions are written.
+A slice with many words that have moved farther, as in float32, is written as it is.
 
-Numpy does all of this. General compressors take several times as long for the same words: see
+All of this is done by numpy. General compressors take several times as long for the same words: see
 `python -m benchmarks.micro differences`.
 """
 
@@ -25,18 +25,18 @@ ROW_WORDS = 8
 """As many as a byte has bits."""
 ROW_BYTES = ROW_WORDS * WORD_TYPE.itemsize
 SLICE_WORDS = 2**19
-"""A multiple of `ROW_WORDS`. What is made of a slice on the way stays in a processor's caches."""
+"""A multiple of `ROW_WORDS`. Intermediate results for a slice of this size stay in a processor's caches."""
 MOST_FAR_SHARE = 0.4
-"""A slice is written as it is if a larger share of its words has moved farther. In float32 half of them have,
-the lower half of each number: a difference would have two thirds of the bytes, for 3 s of CPU time a
-gigabyte, in which a fast network sends the whole three times."""
+"""A slice is written as it is if a larger share of its words has moved farther. In float32 half of the words
+have, the lower half of each number: a difference would save a third of the bytes, and take 3 s of CPU time a
+gigabyte. A fast network sends all bytes three times in these 3 s."""
 
 AS_IT_IS, SHORT = 0, 1
-"""How a slice, bits or bytes are written; the byte in front of them."""
+"""The first byte of a slice, of bits or of bytes, which tells how the rest is written."""
 
 
 class DamagedDifference(ValueError):
-    """Nothing can be made of a difference; all bytes have to be sent."""
+    """A difference cannot be applied; all bytes have to be sent."""
 
 
 def encode(old: np.ndarray, new: np.ndarray) -> bytes | None:
@@ -47,25 +47,25 @@ def encode(old: np.ndarray, new: np.ndarray) -> bytes | None:
             `WeightFile` have.
 
     Raises:
-        ValueError: they have not.
+        ValueError: they do not.
     """
     if len(old) != len(new):
         raise ValueError(f"{len(new)} bytes have no difference from {len(old)}: give as many")
     pieces: list[np.ndarray] = []
     for old_words, new_words in zip(_slices(old), _slices(new), strict=True):
         pieces += _moves(old_words, new_words) or _kind(AS_IT_IS, new_words)
-    # Looked at first: to join what is not sent would take three times as long as to find that out.
+    # The lengths are checked first: joining parts that are not sent takes three times as long as this check.
     if sum(piece.nbytes for piece in pieces) > len(new):
         return None
     return b"".join(piece.data for piece in pieces)
 
 
 def apply(target: np.ndarray, difference: bytes) -> None:
-    """Make the new bytes of the old ones in `target`.
+    """Turn the old bytes in `target` into the new ones.
 
     Raises:
-        DamagedDifference: `encode` has not made it, or for another number of bytes; `target` is changed in
-            part.
+        DamagedDifference: `encode` has not made `data`, or has made it for another number of bytes; `target`
+            is changed in part.
     """
     read = _Reader(difference)
     for words in _slices(target):

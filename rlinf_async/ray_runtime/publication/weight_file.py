@@ -34,7 +34,7 @@ Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
 
 
 class WeightsGone(PeerError):
-    """A newer version takes, or has taken, the memory of this one."""
+    """A newer version is using the memory of this one, or has used it."""
 
 
 class WeightFile:
@@ -60,7 +60,7 @@ class WeightFile:
 
     def finish(self, version: int) -> None:
         """Name the content `version`, and let readers in."""
-        # Before the lock is given up: a reader that gets it finds the version whole, and named.
+        # Before the lock is released: a reader that gets the lock finds a whole and named version.
         self._name(version)
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -77,7 +77,7 @@ class WeightFile:
         )
 
     def close(self) -> None:
-        """Let go of the memory; the kernel frees it when the last reader has done so, too."""
+        """Release the memory; the kernel frees it when the last reader has released it, too."""
         if self._locked_by is not None:
             # Before the mapping ends: CUDA knows the pages by their address.
             with torch.cuda.device(self._locked_by):
@@ -104,7 +104,7 @@ class WeightVersions:
         self._is_begun = False
 
     def begin(self, size: int, *, device: torch.device | None = None) -> torch.Tensor:
-        """Return memory of `size` bytes to write the next version to, whose tensors are on a `device`."""
+        """Return memory of `size` bytes to write the next version to; its tensors are on a `device`."""
         other = self._other
         # Readers of the old file keep it: one that is closed here lasts as long as it is mapped.
         if other is None or len(other.body) != size or not other.begin():
@@ -135,7 +135,7 @@ class WeightVersions:
         return self._newest.place(changes=self._changes, version=self._version, address=address)
 
     def clear(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for file in (self._newest, self._other):
             if file is not None:
                 file.close()
@@ -144,7 +144,7 @@ class WeightVersions:
 
 
 class OpenedWeights(AbstractContextManager[Tensors]):
-    """A version in the memory of another process, which stays as it is until the block ends."""
+    """A version in the memory of another process; it does not change until the block ends."""
 
     def __init__(self, place: WeightPlace) -> None:
         """

@@ -1,7 +1,7 @@
 """New weights on other machines than the learner's: one rank of a node fetches them, the others map its copy.
 
-They travel in parts. A part is the difference from the version that the node has (`weight_difference`), where
-that is shorter than the bytes themselves; it bears a checksum of these.
+They travel in parts. A part is the difference from the version that the node has (`weight_difference`) if
+that is shorter than the bytes themselves, and carries a checksum of these bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WeightServer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights sent")
         self._pair: tuple[WeightPlace, WeightPlace | None] | None = None
         self._parts: dict[int, Part] = {}
-        """The differences between the versions of `_pair`, by index: several nodes ask for the same ones."""
+        """The differences between the versions of `_pair`, by index: several nodes ask for each."""
 
     @cached_property
     def address(self) -> Address:

@@ -1,6 +1,4 @@
-"""Where the memory of a version of weights is found; a module of its own, as the coordinator passes places
-on without torch.
-"""
+"""The place of weights in memory; a separate module, as the coordinator passes places on without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from rlinf_async.wire.connection import Address
 
 @dataclass(frozen=True, slots=True)
 class WeightPlace:
-    """The memory that holds a version of weights, as other processes find it."""
+    """The memory that holds a version of weights; other processes open it by this place."""
 
     machine: str
     process: int

@@ -1,4 +1,4 @@
-"""New weights from the learner to inference while both work: copied once, in memory that inference maps.
+"""New weights from the learner to inference while both work: one copy, in memory that inference maps.
 
 A learner rank copies its weights (`WeightCopy`; a host chooses the tensors) and offers them from a thread
 of its own (`WeightSender`); the coordinator tells inference ranks the place of the newest version; an

@@ -20,7 +20,7 @@ def checkpoint(parent, rates):
 def test_a_schedule_that_is_stretched_is_said_with_both_lengths(tmp_path):
     said = other_rates(checkpoint(tmp_path, COSINE), 4, {**COSINE, "total_training_steps": 9})
     assert said == (
-        "the run before had another schedule of learning rates (total_training_steps: 4, now 9): rates after "
+        "the earlier run had another learning-rate schedule (total_training_steps: 4, now 9): rates after "
         "step 4 are not those of one longer run"
     )
 

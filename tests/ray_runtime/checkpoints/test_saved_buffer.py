@@ -96,7 +96,7 @@ THREE = (collected(3, 0, oldest=2), collected(3, 1, oldest=3), collected(5, 0, o
 
 def test_what_was_not_trained_waits_again_and_is_not_collected_twice(tmp_path):
     gate, buffer, became = resumed(saved(tmp_path / "c", *THREE))
-    assert became == "12 trajectories that had not been trained are there again"
+    assert became == "12 trajectories that had not been trained are restored"
     assert (buffer.ledger.produced, buffer.ledger.trained, dict(buffer.ledger.refused)) == (36, 24, {})
     first, second = buffer.take(3, 0)
     assert (first.ticket, first.oldest, first.env_steps) == (THREE[0].ticket, 2, 16)
@@ -110,7 +110,7 @@ def test_what_was_not_trained_waits_again_and_is_not_collected_twice(tmp_path):
 
 def test_what_is_too_old_now_is_lost_and_collected_again(tmp_path):
     gate, buffer, became = resumed(saved(tmp_path / "c", *THREE), settings=settings(max_staleness=0))
-    assert became == "4 trajectories that had not been trained are there again; 8 are lost: they are too old"
+    assert became == "4 trajectories that had not been trained are restored; 8 are lost: they are too old"
     assert buffer.ledger.refused == {"lost at resume": 8}
     assert gate.admit(1) is None
     assert gate.admit(0).batch == 3
@@ -252,7 +252,7 @@ def test_of_a_run_that_continues_bit_for_bit_the_buffer_does_not_depend_on_who_w
     for file in ("async_state.json", f"{BUFFER_FOLDER}/{INDEX_FILE}"):
         assert (slow / file).read_bytes() == (fast / file).read_bytes()
     gate, buffer, became = resumed(fast, settings=fixed_lag())
-    assert became == "16 trajectories that had not been trained are there again"
+    assert became == "16 trajectories that had not been trained are restored"
     assert [gate.admit(shard).batch for shard in (0, 1)] == [5, 5]
     assert (buffer.ledger.produced, dict(buffer.ledger.refused)) == (24 + 16, {})
     # Where no checkpoint is due, the books are as they are.
@@ -385,7 +385,7 @@ def test_a_deterministic_run_that_had_ended_says_that_it_is_extended(tmp_path):
     assert extended(whole, 3, of_run) == ""
     sentence = extended(Resumed(kept=0, lost=0), 3, of_run)
     assert "at step 3, with no rollouts" in sentence
-    assert "less lag than 2" in sentence
+    assert "a lag below 2" in sentence
     # Nothing would have been collected for what is behind the end of this run.
     assert extended(replace(whole, rollouts=frozenset({(3, "0/0")})), 3, fixed_lag(batches=4)) == ""
     assert extended(Resumed(kept=0, lost=0), 3, settings()) == ""

@@ -57,7 +57,7 @@ def alive(monkeypatch):
     ("error", "words"),
     [
         (died(SILENT), ("has died without an error message", "dmesg")),
-        (died("Task was killed due to the node running low on memory."), ("for want of memory",)),
+        (died("Task was killed due to the node running low on memory."), ("for lack of memory",)),
         (
             died("The actor died because its node has died. Node Id: 3a93. " + SILENT),
             ("was on a node that is lost", "look at that node"),
@@ -89,10 +89,10 @@ def test_what_a_wrapper_of_the_framework_or_python_has_put_into_words_is_named_w
     chained = f"{passed}\nThe above exception was the direct cause of the following exception:\n\nray::f()\n"
     stopped = ray.exceptions.RayTaskError("play", chained, RuntimeError("coroutine raised StopIteration"))
     for error, words in (
-        (failed(RuntimeError(wrapped)), "SystemExit: it is over, raised in licence, line 3 of sim.py; mend"),
+        (failed(RuntimeError(wrapped)), "SystemExit: it is over, raised in licence, line 3 of sim.py; fix"),
         (
             stopped,
-            "coroutine raised StopIteration (StopIteration, raised in licence, line 3 of sim.py); mend",
+            "coroutine raised StopIteration (StopIteration, raised in licence, line 3 of sim.py); fix",
         ),
     ):
         assert words in str(ray_ending_of(error, names=NAMES))
@@ -143,9 +143,9 @@ def test_ray_that_does_not_start_says_how_often_it_was_tried_and_where_to_look()
 
 
 def test_a_cluster_that_lets_nobody_in_is_told_with_the_variable_that_sends_a_token():
-    said = str(ray_ending_of(RayNotJoined("has let nobody in (ConnectionError: Failed to connect)")))
+    said = str(ray_ending_of(RayNotJoined("has refused the connection (ConnectionError: Failed to connect)")))
     assert said.startswith(
-        "Ray has let nobody in (ConnectionError: Failed to connect); set RAY_AUTH_MODE=token"
+        "Ray has refused the connection (ConnectionError: Failed to connect); set RAY_AUTH_MODE=token"
     )
 
 
