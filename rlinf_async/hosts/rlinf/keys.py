@@ -11,7 +11,7 @@ variable with such a value. Words elsewhere, as in comments, do not count.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -130,21 +130,17 @@ def chains_here() -> frozenset[Chain]:
 
 
 def chains_of(package: Path) -> frozenset[Chain]:
-    """Return the chains that the replaced classes may read, of the RLinf package in the folder `package`."""
-    files = {module.partition(".")[2].replace(".", "/") + ".py" for module, _ in REPLACED_CLASSES}
-    return chains_in(Sources(package).tree(file) for file in sorted(files))
-
-
-def chains_in(modules: Iterable[ast.Module]) -> frozenset[Chain]:
-    """Return the chains that the functions, the replaced classes and their bases in `modules` may read."""
-    nodes = [node for module in modules for node in module.body]
+    """Return the chains that the replaced classes, with their bases in the same files, and the functions in
+    these files may read, of the RLinf package in the folder `package`.
+    """
+    files = sorted({module.partition(".")[2].replace(".", "/") + ".py" for module, _ in REPLACED_CLASSES})
+    nodes = [node for file in files for node in Sources(package).tree(file).body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    together: list[Sequence[ast.stmt]] = [list(_with_bases(name, classes)) for _, name in REPLACED_CLASSES]
-    together.append([node for node in nodes if isinstance(node, FUNCTION_NODES)])
-    return frozenset().union(*(_Reads(definitions).chains for definitions in together))
+    chains = _reads(node for node in nodes if isinstance(node, FUNCTION_NODES))
+    return frozenset(chains.union(*(_reads(_with_bases(name, classes)) for _, name in REPLACED_CLASSES)))
 
 
-def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.stmt]:
+def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
     """Yield the class `name` among `classes`, and those that it extends."""
     if name in classes:
         yield classes[name]
@@ -193,57 +189,47 @@ class Chains:
         held |= {} if chain is None else {name: chain}
 
 
+def optional_read(node: ast.AST) -> tuple[ast.expr, object, ast.expr | None] | None:
+    """Return the section, the key and the default of an expression that reads a key which may be absent."""
+    match node:
+        case ast.Compare(left=ast.Constant(value=key), ops=[ast.In() | ast.NotIn()], comparators=[section]):
+            return section, key, None  # `"key" in section`
+        case ast.Call(
+            func=ast.Attribute(value=section, attr="get"), args=[ast.Constant(value=key), *default]
+        ):
+            return section, key, next(iter(default), None)  # `section.get("key", default)`
+        case ast.Call(
+            func=ast.Name(id="getattr") | ast.Attribute(attr="select"),
+            args=[section, ast.Constant(value=key), *default],
+        ):  # `getattr(section, "key", default)`, `OmegaConf.select(section, "key.of.it")`
+            return section, key, next(iter(default), None)
+    return None
+
+
 class _Reads(Chains):
-    """Finds the chains that functions may read, or a class and its bases with their common attributes."""
-
-    def __init__(self, definitions: Sequence[ast.stmt]) -> None:
-        super().__init__(WHOLE_CONFIGS)
-        self.chains: set[Chain] = set()
-        nodes = (node for definition in definitions for node in ast.walk(definition))
-        scopes = [node for node in nodes if isinstance(node, FUNCTION_NODES)]
-        # Twice: a method may read an attribute that a later one sets.
-        for scope in (*scopes, *scopes):
-            self._read(scope)
-
-    def _read(self, scope: ast.AST) -> None:
-        names: dict[str, Chain] = {**WHOLE_CONFIGS}
-        methods: set[ast.expr] = set()
-        for node in _in_order(scope):
-            match node:
-                case ast.Call(func=function):
-                    methods.add(function)  # the method of `cfg.env.get` is no key
-                case ast.Assign(targets=targets, value=value) if (
-                    chain := self.chain(value, names)
-                ) is not None:
-                    for target in targets:
-                        self.hold(target, chain, names)
-            if isinstance(node, ast.expr) and node not in methods and (chain := self.chain(node, names)):
-                self.chains.add(chain)
+    """Follows the parts of a config also through `a or b` and through reads of keys that may be absent."""
 
     def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """As in `Chains`; also for `a or b`, for `"key" in section`, and for calls that read one key."""
-        match node:
-            case ast.BoolOp(values=[first, *_]):
-                return self.chain(first, names)
-            case (
-                ast.Compare(
-                    left=ast.Constant(value=key), ops=[ast.In() | ast.NotIn(), *_], comparators=[section, *_]
-                )
-                | ast.Call(
-                    func=ast.Attribute(value=section, attr="get"), args=[ast.Constant(value=key), *_]
-                )  # `section.get("key")`
-                | ast.Call(
-                    func=ast.Name(id="getattr") | ast.Attribute(attr="select"),
-                    args=[section, ast.Constant(value=key), *_],
-                )  # `getattr(section, "key")`, `OmegaConf.select(section, "key.of.it")`
-            ):
-                return self.longer(section, key, names)
+        if isinstance(node, ast.BoolOp):
+            return self.chain(node.values[0], names)
+        if read := optional_read(node):
+            return self.longer(*read[:2], names)
         return super().chain(node, names)
 
 
-def _in_order(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below `scope` in the order of the text, without those of inner functions."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, FUNCTION_NODES):
-            yield child
-            yield from _in_order(child)
+def _reads(definitions: Iterable[ast.stmt]) -> set[Chain]:
+    """Return the chains that functions may read, or a class and its bases with their common attributes."""
+    reads, chains = _Reads(WHOLE_CONFIGS), set()
+    scopes = [node for each in definitions for node in ast.walk(each) if isinstance(node, FUNCTION_NODES)]
+    # Twice: a method may read an attribute that a later one sets.
+    for scope in (*scopes, *scopes):
+        names = {**WHOLE_CONFIGS}
+        nodes = [node for node in ast.walk(scope) if isinstance(node, ast.expr | ast.stmt)]
+        methods = {node.func for node in nodes if isinstance(node, ast.Call)}  # `cfg.env.get` is no key
+        for node in sorted(nodes, key=lambda node: node.lineno):
+            if isinstance(node, ast.Assign) and (held := reads.chain(node.value, names)) is not None:
+                for target in node.targets:
+                    reads.hold(target, held, names)
+            elif isinstance(node, ast.expr) and node not in methods and (chain := reads.chain(node, names)):
+                chains.add(chain)
+    return chains

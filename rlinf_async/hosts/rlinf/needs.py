@@ -13,27 +13,25 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from rlinf_async.core.config_keys import dotted, lookup, shortened
+from rlinf_async.core.config_keys import entries, lookup, shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
-from rlinf_async.hosts.rlinf.keys import READING_METHODS, Chain, Chains, filled_in
+from rlinf_async.hosts.rlinf.keys import READING_METHODS, Chain, Chains, filled_in, optional_read
 from rlinf_async.hosts.rlinf.sources import SUPER_PREFIX, Sources, sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 ENUM_PLACE, CHOICE_PLACE = "rlinf.envs:SupportedEnvType", "rlinf.envs:get_env_cls"
 MODELS_FILE, BUILDER = "models/__init__.py", "get_model"
-WORKER_SECTIONS: Mapping[str, Mapping[str, Chain]] = {
-    "EnvWorker": {"cfg": ()},
-    "MultiStepRolloutWorker": {"cfg": ()},
-    "EmbodiedFSDPActor": {"cfg": (), "_cfg": ("actor",)},
-}
-"""RLinf's workers of every run, and the sections of the config that their attributes hold."""
+WORKERS = ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
+"""RLinf's workers of every run."""
+WORKER_ATTRIBUTES: Mapping[str, Chain] = {"cfg": (), "_cfg": ("actor",)}
+"""The sections of the config that attributes of a worker hold."""
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
 MANISKILL_ENV = "mani_skill.envs.sapien_env:BaseEnv"
 """The class of ManiSkill that gets the section `SIMULATOR_ARGUMENTS` from RLinf."""
-ANY_KEY, ANY_VALUE, IF_THERE = "*", "=", "?"
+ANY_KEY, ANY_VALUE, IF_THERE = MARKS = ("*", "=", "?")
 """The last part of a chain, if it needs a block of keys; any value but null; or any value but null where the
 key is there."""
 NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
@@ -46,15 +44,8 @@ MAX_CALL_DEPTH = 4
 """Depth of calls from method to method that are followed."""
 UNSURE_NODES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Expressions whose parts may not run."""
-LAUNCH_READS: frozenset[Chain] = frozenset((name, "group_name") for name in ("actor", "env", "rollout"))
-CRITIC_READS: frozenset[Chain] = frozenset({("use_critic_model",)})
-"""The key of a block `critic` that RLinf's `validate_cfg` reads."""
-OWN_READS: frozenset[Chain] = frozenset({("video_cfg", "save_video")})
-"""The key of a section of environments that our env shards read."""
 TASK_SIMULATORS = ("isaaclab", "maniskill")
 """Simulators that find a task by its `id`."""
-SIM_CONFIG = "sim_config"
-"""An argument of ManiSkill's environments: a block of numbers, none of them null."""
 
 
 def of_maniskill() -> frozenset[str]:
@@ -76,12 +67,10 @@ def of_maniskill() -> frozenset[str]:
 
 @cache
 def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
-    """Return the chains of the whole config that one of RLinf's workers needs, except those that we, or
-    RLinf's own check, fill in.
-    """
+    """Return the chains of the whole config that one of `WORKERS` needs, except `FILLED_IN`."""
     places = BORROWED_NAMES[name].places
     methods = next((sources.methods(place) for place in places if sources.defines(place)), {})
-    chains = Needs(methods, WORKER_SECTIONS[name]).of("__init__", "init_worker")
+    chains = Needs(methods, WORKER_ATTRIBUTES).of("__init__", "init_worker")
     return frozenset(chain for chain in chains if chain[:2] not in FILLED_IN)
 
 
@@ -95,15 +84,14 @@ def of_environment(sources: Sources, kind: str, task: object = None) -> tuple[st
     """
     choice, names = sources.definition(CHOICE_PLACE), sources.values_of(ENUM_PLACE)
     for branch in ast.walk(choice) if choice is not None else ():
-        if not isinstance(branch, ast.If) or not isinstance(branch.test, ast.Compare):
-            continue
-        if names.get(getattr(branch.test.comparators[0], "attr", "")) == kind:
-            places = [place for node in branch.body for place in _classes(sources, node, task)]
-            needs = [Needs(sources.methods(place)).of(*ENVIRONMENT_METHODS) for place in places]
-            # A class that needs nothing itself hands its section on to another.
-            known = list(filter(None, needs))
-            name = places[-1].partition(":")[2] if places else ""
-            return name, frozenset.intersection(*known) if known else frozenset()
+        match branch:
+            case ast.If(test=ast.Compare(comparators=[ast.Attribute(attr=name)])) if names.get(name) == kind:
+                places = [place for node in branch.body for place in _classes(sources, node, task)]
+                needs = [Needs(sources.methods(place)).of(*ENVIRONMENT_METHODS) for place in places]
+                # A class that needs nothing itself hands its section on to another.
+                known = list(filter(None, needs))
+                name = places[-1].partition(":")[2] if places else ""
+                return name, frozenset.intersection(*known) if known else frozenset()
     return "", frozenset()
 
 
@@ -111,29 +99,26 @@ def _classes(sources: Sources, branch: ast.stmt, task: object) -> Iterator[str]:
     """Yield the places of the classes that a statement imports, or of `task`'s class in an imported table."""
     for node in (each for each in ast.walk(branch) if isinstance(each, ast.ImportFrom)):
         for alias in node.names:
-            found = sources.definition(place := f"{node.module}:{alias.name}")
-            if isinstance(found, ast.ClassDef):
-                yield place
-            elif isinstance(found, ast.Assign) and isinstance(found.value, ast.Dict):
-                yield from (
-                    f"{node.module}:{getattr(value, 'id', '')}"
-                    for key, value in zip(found.value.keys, found.value.values, strict=True)
-                    if not isinstance(task, str) or (isinstance(key, ast.Constant) and key.value == task)
-                )
+            match sources.definition(place := f"{node.module}:{alias.name}"):
+                case ast.ClassDef():
+                    yield place
+                case ast.Assign(value=ast.Dict(keys=keys, values=values)):
+                    for key, value in zip(keys, values, strict=True):
+                        if not isinstance(task, str) or getattr(key, "value", None) == task:
+                            yield f"{node.module}:{getattr(value, 'id', '')}"
 
 
 @cache
 def of_model(sources: Sources, kind: str) -> frozenset[Chain]:
     """Return the chains of a model's section that RLinf's builder of the model `kind` needs."""
-    modules = {
-        function.name: node.module
-        for function in ast.walk(sources.tree(MODELS_FILE))
-        if isinstance(function, ast.FunctionDef)
-        for node in function.body
-        if isinstance(node, ast.ImportFrom) and [each.name for each in node.names] == [BUILDER]
-    }
-    builder = sources.definition(f"{modules.get(f'_build_{kind}')}:{BUILDER}")
-    return Needs({BUILDER: builder}).of(BUILDER) if isinstance(builder, ast.FunctionDef) else frozenset()
+    for function in ast.walk(sources.tree(MODELS_FILE)):
+        if isinstance(function, ast.FunctionDef) and function.name == f"_build_{kind}":
+            for node in function.body:
+                if isinstance(node, ast.ImportFrom) and [each.name for each in node.names] == [BUILDER]:
+                    builder = sources.definition(f"{node.module}:{BUILDER}")
+                    if isinstance(builder, ast.FunctionDef):
+                        return Needs({BUILDER: builder}).of(BUILDER)
+    return frozenset()
 
 
 class Needs(Chains):
@@ -189,8 +174,11 @@ class Needs(Chains):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 self._assign(targets, self.chain(value, names), names)
             case ast.Expr() | ast.Return() | ast.keyword() | ast.expr() if not isinstance(node, UNSURE_NODES):
-                for child in _parts(node):
-                    self._read(child, names)
+                parts = (
+                    [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+                )
+                for part in parts:
+                    self._read(part, names)
                 self._calculate(node, names)
             case _:
                 if isinstance(node, ast.FunctionDef):
@@ -215,8 +203,40 @@ class Needs(Chains):
                 self._use([left, right], ANY_VALUE, names)
             case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
                 self._use([left, *node.comparators], ANY_VALUE, names)
-            case ast.Call():
-                self._call(node, names)
+            case ast.Call(func=function):
+                self._use([keyword.value for keyword in node.keywords if not keyword.arg], ANY_KEY, names)
+                self._default(node, names)
+                self._call(node, function, names)
+
+    def _default(self, call: ast.Call, names: Mapping[str, Chain]) -> None:
+        """Find the chain of a key whose null is not its default, as a default that is true to Python is."""
+        match optional_read(call):
+            case section, key, ast.Constant(value=default) if default and default is not True:
+                if chain := self.longer(section, key, names):
+                    self._found.add((*chain, IF_THERE))
+
+    def _call(self, call: ast.Call, function: ast.expr, names: dict[str, Chain]) -> None:
+        match function:
+            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
+                self._use(call.args, ANY_VALUE, names)
+            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
+                self._use(call.args[:1], ANY_VALUE, names)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self._methods:
+                self._inside(name, call, names)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                self._inside(f"{SUPER_PREFIX}{name}", call, names)
+            case ast.Attribute(value=section, attr=name) if name in READING_METHODS:
+                self._use([section], ANY_KEY, names)
+
+    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> None:
+        """Find the chains that a method needs of the arguments of a call."""
+        method = self._methods.get(name)
+        if method is not None and self._calls < MAX_CALL_DEPTH:
+            arguments = zip(_parameters(method), call.args, strict=False)
+            passed = ((name, self.chain(argument, names)) for name, argument in arguments)
+            self._calls += 1
+            self._body(method.body, {name: chain for name, chain in passed if chain is not None})
+            self._calls -= 1
 
     def _forget(self, block: ast.AST, names: dict[str, Chain]) -> None:
         """Forget the chains of variables that are assigned inside `block`, as the assignment may not run."""
@@ -240,46 +260,6 @@ class Needs(Chains):
                 last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
                 self._found |= {chain, (*chain, last)} if last else {chain}
 
-    def _call(self, call: ast.Call, names: dict[str, Chain]) -> None:
-        self._use([keyword.value for keyword in call.keywords if not keyword.arg], ANY_KEY, names)
-        match call.func, call.args:
-            # Null is not the default of a key; a default that is false to Python, as null is, needs nothing.
-            case (
-                ast.Attribute(value=section, attr="get"),
-                [ast.Constant(value=key), ast.Constant(value=default)],
-            ) | (ast.Name(id="getattr"), [section, ast.Constant(value=key), ast.Constant(value=default)]) if (
-                default and default is not True and (chain := self.longer(section, key, names))
-            ):
-                self._found.add((*chain, IF_THERE))
-        match call.func:
-            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
-                self._use(call.args, ANY_VALUE, names)
-            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
-                self._use(call.args[:1], ANY_VALUE, names)
-            case ast.Attribute(value=section, attr=name) if (
-                name in READING_METHODS and self.chain(section, names) is not None
-            ):
-                self._use([section], ANY_KEY, names)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                self._inside(name, call, names)
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                self._inside(f"{SUPER_PREFIX}{name}", call, names)
-
-    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> None:
-        """Find the chains that a method needs of the arguments of a call."""
-        method = self._methods.get(name)
-        if method is not None and self._calls < MAX_CALL_DEPTH:
-            arguments = zip(_parameters(method), call.args, strict=False)
-            passed = ((name, self.chain(argument, names)) for name, argument in arguments)
-            self._calls += 1
-            self._body(method.body, {name: chain for name, chain in passed if chain is not None})
-            self._calls -= 1
-
-
-def _parts(node: ast.AST) -> Iterable[ast.AST]:
-    """Return the expressions in a node; of a call its arguments."""
-    return [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
-
 
 def _parameters(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in function.args.args if argument.arg != "self"]
@@ -289,55 +269,46 @@ def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for each key that RLinf needs and that is absent, or is in a block that is null."""
     if (sources := sources_of("rlinf")) is None:
         return
-    for key, reader, chains in _readers(view, sources):
-        section = lookup(view.cfg, key) if key else view.cfg
-        yield from _missing_reasons(section, chains, key=key, reader=reader)
-        if chains is not OWN_READS and key.startswith("env."):
-            yield from _simulator_reasons(section, key=key)
-
-
-def _readers(view: RLinfView, sources: Sources) -> Iterator[tuple[str, str, frozenset[Chain]]]:
-    """Yield the key of a section, its reader in RLinf, and the chains that the reader needs of it."""
     for mode, section in view.env_sections.items():
-        yield f"env.{mode}", "env worker", OWN_READS
+        key = f"env.{mode}"
+        yield from _missing_reasons(section, {("video_cfg", "save_video")}, key=key, reader="env worker")
         if not section.get("env_class"):
-            arguments = section.get(SIMULATOR_ARGUMENTS)
-            task = arguments.get("id") if isinstance(arguments, Mapping) else None
-            yield f"env.{mode}", *of_environment(sources, str(section.get("env_type")), task)
-    yield "", "entry script", LAUNCH_READS
-    for name in WORKER_SECTIONS:
-        yield "", name, of_worker(sources, name)
+            kind, arguments = section.get("env_type"), section.get(SIMULATOR_ARGUMENTS)
+            reader, chains = of_environment(sources, str(kind), lookup(section, f"{SIMULATOR_ARGUMENTS}.id"))
+            yield from _missing_reasons(section, chains, key=key, reader=reader)
+            if isinstance(arguments, Mapping) and kind in TASK_SIMULATORS:
+                yield from _simulator_reasons(arguments, str(kind), key=f"{key}.{SIMULATOR_ARGUMENTS}")
+    launched = {(name, "group_name") for name in ("actor", "env", "rollout")}
+    yield from _missing_reasons(view.cfg, launched, reader="entry script")
+    for name in WORKERS:
+        yield from _missing_reasons(view.cfg, of_worker(sources, name), reader=name)
     if isinstance(view.cfg.get("critic"), Mapping):
-        yield "critic", "validate_cfg", CRITIC_READS
-    kind = str(view.model_type)
-    yield "actor.model", f"builder of {kind}", of_model(sources, kind)
+        yield from _missing_reasons(view.cfg, {("critic", "use_critic_model")}, reader="validate_cfg")
+    model = str(view.model_type)
+    builder = f"builder of {model}"
+    yield from _missing_reasons(view.model, of_model(sources, model), key="actor.model", reader=builder)
 
 
-def _simulator_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield a reason for each argument of simulators that is null in the section at `key` and must not be."""
-    arguments, kind = section.get(SIMULATOR_ARGUMENTS), section.get("env_type")
-    if not isinstance(arguments, Mapping) or kind not in TASK_SIMULATORS:
-        return
-    place = _dotted(key, SIMULATOR_ARGUMENTS)
+def _simulator_reasons(arguments: Mapping[str, Any], kind: str, *, key: str) -> Iterator[Reason]:
+    """Yield a reason for each argument of a simulator, from the block at `key`, that must not be null."""
     if not isinstance(task := arguments.get("id"), str):
-        yield Reason(f"{place}.id={'null' if task is None else shortened(task)} must be the name of a task")
-    numbers = {SIM_CONFIG: arguments.get(SIM_CONFIG, {})}
-    for name, value in {**arguments, **dotted(numbers)}.items():
+        yield Reason(f"{key}.id={'null' if task is None else shortened(task)} must be the name of a task")
+    for name, value in entries(arguments).items():
         if value is None and kind == "maniskill" and name.partition(".")[0] in of_maniskill():
             yield Reason(
-                f"{place}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{place}.{name}"
+                f"{key}.{name}=null must have a value: ManiSkill needs one; remove it", f"~{key}.{name}"
             )
 
 
 def _missing_reasons(
-    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str, reader: str
+    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str = "", reader: str
 ) -> Iterator[Reason]:
     told = filled_in()
     for chain in sorted(chains):
         known, lack = _lack(section, chain, key=key)
         if lack and known not in told:
             told = {*told, known}
-            read = _dotted(key, *(name for name in chain if name not in (ANY_KEY, ANY_VALUE, IF_THERE)))
+            read = _dotted(key, *(name for name in chain if name not in MARKS))
             yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
 
 

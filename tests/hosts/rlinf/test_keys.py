@@ -176,8 +176,11 @@ class Reasoning:
 """
 
 
-def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced():
-    whole = {chain for chain in keys.chains_in([ast.parse(SOURCE)]) if len(chain) > 1}
+def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced(tmp_path):
+    file = tmp_path / "rlinf" / "workers" / "env" / "env_worker.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SOURCE)
+    whole = {chain for chain in keys.chains_of(tmp_path / "rlinf") if len(chain) > 1}
     assert whole == {
         ("runner", "in_a_function"),
         ("actor", "optim"),
