@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 
 RLINF_REMEDY = (
     "put a checkout of RLinf on PYTHONPATH, as RLinf's scripts do, or pip install --no-deps rlinf==0.3.0"
@@ -71,3 +72,13 @@ def _extra(requirement: str) -> str | None:
     """The extra in a line of metadata: `report` in `jinja2>=3.1; extra == 'report'`."""
     match = re.search(r"""extra == ['"](?P<extra>[^'"]+)""", requirement)
     return match["extra"] if match else None
+
+
+def is_here(package: str) -> bool:
+    """Return True if `package` can be imported, without importing it."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # other code has put a module without a spec into `sys.modules`
+        return True
+    except ModuleNotFoundError:  # its parent package is missing, or a finder raises instead of returning None
+        return False

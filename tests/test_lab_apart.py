@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_async.cli import application
 from rlinf_async.entry_points import find
-from rlinf_async.hosts.judge.presence import is_here
+from rlinf_async.extras import is_here
 
 RUN = {
     "rlinf": ("doorways", "workers", "channels", "runners"),
@@ -34,7 +34,7 @@ import sys
 from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.entry_points import find
-from rlinf_async.hosts.judge.presence import is_here
+from rlinf_async.extras import is_here
 result = CliRunner().invoke(cli.app, [{command!r}, "--help"])
 assert result.exit_code == 0, result.output
 """

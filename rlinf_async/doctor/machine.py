@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlinf_async.hosts.judge.presence import is_here
+from rlinf_async.extras import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 from rlinf_async.observe.files import read_regular
 from rlinf_async.ray_runtime.cluster.environment import (

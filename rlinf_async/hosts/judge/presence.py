@@ -11,31 +11,19 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
+from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, readable, unknown_reason
+from rlinf_async.hosts.kit.policy_size import is_declared, parameters
 
 CHECKS_GROUP = "rlinf_async.env_checks"
 """Entry points by environment class: functions `(section, *, key)` that yield the reasons why environments
 cannot be built from a config section. They run before Ray starts."""
-SIZES_GROUP = "rlinf_async.model_sizes"
-"""Entry points by model: functions that return the number of parameters of the policy of a config section, or
-raise the error that building the policy would raise. They spare a check the imports of a large model."""
-
-
-def is_here(package: str) -> bool:
-    """Return True if `package` can be imported, without importing it."""
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # other code has put a module without a spec into `sys.modules`
-        return True
-    except ModuleNotFoundError:  # its parent package is missing, or a finder raises instead of returning None
-        return False
 
 
 def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
@@ -56,22 +44,9 @@ def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
             yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
 
 
-def logger_reasons(key: str, choice: object, loggers: Sequence[str], *, description: str) -> Iterator[Reason]:
-    """Yield a reason for each name in `choice`, one name or a list, that is not among `loggers`.
-
-    Args:
-        description: the words for a valid name in the message, such as `a logger of RLinf`.
-    """
-    for name in names_in(choice):
-        if name not in loggers:
-            yield unknown_reason(key, name, loggers, description)
-
-
-def logger_package_reasons(
-    key: str, choice: object, packages: Sequence[str], *, instead: str
-) -> Iterator[Reason]:
-    """Yield a reason for each logger in `choice` that needs the package of the same name, one of `packages`,
-    if that package is missing; `instead` is a logger that needs no package.
+def logger_reasons(key: str, choice: object, packages: Sequence[str], *, instead: str) -> Iterator[Reason]:
+    """Yield a reason for each logger in `choice`, one name or a list, that needs the package of the same
+    name, one of `packages`, if it is missing; `instead` is a logger that needs no package.
     """
     for name in names_in(choice):
         if name in packages and not is_here(name):
@@ -130,42 +105,6 @@ def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
             why = os.strerror(errno.EACCES if is_folder else errno.ENOTDIR)
         yield Reason(f"{directory} ({key}) cannot be written: {why}")
         return
-
-
-def is_declared(section: Mapping[str, Any]) -> bool:
-    """Return True if a package declares the policy of `section` as an entry point."""
-    return str(section.get("model_type")) in names_of(MODELS_GROUP)
-
-
-def parameters(section: Mapping[str, Any], *, key: str) -> int:
-    """Return the number of parameters of the policy of `section`, the block at `key`; a package declares it.
-
-    Raises:
-        ImportError: a package that the policy needs is not installed.
-        ValueError: the policy cannot be built; the message quotes the error.
-    """
-    name = str(section.get("model_type"))
-    with naming(section, key=key):
-        if name in names_of(SIZES_GROUP):
-            return int(load_class(SIZES_GROUP, name)(section))
-        from rlinf_async.hosts.kit.building import parameters_of  # imports torch
-
-        return parameters_of(load_class(MODELS_GROUP, name), section)
-
-
-@contextmanager
-def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
-    """Raise the error of a policy's builder as a ValueError that names the policy and the block at `key`."""
-    try:
-        yield
-    # Callers report a missing package in their own words.
-    except ImportError:
-        raise
-    # Broad: the builder belongs to another package, and may raise any exception.
-    except Exception as error:
-        message = " ".join(str(error).split())[:200]
-        name = section.get("model_type")
-        raise ValueError(f"{key} does not make a {name}: {type(error).__name__}: {message}") from error
 
 
 def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:

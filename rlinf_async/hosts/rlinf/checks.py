@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY
-from rlinf_async.hosts.judge.presence import is_here
+from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY, is_here
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL
 from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, RLinfTree, rlinf_tree, why_unserved
 from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without

@@ -17,8 +17,8 @@ from rlinf_async.hosts.footprints import (
     checkpoint_size,
     facts,
 )
-from rlinf_async.hosts.judge.presence import is_declared, naming, parameters
 from rlinf_async.hosts.kit.building import parameters_of
+from rlinf_async.hosts.kit.policy_size import is_declared, naming, parameters
 from rlinf_async.hosts.rlinf.models import CAST_BYTES, VLM_PREFIX
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
 from rlinf_async.hosts.rlinf.settings import RLinfSettings

@@ -16,19 +16,11 @@ from unittest.mock import patch
 from omegaconf import DictConfig
 
 from rlinf_async.entry_points import MODELS_GROUP, names_of
+from rlinf_async.extras import is_here
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.judge.presence import (
-    directory_reasons,
-    environment_reasons,
-    file_reasons,
-    is_declared,
-    is_here,
-    logger_package_reasons,
-    logger_reasons,
-    model_reasons,
-    own_check,
-)
+from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown_reason
+from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.rlinf.config import is_active, machines
 from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL, model_types
@@ -54,8 +46,6 @@ BACKENDS_KEY = "runner.logger.logger_backends"
 RUN_DIR_KEY = "runner.logger.log_path"
 LOGGER_PACKAGES = ("wandb", "swanlab")
 """Backends of RLinf's logger that need the package of their name."""
-SYNCER_TYPES = ("bucket", "patch")
-"""RLinf's weight syncers; each reads the block of its name."""
 FILE_KEYS = (
     "runner.ckpt_path",
     "runner.expert_ckpt_path",
@@ -101,7 +91,7 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
         *(presence_reasons(view) if here else ()),
         *setting_reasons(view),
         *(unserved_key_reasons(cfg) if active else ()),
-        *(model_reasons(view.model, key="actor.model") if is_declared(view.model) else ()),
+        *(presence.model_reasons(view.model, key="actor.model") if is_declared(view.model) else ()),
         *needed_key_reasons(view),
     ]
 
@@ -133,7 +123,7 @@ def check_by_rlinf(cfg: DictConfig) -> None:
         "HybridComponentPlacement": Placement,
         "logging": silent,
     }
-    with patch.dict(names, stand_ins), own_check("RLinf"):
+    with patch.dict(names, stand_ins), presence.own_check("RLinf"):
         validate_cfg(copy.deepcopy(cfg))
 
 
@@ -152,9 +142,11 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
     for mode, block in (("train", view.train), ("eval", view.evaluation)):
         if block and not _is_env_type(kind := block.get("env_type")):
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
+    yield from presence.environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
     loggers = list(MetricLogger.supported_logger)
-    yield from logger_reasons(BACKENDS_KEY, view.loggers, loggers, description="a logger of RLinf")
+    for name in presence.names_in(view.loggers):
+        if name not in loggers:
+            yield unknown_reason(BACKENDS_KEY, name, loggers, "a logger of RLinf")
     yield from _weight_syncer_reasons(view.weight_syncer)
 
 
@@ -179,14 +171,14 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own, this machine cannot tell.
     """
-    yield from logger_package_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="tensorboard")
+    yield from presence.logger_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="tensorboard")
     # The driver writes there, which runs here wherever its workers do.
     if isinstance(view.run_dir, str):
-        yield from directory_reasons(view.run_dir, key=RUN_DIR_KEY)
+        yield from presence.directory_reasons(view.run_dir, key=RUN_DIR_KEY)
     if view.nodes == 1 and not view.node_groups:
         yield from _package_reasons(view)
         adapters = ("actor.model.lora_path",) if view.has_adapters else ()
-        yield from file_reasons(view.cfg, (*FILE_KEYS, *adapters), files=FILE_KEYS[:2])
+        yield from presence.file_reasons(view.cfg, (*FILE_KEYS, *adapters), files=FILE_KEYS[:2])
 
 
 def _package_reasons(view: RLinfView) -> Iterator[Reason]:
@@ -217,9 +209,8 @@ def _weight_syncer_reasons(block: Mapping[str, Any]) -> Iterator[Reason]:
             "weight_syncer: {type: bucket, bucket: {bucket_size: 536870912}}",
             "'+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'",
         )
-        return
-    kind, key = block.get("type"), "weight_syncer.type"
-    if kind not in SYNCER_TYPES:
-        yield unknown_reason(key, kind, SYNCER_TYPES, "a weight syncer of RLinf")
-    elif not isinstance(block.get(kind), Mapping):
-        yield Reason(f"{key}={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}")
+    # Each of RLinf's syncers reads the block of its name.
+    elif not isinstance(block.get(kind := block.get("type")), Mapping):
+        yield Reason(
+            f"weight_syncer.type={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}"
+        )

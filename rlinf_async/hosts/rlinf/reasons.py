@@ -14,21 +14,9 @@ from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
 from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
+from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.losses import (
-    ADVANTAGE_TYPES,
-    COMPARING_TYPES,
-    CRITIC_LOSS,
-    DISTILLATION,
-    GRPO_TYPE,
-    LOSSES_WITHOUT_RATIO,
-    NFT_LOSS,
-    ON_POLICY_LOSSES,
-    OTHER_ALGORITHMS,
-    RATIO_LEVELS,
-    is_served,
-)
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.nft import correction_reasons, without_ratio
@@ -47,7 +35,7 @@ SCRIPTS_OF_LOSS = {
     "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
     "rlt_td3": (SCRIPT,),
 }
-"""The scripts of RLinf that train with each of `OTHER_ALGORITHMS` (main a3816b59)."""
+"""The scripts of RLinf that train with each of `losses.OTHER_ALGORITHMS` (main a3816b59)."""
 NO_ALGORITHM = Reason(
     "the config has no algorithm.loss_type, so that it trains nothing with RL: RLinf's own script runs it "
     "(collect_real_data.py where data are collected, eval_embodied_agent.py where a policy is evaluated); "
@@ -68,12 +56,12 @@ def refuse_other_algorithms(view: RLinfView) -> None:
         RefusedError: it does not.
     """
     loss, advantage = view.loss, view.advantage
-    if is_served(loss, advantage):
+    if losses.is_served(loss, advantage):
         return
     if view.distils:
         refuse(list(missing_parts(view)))
         return
-    if (own := LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
+    if (own := losses.LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
         other = Reason(
             f"algorithm.adv_type={shortened(advantage)} does not go with algorithm.loss_type={loss}: served "
             f"are {' and '.join(own)}; use one of them, or async.mode=off"
@@ -81,15 +69,15 @@ def refuse_other_algorithms(view: RLinfView) -> None:
         refuse([other])
     if loss is None and advantage is None:
         refuse([NO_ALGORITHM])
-    key, value = ("adv_type", advantage) if str(loss) in ON_POLICY_LOSSES else ("loss_type", loss)
-    algorithm_name = OTHER_ALGORITHMS.get(str(value), "none of these")
+    key, value = ("adv_type", advantage) if str(loss) in losses.ON_POLICY_LOSSES else ("loss_type", loss)
+    algorithm_name = losses.OTHER_ALGORITHMS.get(str(value), "none of these")
     scripts = SCRIPTS_OF_LOSS.get(str(value), ())
     served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
     other = Reason(
         f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
-        f"asynchronous (loss_type {', '.join(ON_POLICY_LOSSES)}, with adv_type "
-        f"{' or '.join(ADVANTAGE_TYPES)}), NFT ({NFT_LOSS}) and on-policy distillation ({DISTILLATION}); "
-        f"{served}use async.mode=off"
+        f"asynchronous (loss_type {', '.join(losses.ON_POLICY_LOSSES)}, with adv_type "
+        f"{' or '.join(losses.ADVANTAGE_TYPES)}), NFT ({losses.NFT_LOSS}) and on-policy distillation "
+        f"({losses.DISTILLATION}); {served}use async.mode=off"
     )
     refuse([other])
 
@@ -103,27 +91,27 @@ def setting_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield the reasons why an advantage, a loss or a level of ratios does not fit other settings."""
-    if view.advantage in COMPARING_TYPES and view.group_size < 2:
+    if view.advantage in losses.COMPARING_TYPES and view.group_size < 2:
         yield Reason(
             f"algorithm.adv_type={view.advantage} compares the members of a group, and algorithm.group_size="
             f"{view.group_size}; use 2 or more, in env.train.group_size too",
             "algorithm.group_size=2",
         )
     # RLinf does not check this: its GRPO advantages have the shape of the mask, and fail without one.
-    for key in view.unmasking_keys if view.advantage == GRPO_TYPE and not view.filters_rewards else ():
+    for key in view.unmasking_keys if view.advantage == losses.GRPO_TYPE and not view.filters_rewards else ():
         yield override_reason(
             f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of the steps after an "
             "episode's end, and there is none",
             f"{key}=false",
         )
-    if ON_POLICY_LOSSES.get(str(view.loss)) == CRITIC_LOSS and not view.add_value_head:
+    if losses.ON_POLICY_LOSSES.get(str(view.loss)) == losses.CRITIC_LOSS and not view.add_value_head:
         yield override_reason(
             f"algorithm.loss_type={view.loss} needs a critic", "actor.model.add_value_head=true"
         )
     # RLinf does not check the name of a level, and would form other ratios.
     level = view.ratio_level
-    if level not in (None, *RATIO_LEVELS) and level not in (known := _levels_of_rlinf()):
-        levels = (*RATIO_LEVELS, *sorted(known.difference(RATIO_LEVELS)))
+    if level not in (None, *losses.RATIO_LEVELS) and level not in (known := _levels_of_rlinf()):
+        levels = (*losses.RATIO_LEVELS, *sorted(known.difference(losses.RATIO_LEVELS)))
         yield unknown_reason("algorithm.logprob_type", level, levels, "a level of RLinf's")
 
 
@@ -183,10 +171,10 @@ def level_reasons(view: RLinfView, asynchrony: AsyncConfig) -> Iterator[Reason]:
         )
     if why := UNSERVED_MODELS.get(str(model)):
         yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
-    if level not in (None, *RATIO_LEVELS):
+    if level not in (None, *losses.RATIO_LEVELS):
         yield Reason(
             f"algorithm.logprob_type={shortened(level)} is not examined, so that corrections may be wrong "
-            f"with it; served are {', '.join(RATIO_LEVELS)}; use async.mode=off"
+            f"with it; served are {', '.join(losses.RATIO_LEVELS)}; use async.mode=off"
         )
     yield from _adapter_reasons(view.model)
     if view.backend != "fsdp":

@@ -18,7 +18,7 @@ from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.judge.presence import is_declared, parameters
+from rlinf_async.hosts.kit.policy_size import is_declared, parameters
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning

@@ -18,29 +18,12 @@ from omegaconf import DictConfig
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
-from rlinf_async.hosts.judge.presence import (
-    directory_reasons,
-    environment_reasons,
-    file_reasons,
-    is_here,
-    logger_package_reasons,
-    logger_reasons,
-    model_reasons,
-    names_in,
-    own_check,
-)
+from rlinf_async.extras import is_here
+from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
 from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, counterparts, own_sections, read_rows
 from rlinf_async.hosts.tasks import task_reasons
-from rlinf_async.hosts.verl.algorithms import (
-    COMPARING_ESTIMATORS,
-    ESTIMATOR_NAMES,
-    LOSS_NAMES,
-    REFUSED_ESTIMATORS,
-    VALUE_ESTIMATORS,
-    override_for,
-    streams,
-)
+from rlinf_async.hosts.verl import algorithms
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
 from rlinf_async.hosts.verl.defaults import changes, default_of, defaults, is_known, usual
 from rlinf_async.hosts.verl.installation import get_ready
@@ -62,12 +45,8 @@ OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
 LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
 """Loggers of veRL that need the package of the same name."""
-LOGGER_NAMES = sorted(
-    (*LOGGER_PACKAGES, "console", "file", "rl_insight", "tensorboard", "tracking", "vemlp_wandb")
-)
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
-LOGGER_KEY = "trainer.logger"
 RUN_DIR_KEY = "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
@@ -160,7 +139,7 @@ def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]
         )
     yield from task_reasons(section(view, "train"), asynchrony)
     # A run would load parts of a checkpoint that its checkpoints do not have.
-    load, save = names_in(view.loaded_contents), names_in(view.saved_contents)
+    load, save = presence.names_in(view.loaded_contents), presence.names_in(view.saved_contents)
     if missing := [name for name in load if name not in save]:
         yield override_reason(
             f"{ACTOR_SECTION}.checkpoint.load_contents={load} asks for {', '.join(missing)}, which "
@@ -174,7 +153,7 @@ def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
     """Yield a reason for each number of a run's `settings` that does not fit the others, or this machine."""
     yield from size_reasons(view, settings)
     loss, mode = view.loss, str(view.aggregation)
-    if settings.streams and (override := override_for(loss, mode)):
+    if settings.streams and (override := algorithms.override_for(loss, mode)):
         yield override_reason(
             f"async.streamer does not support {LOSS_KEY}={loss} with loss_agg_mode={mode}: that loss is no "
             "mean over tokens, and its micro-batches do not add up to one",
@@ -193,25 +172,26 @@ def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
 def _estimator_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
     name = view.estimator
     setting = f"{ESTIMATOR_KEY}={name}"
-    if name in COMPARING_ESTIMATORS and view.group_size < 2:
+    if name in algorithms.COMPARING_ESTIMATORS and view.group_size < 2:
         yield Reason(
             f"{setting} compares the members of a group, and actor_rollout_ref.rollout.n=1; use 2 or more, "
             "or adv_estimator=gae",
             "actor_rollout_ref.rollout.n=2",
         )
-    if name in REFUSED_ESTIMATORS:
+    if why := algorithms.REFUSED_ESTIMATORS.get(name):
         yield Reason(
-            f"trainer_mode vla_async does not support {setting}: {REFUSED_ESTIMATORS[name]}; use gae or grpo",
+            f"trainer_mode vla_async does not support {setting}: {why}; use gae or grpo",
             f"{ESTIMATOR_KEY}=grpo",
         )
-    elif name in VALUE_ESTIMATORS and view.add_value_head is False:
+    elif name in algorithms.VALUE_ESTIMATORS and view.add_value_head is False:
         yield override_reason(f"{setting} needs values", "vla.model.add_value_head=true")
-    elif name not in VALUE_ESTIMATORS and section(view, "train")["auto_reset"]:
+    elif name not in algorithms.VALUE_ESTIMATORS and section(view, "train")["auto_reset"]:
         yield override_reason(
             f"{setting} compares whole episodes, which env.train.auto_reset=true cuts",
             "env.train.auto_reset=false",
         )
-    if asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running" and not streams(name):
+    is_running = asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running"
+    if is_running and not algorithms.streams(name):
         yield override_reason(
             f"async.advanced.normalization=running does not support {setting}, which looks at the whole "
             "batch",
@@ -236,10 +216,11 @@ def _evaluation_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Rea
 
 def presence_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the names that neither veRL, nor an entry point, nor this machine has."""
-    yield from environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
+    yield from presence.environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
+    estimators, losses = algorithms.ESTIMATOR_NAMES, algorithms.LOSS_NAMES
     for key, name, own, registry, description in (
-        (ESTIMATOR_KEY, view.estimator, ESTIMATOR_NAMES, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
-        (LOSS_KEY, view.loss, LOSS_NAMES, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
+        (ESTIMATOR_KEY, view.estimator, estimators, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
+        (LOSS_KEY, view.loss, losses, "POLICY_LOSS_REGISTRY", "a policy loss of veRL"),
     ):
         if name is not None and name not in own:
             get_ready()
@@ -248,22 +229,21 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
             if name not in names:
                 yield unknown_reason(key, name, names, description)
     if isinstance(view.model, Mapping):
-        yield from model_reasons(view.model, key="vla.model")
+        yield from presence.model_reasons(view.model, key="vla.model")
     yield from _optimizer_reasons(view)
     if view.lora_rank and not is_here("peft"):
         yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
-    yield from logger_reasons(LOGGER_KEY, view.logger, LOGGER_NAMES, description="a logger of veRL")
-    yield from logger_package_reasons(LOGGER_KEY, view.logger, LOGGER_PACKAGES, instead="console")
+    yield from presence.logger_reasons("trainer.logger", view.logger, LOGGER_PACKAGES, instead="console")
     if view.nodes == 1:  # other nodes have files of their own
         yield from _file_reasons(view)
 
 
 def _file_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the files that this machine does not have, and the folders that cannot be written on it."""
-    yield from file_reasons(view.cfg, ("vla.ckpt_path",), files=("vla.ckpt_path",))
-    yield from directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
+    yield from presence.file_reasons(view.cfg, ("vla.ckpt_path",), files=("vla.ckpt_path",))
+    yield from presence.directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
     if view.save_interval not in (0, -1):
-        yield from directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
+        yield from presence.directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
     if view.resume_mode == "resume_path" and (why := why_no_checkpoint(view.resumed_path)):
         yield Reason(why, "trainer.resume_mode=disable")
 
@@ -306,6 +286,6 @@ def validate(cfg: DictConfig) -> None:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    with own_check("veRL", HydraException):
+    with presence.own_check("veRL", HydraException):
         reference, critic = need_reference_policy(cfg), need_critic(cfg)
         validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlinf_async import entry_points
-from rlinf_async.hosts.judge import presence
-from rlinf_async.hosts.judge.presence import file_reasons, model_reasons, parameters
+from rlinf_async.hosts.judge.presence import file_reasons, model_reasons
+from rlinf_async.hosts.kit.policy_size import SIZES_GROUP, parameters
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def declared(monkeypatch):
         monkeypatch.setitem(sys.modules, "theirs", module)
         points = {entry_points.MODELS_GROUP: [EntryPoint("layer", "theirs:build", entry_points.MODELS_GROUP)]}
         if count is not None:
-            points[presence.SIZES_GROUP] = [EntryPoint("layer", "theirs:count", presence.SIZES_GROUP)]
+            points[SIZES_GROUP] = [EntryPoint("layer", "theirs:count", SIZES_GROUP)]
 
         def select(*, group, **given):
             found = EntryPoints(points.get(group, []))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.extras import is_here
 from rlinf_async.hosts.host import simulators_of
-from rlinf_async.hosts.judge.presence import is_here
 from rlinf_async.observe.check import Check, probe, skipped
 
 if TYPE_CHECKING:
