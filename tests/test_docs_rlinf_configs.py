@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.hosts.rlinf import losses, reasons
+from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.keys import fate
 from tests.checkouts import at_hand
 
@@ -79,8 +79,8 @@ def test_the_page_says_which_script_of_rlinfs_runs_every_other_algorithm():
     page = (DOCS / "rlinf-configs.md").read_text()
     rows = [row for row in page.splitlines() if re.match(r"\| \d+ \| ", row)]
     assert sum(int(row.split("|")[1]) for row in rows) == 155 - 103 - 5 - 1
-    for loss, scripts in reasons.SCRIPTS_OF_LOSS.items():
-        (row,) = (row for row in rows if f"| {losses.OTHER_ALGORITHMS[loss]}" in row)
+    for loss, (name, *scripts) in losses.OTHER_ALGORITHMS.items():
+        (row,) = (row for row in rows if f"| {name}" in row)
         if "the same two" in row:
             row = rows[0]
         assert all(re.split(r"\.py", script)[0] in row for script in scripts), loss

@@ -38,14 +38,17 @@ LOSSES_WITHOUT_RATIO = {NFT_LOSS: (GRPO_TYPE, "raw")}
 """{supported `algorithm.loss_type` without probability ratios: values of `algorithm.adv_type` for it}."""
 DISTILLATION = "opd"
 """The `algorithm.loss_type` and `algorithm.adv_type` of on-policy distillation, in RLinf's main branch."""
+SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
+"""RLinf's scripts in `examples/embodiment`, and the runners that they start."""
 OTHER_ALGORITHMS = {
-    "embodied_sac": "SAC",
-    "embodied_dagger": "DAgger",
-    "offline_iql": "IQL",
-    "rlt_ac": "RLT",
-    "rlt_td3": "RLT",
+    "embodied_sac": ("SAC", SCRIPT, ASYNC_SCRIPT),
+    "embodied_dagger": ("DAgger", SCRIPT, ASYNC_SCRIPT),
+    "offline_iql": ("IQL", "train_offline_rl.py (OfflineRunner)"),
+    "rlt_ac": ("RLT", SCRIPT, ASYNC_SCRIPT),
+    "rlt_td3": ("RLT", SCRIPT),
 }
-"""RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms."""
+"""RLinf's losses other than policy gradients on fresh rollouts, with the names of their algorithms and the
+scripts of RLinf that train with them (main a3816b59)."""
 OTHER_ADVANTAGES = frozenset({"grpo_dynamic", "grpo_video", "raw", "reinpp"})
 """RLinf's values of `algorithm.adv_type` that PPO and GRPO do not have here."""
 RATIO_LEVELS = ("token_level", "action_level", "chunk_level")

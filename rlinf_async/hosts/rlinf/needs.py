@@ -174,11 +174,8 @@ class Needs(Chains):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 self._assign(targets, self.chain(value, names), names)
             case ast.Expr() | ast.Return() | ast.keyword() | ast.expr() if not isinstance(node, UNSURE_NODES):
-                parts = (
-                    [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
-                )
-                for part in parts:
-                    self._read(part, names)
+                for child in _parts(node):
+                    self._read(child, names)
                 self._calculate(node, names)
             case _:
                 if isinstance(node, ast.FunctionDef):
@@ -259,6 +256,11 @@ class Needs(Chains):
                 # Arguments of a simulator are passed on unchanged.
                 last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
                 self._found |= {chain, (*chain, last)} if last else {chain}
+
+
+def _parts(node: ast.AST) -> Iterable[ast.AST]:
+    """Return the expressions in a node; of a call its arguments."""
+    return [*node.args, *node.keywords] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:

@@ -26,7 +26,7 @@ from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL, model_types
 from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import world_sizes
-from rlinf_async.hosts.rlinf.reasons import refuse_other_algorithms, setting_reasons
+from rlinf_async.hosts.rlinf.reasons import other_algorithm_reasons, setting_reasons
 from rlinf_async.hosts.rlinf.tree import supported_rlinf
 from rlinf_async.hosts.rlinf.view import RLinfView
 
@@ -73,7 +73,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     refuse(TABLE.block_reasons(values))
     if active := is_active(cfg):
         supported_rlinf()
-        refuse_other_algorithms(RLinfView.of(values))
+        refuse(list(other_algorithm_reasons(RLinfView.of(values))))
     refuse(TABLE.reasons(values, complete=complete or active))
     return TABLE.without_nulls(values)
 
@@ -210,7 +210,8 @@ def _weight_syncer_reasons(block: Mapping[str, Any]) -> Iterator[Reason]:
             "'+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'",
         )
     # Each of RLinf's syncers reads the block of its name.
-    elif not isinstance(block.get(kind := block.get("type")), Mapping):
+    elif not isinstance(block.get(kind := str(block.get("type"))), Mapping):
         yield Reason(
-            f"weight_syncer.type={kind} needs the block weight_syncer.{kind}", f"+weight_syncer.{kind}={{}}"
+            f"weight_syncer.type={kind} needs the block weight_syncer.{kind}; add it, if need be empty",
+            f"+weight_syncer.{kind}={{}}",
         )

@@ -26,60 +26,44 @@ from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.tasks import settled, task_reasons
 
-SCRIPT, ASYNC_SCRIPT = "train_embodied_agent.py (EmbodiedRunner)", "train_async.py (AsyncEmbodiedRunner)"
-"""RLinf's scripts in `examples/embodiment`, and the runners that they start."""
-SCRIPTS_OF_LOSS = {
-    "embodied_sac": (SCRIPT, ASYNC_SCRIPT),
-    "embodied_dagger": (SCRIPT, ASYNC_SCRIPT),
-    "offline_iql": ("train_offline_rl.py (OfflineRunner)",),
-    "rlt_ac": (SCRIPT, ASYNC_SCRIPT),
-    "rlt_td3": (SCRIPT,),
-}
-"""The scripts of RLinf that train with each of `losses.OTHER_ALGORITHMS` (main a3816b59)."""
-NO_ALGORITHM = Reason(
-    "the config has no algorithm.loss_type, so that it trains nothing with RL: RLinf's own script runs it "
-    "(collect_real_data.py where data are collected, eval_embodied_agent.py where a policy is evaluated); "
-    "add algorithm.loss_type and algorithm.adv_type if it is to train, or use async.mode=off"
-)
-"""The reason for configs that collect data or evaluate."""
 ANNEALING_SCHEDULES = ("cosine", "torch_cosine")
 """RLinf's values of `actor.optim.lr_scheduler` that need `total_training_steps`."""
 WARM_UP_SCHEDULES = (None, "constant", "cosine")
 """Values that have a warm-up; without the key the schedule is constant."""
 
 
-def refuse_other_algorithms(view: RLinfView) -> None:
-    """Check that a config trains with a loss that is served; further checks do not apply to the keys of other
-    algorithms.
-
-    Raises:
-        RefusedError: it does not.
+def other_algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield a reason if a config trains with a loss that is not served; further checks do not apply to the
+    keys of other algorithms.
     """
     loss, advantage = view.loss, view.advantage
-    if losses.is_served(loss, advantage):
-        return
+    own = losses.LOSSES_WITHOUT_RATIO.get(str(loss))
     if view.distils:
-        refuse(list(missing_parts(view)))
+        yield from missing_parts(view)
+    elif losses.is_served(loss, advantage):
         return
-    if (own := losses.LOSSES_WITHOUT_RATIO.get(str(loss))) is not None:
-        other = Reason(
+    elif own is not None:
+        yield Reason(
             f"algorithm.adv_type={shortened(advantage)} does not go with algorithm.loss_type={loss}: served "
             f"are {' and '.join(own)}; use one of them, or async.mode=off"
         )
-        refuse([other])
-    if loss is None and advantage is None:
-        refuse([NO_ALGORITHM])
-    key, value = ("adv_type", advantage) if str(loss) in losses.ON_POLICY_LOSSES else ("loss_type", loss)
-    algorithm_name = losses.OTHER_ALGORITHMS.get(str(value), "none of these")
-    scripts = SCRIPTS_OF_LOSS.get(str(value), ())
-    served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
-    other = Reason(
-        f"algorithm.{key}={shortened(value)} is {algorithm_name}; rlinf-async makes PPO and GRPO "
-        f"asynchronous (loss_type {', '.join(losses.ON_POLICY_LOSSES)}, with adv_type "
-        f"{' or '.join(losses.ADVANTAGE_TYPES)}), NFT ({losses.NFT_LOSS}) and on-policy distillation "
-        f"({losses.DISTILLATION}); {served}use async.mode=off"
-    )
-    refuse([other])
+    elif loss is None and advantage is None:
+        yield Reason(
+            "the config has no algorithm.loss_type, so that it trains nothing with RL: RLinf's own script "
+            "runs it (collect_real_data.py where data are collected, eval_embodied_agent.py where a policy "
+            "is evaluated); add algorithm.loss_type and algorithm.adv_type if it is to train, or use "
+            "async.mode=off"
+        )
+    else:
+        name, value = ("adv_type", advantage) if str(loss) in losses.ON_POLICY_LOSSES else ("loss_type", loss)
+        algorithm, *scripts = losses.OTHER_ALGORITHMS.get(str(value), ["none of these"])
+        served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
+        yield Reason(
+            f"algorithm.{name}={shortened(value)} is {algorithm}; rlinf-async makes PPO and GRPO "
+            f"asynchronous (loss_type {', '.join(losses.ON_POLICY_LOSSES)}, with adv_type "
+            f"{' or '.join(losses.ADVANTAGE_TYPES)}), NFT ({losses.NFT_LOSS}) and on-policy distillation "
+            f"({losses.DISTILLATION}); {served}use async.mode=off"
+        )
 
 
 def setting_reasons(view: RLinfView) -> Iterator[Reason]:
@@ -90,7 +74,6 @@ def setting_reasons(view: RLinfView) -> Iterator[Reason]:
 
 
 def algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield the reasons why an advantage, a loss or a level of ratios does not fit other settings."""
     if view.advantage in losses.COMPARING_TYPES and view.group_size < 2:
         yield Reason(
             f"algorithm.adv_type={view.advantage} compares the members of a group, and algorithm.group_size="
@@ -275,7 +258,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     asynchrony, view = AsyncConfig.from_mapping(cfg.get("async")), RLinfView.of(cfg)
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
-    refuse_other_algorithms(view)
+    refuse(list(other_algorithm_reasons(view)))
     if not view.has_ratio:
         asynchrony = without_ratio(asynchrony)
     unsupported = _refused_keys(view, asynchrony)

@@ -125,7 +125,7 @@ def test_an_algorithm_that_is_not_served_is_refused_by_its_name_without_a_guess(
             {f"algorithm.{key}": kind, "actor.model.add_value_head": True, "algorithm.group_size": 2}
         )
         if kind in served:
-            reasons.refuse_other_algorithms(RLinfView.of(cfg))
+            assert not list(reasons.other_algorithm_reasons(RLinfView.of(cfg)))
             continue
         if kind in losses.LOSSES_WITHOUT_RATIO:
             continue  # served, with advantages of its own: test_refusals.py
