@@ -84,7 +84,9 @@ class Kind:
     def near(self, value: Any) -> Any:
         """Return the value of this kind that the user may have meant by `value`; None if there is none."""
         if self.names:
-            return misspelt(value, self.names) if isinstance(value, str) else None
+            each = value if isinstance(value, list | tuple) else [value]
+            wrong = next((name for name in each if isinstance(name, str) and name not in self.names), None)
+            return misspelt(wrong, self.names) if wrong else None
         if self.type is bool:
             return bool(value) if type(value) is int and value in (0, 1) else None
         number = _number(value) if self.type in NUMBER_TYPES else None
