@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import shortened
-from rlinf_async.hosts.judge.presence import parameters
+from rlinf_async.hosts.kit.policy_size import parameters
 
 CHOOSING_KEYS = frozenset({"model_type", "model_path"})
 """Keys that this package reads."""
