@@ -9,7 +9,7 @@ import torch
 
 from rlinf_async.core.failures import ShardFailure
 from tests.conformance.environments import CHUNK, Steady, altered
-from tests.conformance.hosts import ENVS, HOSTS, SEEN_WHOLE, host_or_skip
+from tests.conformance.hosts import ENVS, HOSTS, host_or_skip
 
 
 def put(name, value):
@@ -124,36 +124,40 @@ UNREAD = ("rlinf", "a new field")
 """RLinf shows its policies the fields that it knows."""
 
 
-@pytest.mark.parametrize("since", [2, 3], ids=["the second step", "the third step"])
-@pytest.mark.parametrize(
-    ("name", "what"), [each for each in product(HOSTS, [*REFUSED, *LATER]) if each != UNREAD]
+ONE_OF_EACH = (
+    "rewards of one step",
+    "terminations of one step",
+    "truncations of one step",
+    "information as a text",
+    "statistics of others",
+    "no observation",
+    "states of other width",
+    "no states",
+    "a new field",
 )
-def test_whatever_else_is_given_later_is_a_fault_that_names_it(name, what, since):
+"""Every kind of output, for the hosts whose outputs go through the same contract as those of the first."""
+BY_RESET = ("whole states", "states as texts", "states as none", "a text for all", "no states", *LATER)
+"""What is refused as the first step has shown something else: the second step is the first that can be."""
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *(("local", what) for what in [*REFUSED, *LATER]),
+        *(each for each in product(["workers", "rlinf"], ONE_OF_EACH) if each != UNREAD),
+    ],
+)
+def test_what_differs_from_what_is_expected_is_refused_by_name_at_any_step(name, what):
     host = host_or_skip(name)
     alter, field, given, expected = (REFUSED | LATER)[what]
-    with pytest.raises(ShardFailure) as raised:
-        plays(host, altered(alter, since=since))
-    message = str(raised.value.error).removeprefix("ValueError: ")
-    assert repr(raised.value.error).startswith("ForeignError('ValueError'")
-    assert message.startswith("the environments of shard 1 (Strange) have given ")
-    for part in (field, given, expected):
-        assert part in message
-
-
-BY_SIZE = [
-    what
-    for what in REFUSED
-    if what not in ("whole states", "states as texts", "states as none", "a text for all", "no states")
-]
-"""What is refused in the first step, too, as the reset has told all that is needed."""
-
-
-@pytest.mark.parametrize("what", BY_SIZE)
-def test_what_has_no_place_for_each_environment_and_step_is_refused_at_once(host, what):
-    alter, field, *_ = REFUSED[what]
-    with pytest.raises(ShardFailure) as raised:
-        plays(host, altered(alter, since=1))
-    assert field in str(raised.value.error)
+    for since in (2,) if what in BY_RESET else (1, 3):
+        with pytest.raises(ShardFailure) as raised:
+            plays(host, altered(alter, since=since))
+        message = str(raised.value.error).removeprefix("ValueError: ")
+        assert repr(raised.value.error).startswith("ForeignError('ValueError'")
+        assert message.startswith("the environments of shard 1 (Strange) have given ")
+        for part in (field, given, expected):
+            assert part in message
 
 
 @pytest.mark.parametrize("given", [None, torch.zeros(4, 3), "text", (1, 2, 3), [{}, {}, {}]])
@@ -274,10 +278,10 @@ def once(alter, since):
     return altered(change, since=0)
 
 
-STEPS = {"reset": 0, "first step": 1, "last step": 4}
+STEPS = {"reset": 0, "last step": 4}
 CASES = [
     (name, what, step)
-    for name, kinds in [*((name, NAN) for name in HOSTS), *((name, NESTED) for name in SEEN_WHOLE)]
+    for name, kinds in [*((name, NAN) for name in HOSTS), ("local", NESTED)]
     for what in kinds
     for step in STEPS
     if not (step == "reset" and ("rewards" in what or what == "statistics"))
