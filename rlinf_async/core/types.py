@@ -1,4 +1,8 @@
-"""The records that travel between the loops."""
+"""The records that travel between the loops.
+
+They have no slots: `pickle` writes and reads a frozen dataclass with slots by Python code of `dataclasses`,
+which takes five times as long.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ RatioLevel = Literal["token", "action", "chunk"]
 """The part of a decision that has a ratio of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Ticket:
     """Permission for one shard to collect one rollout epoch of global batch `batch`.
 
@@ -48,7 +52,7 @@ RequestKey = tuple[int, int]
 ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ActionRequest:
     """One shard asks for the actions of its `size` environments, or a learner rank for `size` scores.
 
@@ -77,7 +81,7 @@ class ActionRequest:
         return self.shard, self.number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Piece:
     """`size` whole trajectories of one shard for one learner rank, the unit that the buffer holds.
 

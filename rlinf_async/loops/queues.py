@@ -128,9 +128,11 @@ class SharedQueues:
 
     def wake(self, queue: Queue[Any]) -> None:
         # One rank only: if it leaves requests, it wakes the next.
-        for bell in (queue.bell, *(other.bell for other in self)):
-            if bell.waited_for:
-                return bell.ring(1)
+        if queue.bell.waited_for:
+            return queue.bell.ring(1)
+        for other in self:
+            if other.bell.waited_for:
+                return other.bell.ring(1)
 
     def begin(self, shard: int) -> None:
         """Do nothing: with level 2 on, no batch waits for a shard because it is in flight."""

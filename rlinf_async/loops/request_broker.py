@@ -74,7 +74,7 @@ def settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None
         future.set_exception(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: see `core.types`
 class Pending:
     """A request that waits for its answer."""
 

@@ -23,14 +23,14 @@ INLINE_BYTES = 10_000
 """Values of up to this size travel within a message; larger ones stay in memory that the reader maps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Array:
     """A numpy array, which `unpack` does not make a tensor."""
 
     data: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Raw:
     """A tensor of a type that numpy lacks, as integers of the same width."""
 
