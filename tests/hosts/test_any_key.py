@@ -25,9 +25,9 @@ from rich.console import Console
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.hosts.host import Host
 from rlinf_async.hosts.judge.reasons import Reason, reasons_of
-from tests.hosts.test_any_overrides import LONGEST, host_and_config, keys_of, overridden
+from tests.hosts.test_any_overrides import LONGEST, copied, host_and_config, keys_of, overridden
 
-pytestmark = pytest.mark.usefixtures("aside")
+pytestmark = pytest.mark.usefixtures("aside", "read_once")
 
 SAMPLE_SEED = 52
 SAMPLES = {"local": None, "rlinf": 20, "verl": 15}
@@ -72,7 +72,7 @@ def changes_of(key: str, number: int) -> Iterator[dict[str, object]]:
 def reasons(adapter: Host, cfg: DictConfig) -> list[Reason] | None:
     """The reasons against a config, None if it is explained; anything but a refusal is raised."""
     try:
-        adapter.show(adapter.explain(cfg.copy()), Console(file=io.StringIO(), width=100))
+        adapter.show(adapter.explain(copied(cfg)), Console(file=io.StringIO(), width=100))
     except OmegaConfBaseException as error:
         return [Reason(str(error).splitlines()[0])]
     except ValueError as error:
@@ -109,7 +109,7 @@ def test_every_key_may_be_null_or_wrong_and_have_a_strange_block_beside_it(host,
 
 def applied(cfg: DictConfig, overrides: str) -> DictConfig:
     """The config with overrides as they are printed, by Hydra's grammar."""
-    changed = cfg.copy()
+    changed = copied(cfg)
     with open_dict(changed):
         for override in OverridesParser.create().parse_overrides(shlex.split(overrides)):
             key = override.key_or_group
