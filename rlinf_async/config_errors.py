@@ -375,7 +375,7 @@ def _check_size(path: Path, tree: yaml.Node) -> None:
         too_large = has_more_nodes(tree, MAX_VALUES)
     except SelfContainedError as error:
         raise ValueError(
-            f"{path}, line {_line(error.node)}: an alias stands inside of what it stands for"
+            f"{path}, line {_line(error.node)}: an alias is inside the value that it stands for"
         ) from error
     except RecursionError as error:
         raise ValueError(f"{path} nests its values too deeply to be read") from error

@@ -1,4 +1,4 @@
-"""Kill processes of a run at random, and compare it with the same run left alone, by turns.
+"""Kill processes of a run at random, and compare it with the same run left alone; the two take turns.
 
     python -m benchmarks.chaos --steps 150 --every 20 --repetitions 2
     python -m benchmarks.chaos --host verl --steps 150 --every 20 --repetitions 1

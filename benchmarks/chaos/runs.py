@@ -97,7 +97,7 @@ class Outcome:
     restarts: Mapping[str, int]
     """The run's own counts of rebuilt environments and of restarted env workers and inference ranks."""
     faults: int
-    """Lines of `failures.jsonl`."""
+    """The number of lines of `failures.jsonl`."""
 
     @classmethod
     def of(cls, directory: Path, *, status: int, killed: Sequence[str]) -> Outcome:

@@ -85,7 +85,7 @@ SETTINGS_BY_HOST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The verdict on a run, from its samples."""
+    """The result of a run, from its samples."""
 
     status: int
     steps: int
@@ -106,7 +106,7 @@ class Verdict:
     tensorboard_bytes: float
     """Growth of TensorBoard's files for each step."""
     since: float
-    """Begin of the early tenth, as a share of the steps."""
+    """The begin of the early tenth, as a share of the steps."""
     passed: bool
 
 

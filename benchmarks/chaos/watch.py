@@ -77,7 +77,7 @@ class Watch:
 def title_of(command: str) -> str:
     """Return a short title for a command line: the program, or `ray::CLASS` of a Ray worker's title.
 
-    Of Python it is the script or the module that it runs, if there is one.
+    For Python the title is the script or the module that runs, if there is one.
     """
     words = command.split("\0")
     if words[0].startswith("ray::"):

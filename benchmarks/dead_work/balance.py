@@ -1,9 +1,10 @@
-"""How unevenly live rows lie on learner ranks: what exchanging rows within an optimizer step can gain.
+"""Measure the imbalance of live rows over learner ranks, which exchanging rows within a step removes.
 
     python -m benchmarks.dead_work.balance
 
-It counts, and trains nothing. The batches are those of `benchmarks.dead_work.learner`: GRPO of which half of
-the groups are silent by chance, on eight ranks, and PPO whose episodes end after 40 % of the horizon, on two.
+The command counts rows, and trains nothing. The batches are those of `benchmarks.dead_work.learner`: GRPO
+with half of the groups silent by chance, on eight ranks, and PPO with episodes that end after 40 % of the
+horizon, on two.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def ppo(seed: int, *, ranks: int = 2) -> Iterator[list[int]]:
 
 
 def uneven(ranks: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Rows of the fullest rank over the mean, and the share of live rows that would move to even them out:
-    means over the optimizer steps.
+    """The fullest rank's rows over the mean, and the share of live rows that would move to even out the
+    ranks: means over the optimizer steps.
     """
     steps = list(zip(*ranks, strict=True))
     fullest = fmean(max(step) / fmean(step) for step in steps)

@@ -16,7 +16,7 @@ from benchmarks.dead_work.frames import one_task
 
 SIMULATOR_VARIABLE = "DEAD_WORK_SIMULATOR"
 RESETS_VARIABLE = "DEAD_WORK_RESETS"
-"""Environment variable with the path of a file; each reset appends the time of day of its begin as a line."""
+"""Environment variable with the path of a file; each reset appends its start, as a time of day, in a line."""
 METAWORLD_TASK = "reach-v3"
 LENGTH_SHARES: tuple[tuple[float, float], ...] = ((0.2, 0.6), (0.6, 0.2), (0.3, 0.5), (0.5, 0.3))
 """Episode lengths as shares of the horizon, 0.4 on average. Rollouts take the rows in turn; the first column

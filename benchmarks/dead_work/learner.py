@@ -176,7 +176,7 @@ class EmulatedExchange:
         """
         Args:
             counts: by rank and step; shared by all ranks, as `trees` are, by sender, receiver, step and call.
-            knows: whether the numbers of all ranks are there.
+            knows: whether the numbers of all ranks are known.
         """
         self.rank, self._counts, self._trees, self._knows = rank, counts, trees, knows
         self._step, self._swap = -1, 0
@@ -197,7 +197,7 @@ class EmulatedExchange:
 
 
 class EmulatedRows(EvenRows):
-    """Rows of emulated ranks; those that no rank has computed yet are not brought back."""
+    """Rows of emulated ranks; rows that no rank has computed yet are not returned."""
 
     def settle(self) -> Iterator[WholeLoss]:
         with suppress(KeyError):
@@ -206,7 +206,7 @@ class EmulatedRows(EvenRows):
 
 WARM_UPS = 3
 """Trainings of all emulated ranks that are not measured: the first shows the numbers of rows, the second the
-rows that move, the third what is computed of them."""
+rows that move, the third the results of these rows."""
 
 
 def _emulated(*, chance: bool) -> dict[str, list[float]]:
@@ -237,7 +237,7 @@ def _emulated(*, chance: bool) -> dict[str, list[float]]:
 
 
 class _Passes:
-    """The passes that ranks agree on for each optimizer step, once known; notes those that are needed."""
+    """The passes that ranks agree on for each optimizer step, once known; notes the needed passes."""
 
     def __init__(self, agreed: Sequence[int]) -> None:
         self._agreed = iter(agreed)
@@ -276,8 +276,8 @@ def _found(ranks: int, run: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _least(found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of samples that are left out, and the least ratio that there can be: rows without
-    overhead, and the optimizer's steps, which are made all the same.
+    """Return the share of samples that are left out, and the least possible ratio: rows without overhead,
+    plus the optimizer's steps, which are always made.
     """
     skipped = found[f"{LIVE_SAMPLES}, {SKIPPED}"]
     steps = sum(found[f"{ALL_SAMPLES}, {OPTIMIZER}"]) / sum(found[ALL_SAMPLES])

@@ -1,4 +1,4 @@
-"""Compare learning without dead work (`lean`) with the synchronous loop (`off`), from the same seeds.
+"""Compare learning without dead work (`lean`) and by the synchronous loop (`off`), from the same seeds.
 
     python -m benchmarks.dead_work.learning
 

@@ -1,9 +1,9 @@
-"""Compare learning of `lean` with `off` on RLinf's own workers and policy, from the same seeds.
+"""Compare learning by `lean` and by `off` on RLinf's own workers and policy, from the same seeds.
 
     python -m benchmarks.dead_work.learning_on_rlinf --minutes 40
 
-All runs share a Ray cluster, whose start would take longer than a run. RLinf's MLP draws the noise of all
-rows of a request at once, so that both modes see other numbers once `lean` leaves rows out: curves can be
+All runs share a Ray cluster, as starting one takes longer than a run. RLinf's MLP draws the noise of all rows
+of a request at once, so that the modes draw different numbers once `lean` leaves rows out: curves can be
 equal in distribution only. The plan is in `learning.md`. Each run is a row of `results/learning-rlinf.jsonl`,
 and is not repeated.
 """

@@ -1,10 +1,10 @@
-"""Predict, on the virtual clock, how the number of shards changes speed where episodes end early.
+"""Predict, on the virtual clock, the effect of the number of shards on speed if episodes end early.
 
     python -m benchmarks.dead_work.shards
 
 Times and lengths are those of the bench's scenario `ends-early`: 64 environments, 32 decisions per rollout,
 and successes after 60/512 to 193/512 of the rollout. In `apart` each simulator has a process and a core of
-its own; in `in turn` the process of one env worker steps all simulators, each of which takes a tenth of the
+its own; in `in turn` the process of one env worker steps all simulators, and each step takes a tenth of the
 time. A shard is stepped until its last episode ends.
 """
 

@@ -1,11 +1,12 @@
-"""Compare drawing every frame with drawing the last of each decision, where a GPU draws.
+"""Compare drawing every frame with drawing the last frame of each decision, on a GPU.
 
     python -m benchmarks.gpu.frames --json frames.json
 
 Each case is `benchmarks.dead_work.frames` in a process of its own: MuJoCo's simulators with MUJOCO_GL=egl,
 ManiSkill on the CPU drawn by the GPU, and ManiSkill on the GPU. Both sides play the same actions from the
-same seeds, by turns; all that decisions show is compared bit for bit. A decision's seconds are told beside
-its CPU seconds, which lack the GPU's. A case that cannot run is told with its error, and the others run.
+same seeds, by turns; all outputs of decisions are compared bit for bit. A decision's seconds are printed
+beside its CPU seconds, which do not contain the GPU's time. A case that cannot run is printed with its error,
+and the others run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ QUICK = ("--size", "64", "--decisions", "1", "--turns", "1")
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: the arguments of `benchmarks.dead_work.frames`, and what its environment has more."""
+    """One comparison: the arguments of `benchmarks.dead_work.frames`, and its environment variables."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -57,7 +58,7 @@ CASES_BY_NAME = {
 
 
 def measured(case: Case, *, quick: bool, gl: str) -> dict[str, Any]:
-    """Run a case; return what `benchmarks.dead_work.frames` has found, or its error."""
+    """Run a case; return the result of `benchmarks.dead_work.frames`, or its error."""
     drawing = {name: gl for name in case.environment.keys() & EGL.keys()}
     with tempfile.TemporaryDirectory() as folder:
         found, output = Path(folder, "found.json"), Path(folder, "output")

@@ -1,15 +1,17 @@
-"""Does torch keep a process to its share of a GPU, and does a run tell why an allocation has failed?
+"""Test that torch keeps a process to its share of a GPU, and that a run tells why an allocation has failed.
 
     python -m benchmarks.gpu.shares --json shares.json
 
 There are two cases, each with a new process that allocates until torch fails. In `share` it is alone, so that
-its limit has to stop it. In `full` another process without a limit holds most of the GPU before, as
-simulators may. The table has the share, the bytes that torch held, what has stopped the process in the
-judgement of a run, and the bytes on the GPU beside torch's: in `share` they are the process's context, which
-the shares take to be 1 GB. The last columns are the bytes of the other process, and what a run's watch would
-say of them.
+its limit has to stop it. In `full` another process without a limit already holds most of the GPU, as
+simulators may.
 
-Without a GPU (`--device cpu`) only `share` runs, on what stands in for one.
+The table has the share, the bytes that torch held, the reason that a run would give for the end of the
+process, and the bytes on the GPU besides torch's: in `share` these are the process's context; the shares
+assume 1 GB for it. The last columns are the bytes of the other process, and the sentence of a run's watch
+about them.
+
+Without a GPU (`--device cpu`) only `share` runs, on a stand-in for a GPU.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from rlinf_async.ray_runtime.driver.gpu_shares import is_full
 from rlinf_async.ray_runtime.processes.gpu_share import CudaMemory, StandInMemory
 
 SHARE, FILLED = 0.3, 0.8
-"""Shares of the GPU: of the process with a limit, and of the other one."""
+"""Shares of the GPU: of the process with a limit, and of the other process."""
 PIECES_PER_GPU = 200
 """An allocation is this part of a GPU."""
 
 
 def until_it_fails(device: str) -> dict[str, Any]:
-    """Keep this process to its share, allocate until torch fails, and return what was seen."""
+    """Keep this process to its share, allocate until torch fails, and return the measurements."""
     memory = StandInMemory() if device == "cpu" else CudaMemory(torch.device("cuda", 0))
     share, piece = int(SHARE * memory.total), memory.total // PIECES_PER_GPU
     memory.limit(share)
@@ -88,7 +90,7 @@ def _process(function: Any, *arguments: object) -> Iterator[Connection]:
 
 
 def measured(device: str) -> dict[str, dict[str, Any]]:
-    """Return what each case has shown."""
+    """Return the row of each case."""
     with _process(_answer, device) as alone:
         found = {"share": alone.recv()}
     if device != "cpu":
@@ -118,7 +120,7 @@ def main(
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     json_file: Annotated[Path | None, typer.Option("--json", help="File for device and rows.")] = None,
 ) -> None:
-    """Run the cases, and print what stopped each."""
+    """Run the cases, and print the reason for the end of each."""
     if device not in ("cuda", "cpu"):
         raise typer.BadParameter(f"device={device} must be cuda or cpu")
     found = measured(device)

@@ -1,4 +1,4 @@
-"""Of two ways to train with the same seeds: how much more or less one of them learned."""
+"""The difference in learning between two ways to train, from the same seeds."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Finding:
     p_not_worse: float
     """One-sided p-value of a paired t-test against a loss of `MARGIN` or more."""
     early: float
-    """The difference over the first `EARLY_BATCHES` batches, as a share of what was learned in these."""
+    """The difference over the first `EARLY_BATCHES` batches, as a share of the learning in these."""
 
     @property
     def words(self) -> str:
-        """What the interval against the synchronous curve itself allows to say."""
+        """The claim that the interval against the synchronous curve itself allows."""
         low, high = self.itself.ci_low or 0.0, self.itself.ci_high or 0.0
         if high < -MARGIN:
             return f"less, by more than {MARGIN:.0%}"

@@ -55,7 +55,7 @@ def findings() -> list[Finding]:
 def _fresh() -> Iterator[Finding]:
     stored = rows_of(confirm.ROWS_FILE, confirm.Run)
     for arm, group in (("tasks", FRESH), ("full", FRESH_OWN_PLACES)):
-        if confirm.is_complete(stored, arm):  # nobody looks before
+        if confirm.is_complete(stored, arm):  # no look before
             yield from (replace(one, group=group) for one in confirm.findings(stored, arm))
     of_pi0 = rows_of(confirm_pi0.ROWS_FILE, confirm_pi0.Run)
     if confirm_pi0.is_complete(of_pi0):

@@ -74,7 +74,8 @@ SUITE, TASK, CABINET = "libero_goal", 0, "wooden_cabinet_1"
 BEFORE_CABINET_M = np.array([0.0, 0.2, 0.15])
 """From the cabinet to the point that is rewarded; free of contacts, which make a step ten times as dear."""
 MIDDLE_M = np.array([-0.09, -0.01, 1.11])
-"""Between the gripper's start and the rewarded point of a usual scene: the origin of what the policy sees."""
+"""A point between the gripper's start and the rewarded point of a usual scene: the origin of the policy's
+inputs."""
 UNIT_M = 0.1
 
 
@@ -123,7 +124,7 @@ class Simulator:
 
 
 class Reaching(StateEnvs):
-    """Simulators whose reward is the negative distance from the gripper to a point before the cabinet.
+    """Simulators with the negative distance from the gripper to a point before the cabinet as reward.
 
     The k-th episode of a group begins in one recorded state, drawn from `seed`, group and k.
     """

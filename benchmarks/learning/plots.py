@@ -167,7 +167,7 @@ class Theme:
     """The colours of a page that a picture stands on."""
 
     suffix: str
-    """What the file's name ends with, before `.png`."""
+    """The end of the file's name, before `.png`."""
     ground: str
     ink: str
     color_by_loop: Mapping[str, str]
@@ -204,7 +204,7 @@ class Reached:
     curves: Mapping[str, Mapping[int, PeerCurve]]
     """`seconds` of a curve are of the panel's own unit."""
     label: str
-    """Of the axis."""
+    """The label of the axis."""
     most: float
     """The end of the axis."""
     unit: str = "s"
@@ -290,7 +290,7 @@ WIDEST_DIFFERENCE = 40.0
 
 
 def forest(rows: Sequence[Mapping[str, Any]]) -> Path | None:
-    """Draw all rows of evidence.json: differences of what was learned, with intervals, ordered by group."""
+    """Draw all rows of evidence.json: differences in learning, with intervals, ordered by group."""
     count = len(rows) + len({row["group"] for row in rows})
     figure, panel = plt.subplots(figsize=(9, 1 + 0.19 * count), layout="constrained")
     panel.axvspan(-100 * MARGIN, 100 * MARGIN, color=GREY_COLOR, alpha=0.15, lw=0)

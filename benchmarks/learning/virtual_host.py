@@ -68,7 +68,7 @@ class ServiceTimes:
 
 @dataclass
 class BatchSeen:
-    """Composition of a batch, from the pieces that the learner received."""
+    """The composition of a batch, from the pieces that the learner received."""
 
     solved: dict[int, list[bool]] = field(default_factory=lambda: defaultdict(list))
     """For each environment, a flag per episode: True if it was solved."""

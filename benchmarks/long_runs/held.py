@@ -17,14 +17,14 @@ SHARED_PREFIXES = ("/memfd:", "/dev/shm/")
 START_UP_S = 60.0
 """The first seconds of each process, which growth leaves out: it imports, builds models and fills caches."""
 LEAST_SECONDS = 60.0
-"""No growth is computed for a process seen for a shorter time behind its start-up, as it was killed soon."""
+"""No growth is computed for a process with less time than this after its start-up: it was killed soon."""
 SETTLED_SHARE = 0.4
 """The share of the run, at the beginning, that growth leaves out: caches and buffers still fill up."""
 PEER_COUNT = 2.0
-"""Descriptors by which a process differs with and without one of its peers, which is killed and comes back: a
-connection from each side. A smaller growth over all of the time is none."""
+"""The descriptors that a process has more while one of its peers is alive, which is killed and comes back: a
+connection from each side. A smaller growth over the whole time does not count."""
 FLOOR_S = 30.0
-"""Seconds in which a learner rank has trained, and given back, several batches."""
+"""A time in seconds that is long enough for a learner rank to train and release several batches."""
 TOGETHER = "all that live throughout"
 """The name of the sum over the processes that are in every sample behind the beginning."""
 LOG_MONITOR = "log_monitor.py"
@@ -62,8 +62,8 @@ def look(pid: int, *, seconds: float) -> Look:
 def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
     """Return the growth of the field `what` per minute, as a share of its mean.
 
-    Keys are processes, and `TOGETHER`. Each process is a series of its own, so that the step from a process
-    that was killed to its successor is in none. Left out are the first `SETTLED_SHARE` of the run, and
+    Keys are processes, and `TOGETHER`. Each process is a series of its own, so that no series contains the
+    step from a killed process to its successor. Left out are the first `SETTLED_SHARE` of the run, and
     `START_UP_S` of each process that was started during the run. Of descriptors and files in memory, up to
     `PEER_COUNT` over all of the time is no growth. Files in memory are counted where they are fewest in each
     `FLOOR_S`: a learner rank holds those of the batches that it has not trained, and gives them all back.
@@ -96,8 +96,8 @@ def growth(looks: Sequence[Look], what: str) -> dict[str, float]:
 
 
 def floors(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the smallest of the samples (seconds, value) in each `FLOOR_S`: a leak raises it, and what is
-    taken and given back within that time does not.
+    """Return the smallest of the samples (seconds, value) in each `FLOOR_S`: a leak raises it; memory that is
+    taken and released within that time does not.
     """
     begun = samples[0][0]
     blocks: dict[int, list[tuple[float, float]]] = defaultdict(list)

@@ -195,7 +195,7 @@ def _killing(host: str, pid: int, directory: Path, every_s: float) -> Callable[[
 
 
 class SimulatorKiller(Killer):
-    """Kills simulators of the local host, whose run is otherwise one process."""
+    """Kills simulators of the local host; apart from these, such a run is one process."""
 
     parent: int
 

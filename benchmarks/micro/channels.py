@@ -37,7 +37,7 @@ WARM_UP_S, MEASURED_S = 4.0, 10.0
 TOTAL_SHARDS = 1024
 FORK = multiprocessing.get_context("fork")
 Addresses = Sequence[Mapping[str, Any]]
-"""Of each channel, by the node from which it is reached."""
+"""The address of each channel, by the node that connects to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Case:
     shards: tuple[int, ...]
     channels: int
     sample_s: float = 0.0005
-    """Seconds that a sample adds to a forward pass, in which nothing is computed."""
+    """Seconds that a sample adds to a forward pass; nothing is computed."""
 
     @property
     def nodes(self) -> list[str]:
@@ -59,7 +59,7 @@ def _even(nodes: int) -> tuple[int, ...]:
 
 
 OVERLOADED = (824, 100, 100)
-"""Of 1.5 ms a sample a rank makes 667 decisions a second at most."""
+"""At 1.5 ms a sample a rank makes 667 decisions a second at most."""
 CASES = {
     "1 node": Case(shards=_even(1), channels=1),
     "2 nodes, one channel": Case(shards=_even(2), channels=1),
@@ -161,7 +161,7 @@ def _begin(node: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> tuple[
 
 
 def observe(case: Case) -> dict[str, float]:
-    """Run a case; CPU microseconds of a request, and what the shards have seen."""
+    """Run a case; return CPU microseconds of a request, and the measurements of the shards."""
     nodes = case.nodes
     channels = [_begin(node, partial(_channel, case)) for node in nodes[: case.channels]]
     addresses = [pipe.recv() for _, pipe in channels]

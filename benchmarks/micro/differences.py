@@ -69,7 +69,7 @@ def trained(rate: float, step_counts: Sequence[int]) -> Iterator[tuple[torch.Ten
     torch.manual_seed(0)
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    # Each token has few successors, which is what there is to be learned.
+    # Each token has few successors, and the model has to learn them.
     successors = torch.randint(VOCABULARY, (VOCABULARY, 4))
     batches = []
     for _ in range(MINI_BATCHES):
@@ -127,7 +127,7 @@ def ways() -> dict[str, Way]:
 
 
 def _published(old: np.ndarray, new: np.ndarray) -> bytes | np.ndarray:
-    """Return what is sent: the difference, or the bytes themselves where it is longer."""
+    """Return the sent bytes: the difference, or the bytes themselves if the difference is longer."""
     difference = weight_difference.encode(old, new)
     return new if difference is None else difference
 

@@ -1,7 +1,7 @@
 """The way of rollouts with pictures from env worker to micro-batches, over our way and over RLinf's own.
 
-Both begin with the policy's inputs of every decision, and end with a learner's micro-batches, of which every
-picture is looked at. RLinf's way is that of its env worker and of its actor: trajectories through a channel,
+Both begin with the policy's inputs of every decision, and end with a learner's micro-batches; every picture
+in these is read. RLinf's way is that of its env worker and of its actor: trajectories through a channel,
 joined, shuffled and cut by its own functions.
 """
 
@@ -74,7 +74,7 @@ class Load:
 
 
 class CollectingWorker(InstallsPlugin, Worker):
-    """An env worker whose simulators and policy take no time."""
+    """An env worker with simulators and a policy that take no time."""
 
     def make(self, load: Load) -> None:
         """Make the policy's inputs of all decisions; pictures show the number of their decision."""
@@ -212,7 +212,7 @@ def measure(rounds: int, environments: int) -> dict[str, Any]:
     os.environ[EXT_MODULE] = OWN_MODULE  # without our module, stock workers do not run on a CPU
     load, cluster = Load(environments=environments, batches=WARM_UP_BATCHES + rounds), Cluster(num_nodes=1)
     env = launch(CollectingWorker.create_group(), cluster, "pictures_env")
-    # One for each way: what an allocator keeps of one way would count in the memory of the other.
+    # One process for each way: memory that an allocator keeps from one way would count for the other.
     ours, stock = (launch(LearningWorker.create_group(), cluster, f"pictures_learner_{way}") for way in WAYS)
     ray.get([worker.make.remote(load) for worker in (env, ours, stock)])
     channel = Channel.create("pictures")

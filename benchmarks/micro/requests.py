@@ -93,7 +93,7 @@ class InstantPolicy:
 
 
 class AskingWorker(InstallsPlugin, Worker):
-    """An env worker whose environments take no time."""
+    """An env worker with environments that take no time."""
 
     async def ask(self, channel: Any, case: Case) -> list[float]:
         """Send requests as env shards do; return the seconds of each."""
@@ -131,7 +131,7 @@ class AskingWorker(InstallsPlugin, Worker):
 
 
 class AnsweringWorker(InstallsPlugin, Worker):
-    """A rollout worker whose model takes no time."""
+    """A rollout worker with a model that takes no time."""
 
     async def serve(self, channel: Any) -> None:
         await serve_policy(requests=RequestServer({"": channel}, rank=0), policy=InstantPolicy())

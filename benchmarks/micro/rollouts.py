@@ -48,7 +48,7 @@ ROLLOUT_CASES = (
 
 
 class Collecting:
-    """An env worker whose environments take no time."""
+    """An env worker with environments that take no time."""
 
     async def run(self, coordinator: Any, case: Case) -> list[float]:
         """Collect; return the seconds of each rollout between its stages: admission and delivery."""
@@ -83,7 +83,7 @@ async def _collect(client: TrajectoryClient, shard: int, case: Case) -> list[flo
 
 
 class Learning:
-    """A learner rank whose training takes no time."""
+    """A learner rank that trains in no time."""
 
     def __init__(self) -> None:
         self._held = HeldPieces()

@@ -1,8 +1,8 @@
 """CPU time of a step of one environment in an RLinf env worker, in the environment's thread, without Ray.
 
-By turns: RLinf's step reads what it has read before (`KnownConfig`), as in a run, and its config itself, as
-in a class of the user's with a step of its own. The environment is emulated and takes no time, but has work
-of its own, which is measured apart.
+Two ways take turns: RLinf's step reads values that were read before (`KnownConfig`), as in a run, or the
+config itself, as in a user's class with its own step. The environment is emulated and takes no time, but has
+work of its own, which is measured apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlinf_async.lab.emulated.env import EmulatedEnv
 from tests.hosts.rlinf.workers import in_one_process, with_walks
 
 STEPS, REPEATS = 100, 5
-"""Steps of one measurement, and measurements of which the least counts."""
+"""Steps of one measurement, and number of measurements; the least one counts."""
 OVERRIDES = (
     "async.mode=full",
     "async.rollout.shards=2",

@@ -87,7 +87,7 @@ class Machine(Space):
     def traffic(self) -> tuple[int, int]:
         """Return the bytes that the machine's link has sent and received so far."""
         folder = f"/sys/class/net/{INTERFACE_NAME}/statistics"
-        # /sys shows the network namespace in which it was mounted, so that a new mount is needed here.
+        # /sys shows the network namespace of its mount, so that a new mount is needed here.
         mounted = f"mount -t sysfs sysfs /sys && cat {folder}/tx_bytes {folder}/rx_bytes"
         sent, received = self.call("unshare", "--mount", "sh", "-c", mounted).split()
         return int(sent), int(received)

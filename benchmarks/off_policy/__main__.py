@@ -40,7 +40,7 @@ Mode = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is run: `modes` are pairs of a loop and the frames that are drawn."""
+    """A workload: its `modes` are pairs of a loop and the frames that are drawn."""
 
     modes: tuple[Mode, ...]
     turn_s: float
@@ -118,7 +118,7 @@ def run(name: str) -> list[dict[str, Any]]:
 
 
 def row(events: Iterable[Event], span: tuple[float, float]) -> dict[str, Any]:
-    """Return what `span` gave: transitions that environments made, and updates of the learner."""
+    """Return the results of `span`: transitions of the environments, and updates of the learner."""
     seconds = span[1] - span[0]
     counts, times = counted(events, span)
     return {

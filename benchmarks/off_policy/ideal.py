@@ -1,4 +1,4 @@
-"""What the service times alone allow: both loops on a clock without a machine.
+"""The speed that the service times allow: both loops on a clock without a machine.
 
     python -m benchmarks.off_policy.ideal
 
@@ -68,7 +68,7 @@ def coupled(times: Times, environments: int, until_s: float = HORIZON_S) -> floa
 
 
 def sharded(times: Times, environments: int, until_s: float = HORIZON_S) -> float:
-    """Return the prototype's transitions a second: a pass takes whatever waits when it begins."""
+    """Return the prototype's transitions a second: a pass takes all requests that wait when it begins."""
     players = [Player(times, number) for number in range(environments)]
     asks = [(next(player.begins), player.number) for player in players]
     heapq.heapify(asks)

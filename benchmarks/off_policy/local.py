@@ -1,4 +1,4 @@
-"""RLinf's own asynchronous workers in one process, without Ray: what runs them here, and their runner.
+"""RLinf's own asynchronous workers in one process, without Ray, and their runner.
 
 Env workers, the rollout worker and the learner are RLinf's classes, made by their own constructors; each has
 an event loop in a thread. Not RLinf's are: channels (queues of this process), names and numbers of workers,
@@ -36,7 +36,8 @@ GROUPS = {"env": TurningEnvWorker, "rollout": TurningRolloutWorker, "actor": Tur
 STOP_S = 60.0
 WRAPPED = "_fsdp_wrapped_module."
 SWITCH_S = 0.001
-"""So that no thread waits long for another's Python: RLinf's workers are processes."""
+"""The interpreter's switch interval: RLinf's workers are processes, so that here no thread may wait long for
+another."""
 
 
 class LocalChannel:
@@ -176,7 +177,7 @@ class LocalRun:
         return [member for members in self._members.values() for member in members]
 
     def _without_ray(self) -> None:
-        """Replace what RLinf's workers ask Ray for."""
+        """Replace the functions of Ray that RLinf's workers call."""
         by_name = {self._cfg[name].group_name: size for name, size in self._sizes.items()}
         placement = SimpleNamespace(get_world_size=self._sizes.__getitem__)
         Worker.__init__ = lambda *_: None

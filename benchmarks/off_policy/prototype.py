@@ -1,8 +1,8 @@
 """Shards and dynamic batches under RLinf's own asynchronous SAC: its loop, replay, learner and weights stay.
 
 An env worker has one task for each of its stages, a shard: no shard waits for another. The rollout worker
-answers whatever waits when it is idle. Environments that reset themselves, reward models, interventions and
-experts are left out of this prototype.
+answers all waiting requests when it is idle. Environments that reset themselves, reward models, interventions
+and experts are left out of this prototype.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 
 class ShardedEnvWorker(AsyncEnvWorker):
-    """RLinf's env worker, in which every stage goes its own way."""
+    """RLinf's env worker, with a task of its own for every stage."""
 
     async def _interact(
         self,
@@ -109,7 +109,7 @@ class Shard:
 
 
 class DynamicRolloutWorker(AsyncMultiStepRolloutWorker):
-    """RLinf's rollout worker, which answers whatever waits when it is idle."""
+    """RLinf's rollout worker, which answers all waiting requests when it is idle."""
 
     _between_passes: asyncio.Lock | None = None
     """Held by a pass, and by new weights."""
@@ -162,7 +162,7 @@ def answers_of(shard: int) -> str:
 
 
 def _record(output: EnvOutput, answer: RolloutResult | None) -> ChunkStepResult:
-    """Return what RLinf keeps of a step: the ends and rewards before it, and the answer to it."""
+    """Return RLinf's record of a step: the ends and rewards before it, and the answer to it."""
     found = answer.forward_inputs if answer else {}
     return ChunkStepResult(
         actions=found.get("action"),

@@ -1,7 +1,7 @@
 """RLinf's asynchronous SAC and the prototype by turns, in the same processes.
 
-Every turn has keys of channels, a replay and episodes of its own. RLinf's loops have no end but cancelling,
-which loses what a channel has promised: here a turn ends by an item that ends its reader.
+Every turn has keys of channels, a replay and episodes of its own. RLinf's loops end only by cancelling, which
+loses items of a channel: here an item ends the reader, and so the turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_S = 0.3
 
 
 class TurnOver(Exception):
-    """Ends whoever reads a channel of a turn that is over."""
+    """Ends the reader of a channel when its turn is over."""
 
 
 class TurnChannel:

@@ -1,6 +1,6 @@
 """The run that is measured, the same for RLinf's workers and the prototype's: its policy, and its counters.
 
-`register` also gives RLinf's SAC what it lacks on a CPU.
+`register` also adds the parts that RLinf's SAC lacks on a CPU.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def note(kind: str, number: int, seconds: float = 0.0) -> None:
 
 
 def register() -> None:
-    """Make this process ready for RLinf's workers, all of which are in it."""
+    """Make this process ready for RLinf's workers, which all run in it."""
     os.environ.setdefault(WORKER_NAME, "local")
     register_model(MODEL, lambda cfg, dtype: NoisePolicy(cfg), force=True)
     WORKER_HOOKS.install()

@@ -34,7 +34,7 @@ KNOWN_MODE = "full"
 HELD_OUT_MODES = ("train", "rollout", "streamer", "full-loglinear")
 """The predicted modes; all other modes change which environments a batch is made of."""
 EARLY_END_MODES = ("lean", "levels")
-"""The predicted modes of scenarios with episodes that end early: dead work is what they are about."""
+"""The predicted modes of scenarios with episodes that end early: these scenarios are about dead work."""
 
 
 def predicted_modes(scenario: str) -> Sequence[str]:

@@ -4,9 +4,8 @@
     python -m benchmarks.schedules.shards --scenario fast --shards 1x16,2x8,2x16,4x4
     python -m benchmarks.schedules.shards --table
 
-`kept` is the number that `auto` begins with, and keeps (`async.advanced.fit_shards=false`), as it was before
-runs measured their first rollouts. `2x8` are two env workers of 8 shards each. A run that is in `shards.json`
-is not repeated.
+`kept` is the number that `auto` begins with if the run keeps it (`async.advanced.fit_shards=false`). `2x8`
+are two env workers of 8 shards each. A run that is in `shards.json` is not repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rlinf_async.observe.run_dir import RunDir
 
 RESULTS_FILE = Path(__file__).with_name("shards.json")
 WARM_UP, STEPS = 3, 4
-"""Unmeasured steps, in which a run changes its number of shards, and measured ones."""
+"""Unmeasured steps, during which a run may change its number of shards, and measured steps."""
 AUTO, KEPT = "auto", "kept"
 KEPT_OVERRIDE = "++async.advanced.fit_shards=false"
 WORKERS_KEY = "cluster.component_placement.env.placement='0:0-{}'"
@@ -87,7 +86,7 @@ def main(
     repetitions: int = 3,
     table: Annotated[bool, typer.Option(help="only print what is there")] = False,
 ) -> None:
-    """Run what is missing, and print the table."""
+    """Run the missing runs, and print the table."""
     store = ResultStore(RESULTS_FILE)
     for repetition in range(0 if table else repetitions):
         for name in scenario.split(","):

@@ -13,16 +13,16 @@ the rollout alone, so that a batch holds the tasks, and the groups, of the synch
 collect it. A place that is given back (a fault, a process that died, a refusal of the buffer) is handed out
 again before any later one, with the same tasks.
 
-Within a batch the places with the longest rollouts before come first. A slow task that begins last would keep
-the batch waiting, and with it every shard at the gate. A shard that has played a fast task takes on a slow
-one of the next batch, so that simulators stay busy within the same bound on staleness.
+Within a batch the places with the longest rollouts before come first. A slow task that begins last would
+delay the batch, and with it every shard at the gate. A shard that has played a fast task takes on a slow one
+of the next batch, so that simulators stay busy within the same bound on staleness.
 
 Theory of operation: renewal. Environments cannot be saved in the middle of an episode: no interface writes
 down the state of a simulator and of its wrappers. So every deterministic run, interrupted or not, builds new
 environments at its checkpoints, with a seed that follows from the step alone.
 
 With a fixed lag a checkpoint needs no further barrier. Version `S` is published when every rollout of earlier
-versions has ended. So the first rollout of a shard that `S` acts in comes after all of them, and is also the
+versions has ended. So a shard's first rollout with actions of `S` comes after all of these, and is also the
 first rollout of a run that resumes from the checkpoint after step `S`.
 """
 
@@ -99,7 +99,7 @@ class _ShardLoop:
     before: Callable[[Ticket], Awaitable[None]]
     spans: SpanLog
     failed: tuple[ShardFailure, str] | None = None
-    """(the failure, a name of the lost rollout) until the environments are rebuilt."""
+    """The failure and a name of the lost rollout, until the environments are rebuilt."""
 
     async def run(self, group: asyncio.TaskGroup, *, overlaps: bool) -> None:
         """At most two rollouts are under way: one is played, the one before is handed over."""
@@ -300,7 +300,7 @@ def placing(
     plan: ShardPlan,
     then: Callable[[Ticket], Awaitable[None]] = no_preparation,
 ) -> Callable[[Ticket], Awaitable[None]]:
-    """The callback `before` of `run_shard`: tell the environments which rollout of which shard begins.
+    """The callback `before` of `run_shard`: tell the environments the rollout and the shard that begins.
 
     Args:
         place: A method of a `TaskTaker`.

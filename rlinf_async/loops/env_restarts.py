@@ -70,8 +70,8 @@ class ShardRestarts:
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):
             while True:
-                # Inside of the loop: every attempt to build counts, or a build that always fails would be
-                # tried for ever.
+                # Inside the loop: every attempt to build counts, or a build that always fails would be tried
+                # for ever.
                 wait = self._take(failure, loop.time())
                 if wait is None:
                     self._note(failure, "the run ends", loss)

@@ -78,7 +78,7 @@ def _can_travel(error: Exception) -> bool:
 
 
 def blaming_the_policy(place: str, *, built: str | None = None) -> AsOurs:
-    """Return a function that turns an exception into a `PolicyFailure` of `place`, as `inference rank 0`.
+    """Return a function that turns an exception into a `PolicyFailure` of `place` (`inference rank 0`).
 
     `built`: the policy's name in the config, while it is being built.
     """
@@ -100,7 +100,7 @@ PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
 
 class WatchedThread:
-    """An executor of one thread that turns exceptions into those of `as_ours`, and tells the line that the
+    """An executor of one thread that turns exceptions into those of `as_ours`, and returns the line that the
     thread executes."""
 
     def __init__(self, executor: Executor, as_ours: AsOurs) -> None:
@@ -138,7 +138,7 @@ class DaemonThread(Executor):
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        # A daemon, as Python waits at its exit for the threads of `ThreadPoolExecutor`, for ever if one
+        # A daemon, as Python waits at its exit for the threads of `ThreadPoolExecutor`: for ever, if a thread
         # hangs.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -174,7 +174,7 @@ class DaemonThread(Executor):
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            del work  # or an idle thread would keep the objects of its last call alive
+            del work  # otherwise an idle thread would keep the objects of its last call alive
 
 
 def _of_python(file: str) -> bool:

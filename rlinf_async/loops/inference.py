@@ -1,4 +1,4 @@
-"""The inference loops, one of each per rank, and the thread of the policy."""
+"""The inference loops of a rank (answers, and new weights), and the thread of its policy."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog 
 async def refresh_weights(
     *, weights: WeightPort, policy: LoadablePolicy, spans: SpanLog = UNRECORDED
 ) -> None:
-    """Load the newest weights again and again, until there will be no more; see `load_next`."""
+    """Load new weights until no more will come; see `load_next`."""
     while await load_next(weights=weights, policy=policy, spans=spans):
         pass
 
 
 async def load_next(*, weights: WeightPort, policy: LoadablePolicy, spans: SpanLog = UNRECORDED) -> bool:
-    """Wait for newer weights and load them into the policy; return False if there will be no more.
+    """Wait for newer weights and load them into the policy; return False if no more will come.
 
     Records the span `load`: from the arrival of new weights until the policy acts with them.
     """
@@ -77,7 +77,7 @@ class PolicyThread:
     """
 
     def __init__(self, place: str, executor: Executor, *, deadline_s: float = math.inf) -> None:
-        """`place` names the process in messages, as `inference rank 0`."""
+        """`place` names the process in messages, such as `inference rank 0`."""
         # An infinite deadline is cut to the longest timeout that waits for threads accept.
         self._place, self._limit_s = place, min(DEADLINE_SHARE * deadline_s, threading.TIMEOUT_MAX)
         self._executor = executor
@@ -100,4 +100,4 @@ class PolicyThread:
 
     def _silent(self, complaint: str, thread: WatchedThread) -> PolicyFailure:
         limit = f"for {self._limit_s:g} s (most of async.advanced.deadline_s)"
-        return PolicyFailure(f"{complaint} {limit}; it stands {thread.stands()}")
+        return PolicyFailure(f"{complaint} {limit}; its thread is {thread.stands()}")

@@ -102,7 +102,7 @@ class RequestPort(Protocol):
         """The next batch of requests for this rank; None after the end of all env loops."""
 
     def answering(self, batch: Sequence[Any]) -> AbstractAsyncContextManager[list[Any]]:
-        """The block must fill the list with one answer per request; at its end the answers are sent.
+        """The block must fill the list with one answer per request; its end sends the answers.
 
         If the block raises, the requests fail, so that no shard waits for a failed forward pass.
         """
@@ -116,7 +116,7 @@ class Policy(Protocol):
 
 
 class LoadablePolicy(Protocol):
-    """A policy whose weights can be replaced while it serves."""
+    """A policy that takes new weights while it serves."""
 
     async def load(self, version: int, data: Any) -> None:
         """Load the weights `data`; after the forward pass under way, all passes use `version`."""
@@ -126,17 +126,17 @@ class WeightPort(Protocol):
     """The inference side of publication, for one rank."""
 
     async def next(self) -> tuple[int, Any] | None:
-        """Wait for weights that are newer than those applied last; None when there will be no more."""
+        """Wait for weights that are newer than those applied last; None when no more will come."""
 
     async def applied(self, version: int) -> None:
-        """Report that `version` makes every action from now on."""
+        """Report that `version` makes all actions from now on."""
 
 
 class TrajectoryPort(Protocol):
     """Admits rollouts and takes their trajectories."""
 
     async def admit(self, shard: int) -> Ticket | None:
-        """Wait until `shard` may start a rollout; None when there will be no more."""
+        """Wait until `shard` may start a rollout; None when no more will start."""
 
     async def put(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         """Hand over the rollout of `ticket`."""

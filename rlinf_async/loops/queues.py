@@ -1,7 +1,8 @@
 """Rules for queues of requests: the queues that a rank may take from, their order, and the rank to wake.
 
-Theory of operation. A request is added to the queue of its shard. A rank goes through the queues that are
-open to it, and takes the first batch that a batcher returns. Level 2 is a choice of queues and batchers only:
+Theory of operation. A request is added to the queue of its shard. A rank looks at the queues that are open to
+it, in their order, and takes the first batch that a batcher returns. Level 2 is a choice of queues and
+batchers only:
 
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
                   soon as a rank is idle. One more queue has the requests of learner ranks for scores; a rank
@@ -54,7 +55,7 @@ class Queues(Protocol):
     def open_to(self, rank: int, node: str, *, arrived_by: float = math.inf) -> Iterable[Queue[Any]]:
         """The queues that inference rank `rank`, on `node`, may take from now, in this order.
 
-        `arrived_by`: leave out the queues that any rank may take from, and whose oldest request is younger.
+        `arrived_by`: leave out shared queues without a request that had arrived by then.
         """
 
     def taken(self, rank: int, queue: Queue[Any]) -> None:

@@ -50,7 +50,7 @@ async def answering(
         reply([key for key, _ in answer_pairs], [answer for _, answer in answer_pairs])
         has_succeeded = True
     finally:
-        # Also when the block is cancelled, or the askers would wait for ever.
+        # Also when the block is cancelled: otherwise the askers would wait for ever.
         if not has_succeeded:
             fail(keys)
 
@@ -128,7 +128,7 @@ class RequestBroker:
         self.waited = Spread()
         """Seconds that requests waited to be taken, since the run began."""
         self.again = 0
-        """Requests that were asked again because their rank was lost."""
+        """Requests that were sent again because their rank was lost."""
 
     @property
     def waiting(self) -> int:
@@ -207,8 +207,8 @@ class RequestBroker:
         """The next batch for `rank`, which runs on `node`; None when the broker is closed and drained.
 
         Args:
-            wait_s: [] if there is no batch within as many seconds.
-            waited_s: the batch is one whose oldest request has waited for at least as many seconds.
+            wait_s: return [] if there is no batch within this time.
+            waited_s: take only a batch with a request that has waited for at least this time.
         """
         await asyncio.sleep(0)  # requests that have already arrived join this batch
         until = _now() + wait_s
@@ -250,7 +250,7 @@ class RequestBroker:
         return answering(batch, reply=self.reply, fail=lambda keys: self.fail(keys, why))
 
     def rank_lost(self, rank: int, generation: int) -> None:
-        """`rank` died. The requests that it had taken are asked again. Its replacement has `generation`.
+        """`rank` died. The requests that it had taken are sent again. Its replacement has `generation`.
 
         Their askers are told, as an asker alone knows whether the answer came before the death. If the broker
         gave an answered request to another rank, that rank would read memory that already holds the next
@@ -262,8 +262,8 @@ class RequestBroker:
         self._queues.ring()
 
     def way_lost(self, rank: int, generation: int) -> None:
-        """The way to `rank` has ended, which will take by another: a batch that was handed to it may not have
-        arrived. The requests that it had taken are asked again, as in `rank_lost`.
+        """The connection to `rank` has ended, and the rank will use another: a batch on its way may be lost.
+        The requests that it had taken are sent again, as in `rank_lost`.
         """
         if self._ranks.lives(rank, generation):
             self._ask_again(rank)
@@ -301,7 +301,7 @@ class RequestBroker:
         return [] if self._is_closed else None
 
     def _ask_again(self, rank: int) -> None:
-        """Have the requests that `rank` has taken asked again; see `rank_lost`."""
+        """Have the requests that `rank` has taken sent again; see `rank_lost`."""
         # A list, as `_tell` removes entries.
         for key in [key for key, by in self._taking_ranks.items() if by == rank]:
             self._tell(key, None, RankLost(f"inference rank {rank} was lost"))

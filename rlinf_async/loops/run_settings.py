@@ -55,13 +55,13 @@ class RunSettings:
     left_out: LeftOut = field(default_factory=LeftOut)
     """Samples that are not trained, as they have no gradient."""
     shard_choices: tuple[int, ...] = ()
-    """Numbers of shards per env worker, one of which the run may take after its first step; see
-    `core.shard_fit`. Empty if it keeps its number."""
+    """Numbers of shards per env worker that the run may choose from after its first step; see
+    `core.shard_fit`. Empty if the number is fixed."""
     learner_scores: str = ""
     """Why inference ranks must not score for the learner; "" if they may."""
 
     def with_shards(self, shards_per_worker: int) -> Self:
-        """Return the settings from the moment on at which shards were joined; they are not changed again."""
+        """Return the settings of the run after shards were joined; the number of shards then stays."""
         return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=())
 
     def common(self) -> RunSettings:

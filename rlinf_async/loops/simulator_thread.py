@@ -65,8 +65,8 @@ class SimulatorThread:
         measured: Callable[[Call, float], None] = not_measured,
     ) -> None:
         """`abort(reason)` kills the processes of environments that hang; it returns True if there were any,
-        and may be called from any thread. `measured` is given the seconds of each reset and step, in the
-        thread itself: without its waits for other threads."""
+        and may be called from any thread. `measured` is called with the seconds of each reset and step,
+        measured in the thread itself: without waits for other threads."""
         self._measured = measured
         self._shard, self._advanced, self._abort = shard, advanced, abort
         self._thread = WatchedThread(thread, self._failure)
@@ -201,7 +201,7 @@ class SimulatorThread:
 
     def _give_up(self, complaint: str, stands: str) -> NoReturn:
         self.stuck = True
-        raise StuckThread(f"{complaint}, and cannot be ended from outside; they stand {stands}")
+        raise StuckThread(f"{complaint}, and cannot be ended from outside; their thread is {stands}")
 
     def _try_abort(self, complaint: str) -> bool:
         """Return True if there were processes to kill. Errors of `abort` are ignored."""

@@ -58,7 +58,7 @@ class Training(Protocol):
 
     @property
     def scored(self) -> Scored:
-        """The event that the log-probabilities belong to, known from the first rollout on."""
+        """The event that the log-probabilities are of, known from the first rollout on."""
 
     def working(self) -> AbstractContextManager[None]:
         """The learner computes inside the block."""
@@ -70,7 +70,7 @@ class Training(Protocol):
         """Join the pieces along B, with their mask, as inference has recorded them."""
 
     def to_score(self, payload: Any) -> ToScore:
-        """Return the samples of a piece that inference is to score. Called from any thread."""
+        """Return the samples of a piece that inference will score. Called from any thread."""
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         """Add the log-probabilities of the proximal policy, and values, to the rollout.
@@ -184,7 +184,7 @@ class StreamingLearner:
 
     def accept(self, pieces: Sequence[Piece]) -> bool:
         if pieces:
-            # The work so far was done before these pieces, perhaps the last of the batch, had come.
+            # All work so far was done before these pieces, perhaps the last of the batch, had arrived.
             self._streamed_samples, self._pieces_anchored_ahead = self._trained_samples, self._anchored_pieces
             self._arrived_pieces += pieces
             self._missing -= len(pieces)

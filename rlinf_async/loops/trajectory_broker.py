@@ -29,9 +29,9 @@ class TrainedBatch:
     env_steps: int
     """Environment steps as the synchronous loop counts them: to the horizon of every rollout."""
     skipped_env_steps: int = 0
-    """Those of `env_steps` that were not made, because their episodes had ended."""
+    """The part of `env_steps` that was not made, because the episodes had ended."""
     skipped_decisions: int = 0
-    """Decisions that were not made for the same reason; the synchronous loop makes one per sample."""
+    """Decisions that were not made, for the same reason; the synchronous loop makes one per sample."""
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> TrainedBatch:
@@ -83,7 +83,7 @@ class TrajectoryBroker:
         self.buffer = TrajectoryBuffer(pieces_per_rank=plan.pieces_per_rank, max_staleness=max_staleness)
         self.buffer.restore(version, ledger or Ledger())
         self._trained_batches: dict[int, TrainedBatch] = {}
-        # Two bells, or every handed-over rollout would wake all shards at the gate.
+        # Two bells: with a single one, every handed-over rollout would wake all shards at the gate.
         self._gate_bell = Bell(deadline_s=deadline_s)
         self._buffer_bell = Bell(deadline_s=deadline_s)
         self._outstanding: dict[Ticket, float] = {}

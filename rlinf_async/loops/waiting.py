@@ -47,7 +47,7 @@ class Bell:
             del self._waiters[waiter]
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` in all present and future waits: there will be no more changes."""
+        """Raise `error` in all present and future waits: no more changes will come."""
         self._error = error
         self.ring()
 

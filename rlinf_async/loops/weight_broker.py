@@ -45,7 +45,8 @@ class WeightBroker:
     def offer(self, version: int, payload: Any) -> None:
         """Offer the weights of `version`. `payload` holds or locates them, and replaces the last payload."""
         self._board.offer(version)
-        # Without an await after the line before, or a rank could get the new version with the old payload.
+        # Without an await after the line before: otherwise a rank could get the new version with the old
+        # payload.
         self._payload = payload
         self._offered_at[version] = asyncio.get_running_loop().time()
         self._bell.ring()
@@ -91,7 +92,7 @@ class WeightBroker:
         if published is None or published == before:
             return
         now = asyncio.get_running_loop().time()
-        # Also the versions that were never applied: `published` waits for a version or a newer one.
+        # Also the versions that no rank has applied: `published` waits for a version or a newer one.
         for reached_version in [offer for offer in self._offered_at if offer <= published]:
             self._lags[reached_version] = now - self._offered_at.pop(reached_version)
         # Before the ring, so that woken waiters find the gate open.

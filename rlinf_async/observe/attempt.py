@@ -25,7 +25,7 @@ class ClaimedError(ValueError):
 
 
 def claim_directory(directory: Path, *, key: str) -> None:
-    """Let no other run write into `directory` while this process lives; a second claim changes nothing.
+    """Keep other runs from writing into `directory` while this process lives; a second claim changes nothing.
 
     The directory is made if it is missing. `key` is the config key that names it.
 

@@ -60,7 +60,7 @@ class Diagnosis:
         return self.saturated and on_cores and self.load is not None and self.load.is_full
 
     def sentence(self, what: str = "this run") -> str:
-        """Say what bounds `what`: the same words in the terminal, in `status` and in a report."""
+        """Return the sentence about the bound of `what`, for the terminal, `status` and a report."""
         verb, subject = BOUND_PHRASES[self.part]
         share = f"{subject} {self.share:.0%} of the time"
         if self.is_machine and self.load is not None:

@@ -77,8 +77,8 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
             status=128 + error.number,
         )
     if isinstance(error, SystemExit):
-        why = f"was left by SystemExit({error.code!r}), which the run has not asked for"
-        return Ending(who=driver, why=why, what_next=f"look at what called it, and {again}")
+        why = f"was ended by SystemExit({error.code!r}), which the run has not asked for"
+        return Ending(who=driver, why=why, what_next=f"look at the code that called it, and {again}")
     if (full := full_disk(error)) is not None:
         return Ending(who=driver, why=f"cannot write: {full}", what_next=f"make room there, and {again}")
     if memory := _no_memory(error):

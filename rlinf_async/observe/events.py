@@ -193,7 +193,7 @@ def record_nothing(fault: Fault) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What a run does at a moment: the content of `status.json`."""
+    """The activity of a run at one moment: the content of `status.json`."""
 
     time: float
     """Seconds since the epoch."""

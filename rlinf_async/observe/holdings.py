@@ -1,7 +1,7 @@
 """The resources that a process holds: memory, descriptors, threads.
 
-A sample costs some reads of `/proc`. The memory of a process includes its children, such as simulators. Its
-descriptors and threads do not, as their limits are per process.
+A sample costs some reads of `/proc`. The memory of a process includes its children, such as simulators.
+Descriptors and threads are its own only, as their limits are per process.
 """
 
 from __future__ import annotations

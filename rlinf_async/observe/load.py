@@ -87,7 +87,7 @@ def cpu_seconds() -> Usage:
 
 
 def _is_on_ray() -> bool:
-    """True if this process is a client of Ray, which is not imported for the question."""
+    """True if this process is a client of Ray; Ray is not imported to find out."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

@@ -9,7 +9,7 @@ from rlinf_async.core.failures import in_words
 
 Logger = TypeVar("Logger")
 LONGEST_REST = 64
-"""The most batches that a failed logger is left out for. It starts with one batch, and doubles with every
+"""The most batches that a failed logger is left out for. The number is one at first, and doubles with every
 failed try."""
 
 

@@ -30,10 +30,9 @@ LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
 """Characters that are kept: the first of an error, the last of a traceback, which ends with the error."""
 WHOLE_RECORD_BYTES = 4 << 20
-"""When the record of faults has this size, further ones are recorded without traceback and with a short
-error."""
+"""Faults beyond this size of their record are recorded without traceback and with a short error."""
 SHORT_ERROR = 200
-"""Characters of such a short error."""
+"""The characters of such a short error."""
 MAX_RECORD_BYTES = 64 << 20
 """Bytes of a full record of faults: no fault is added to it."""
 
@@ -78,8 +77,8 @@ class RunDir:
 
         Nothing is moved if no earlier run has trained anything. A run that `goes_on` from the earlier one
         adds to its metrics, its faults and its `weights`, the host's file or folder of checkpoints in this
-        directory; otherwise these are moved, too. Without the facts of an earlier run, files of these names
-        are somebody else's, and are moved as well: the run would write over them.
+        directory; otherwise these are moved, too. Without the facts of an earlier run, files with these names
+        do not belong to a run, and are moved as well: the run would write over them.
 
         Raises:
             ValueError: the `weights` are outside this directory, perhaps by a link; nothing is moved.

@@ -23,7 +23,7 @@ MIN_SECRET_LENGTH = 6
 _TOKENIZER_TOKENS = ("new", "pad", "bos", "eos", "unk", "cls", "sep", "mask", "image", "action")
 """Prefixes of a tokenizer's tokens, such as `pad_token`, which are no secrets."""
 _UNMISTAKABLE_WORDS = r"password|passwd|passphrase|passcode|secret|credential|authorization|signature"
-"""Words that mark a name as a secret's wherever they occur in it, also within a word: `pgpassword`."""
+"""Words that mark a name as a secret's, also within a word of the name: `pgpassword`."""
 _KEY_EXPRESSION = (
     rf"(?:[\w-]*(?:{_UNMISTAKABLE_WORDS})s?\d*"
     r"|(?:[\w-]*[_-])?(?:cookies?|bearer|auth|sas|sig|jwt|otp|sess(?:ion)?(?:[_-]?id)?"

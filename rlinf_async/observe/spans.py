@@ -59,7 +59,7 @@ def identity(pid: int) -> dict[str, Any] | None:
 
 
 class Role(Enum):
-    """The role that the time of a span has, in order of priority.
+    """The roles of the time of a span, in order of priority.
 
     Where spans overlap, the time counts for the role with the higher priority: a fetch during training is no
     wait.

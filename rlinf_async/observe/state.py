@@ -150,7 +150,7 @@ class RunState:
 
     @property
     def bound(self) -> Diagnosis | None:
-        """What bounds the regular steps; None before a step has ended, or without a record of shares."""
+        """The bound of the regular steps; None before a step has ended, or without a record of shares."""
         busiest = self.regular.busiest
         return Diagnosis.of(busiest, self.regular.load, on_cpu=self.on_cpu) if busiest else None
 

@@ -70,7 +70,7 @@ class SelfContainedError(ValueError):
     """The value of `node` contains an alias of itself."""
 
     def __init__(self, node: yaml.Node) -> None:
-        super().__init__("holds something that contains itself")
+        super().__init__("holds a value that contains itself")
         self.node = node
 
 

@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse_silent(self) -> None:
         if not self._handshake.done:
-            self._refuse(f"has said nothing for {TOKEN_TIMEOUT_S:g} s")
+            self._refuse(f"has not begun the handshake within {TOKEN_TIMEOUT_S:g} s")
 
     def _refuse(self, why: str) -> None:
         self._on_known(self, why)

@@ -44,7 +44,7 @@ WRONG_FILES: dict[str, tuple[bytes, str]] = {
     "a key twice in a line": (b"runner: {a: 1, a: 2}\n", "line 2: the key a stands in line 2 already"),
     "Latin-1": ("x: café\n".encode("latin-1"), "line 2: byte 0xe9 is not UTF-8; save the file as UTF-8"),
     "an unknown alias": (b"x: *nope\n", "line 2: found undefined alias 'nope'"),
-    "an alias of itself": (b"x: &a [*a]\n", "line 2: an alias stands inside of what it stands for"),
+    "an alias of itself": (b"x: &a [*a]\n", "line 2: an alias is inside the value that it stands for"),
     "aliases that multiply": (BOMB.encode(), "has more than 100000 values with its aliases written out"),
     "aliases beyond what is written out": (multiplying(2, 15_000).encode(), "has more than 100000 values"),
     "depth": (b"x: " + b"[" * 3000 + b"]" * 3000, "nests its values too deeply"),

@@ -228,7 +228,9 @@ def test_a_policy_that_hangs_is_named_before_those_give_up_that_wait_for_it(monk
     held = threading.Event()
     monkeypatch.setattr(DeclaredPolicy, "act", lambda *_: held.wait())
     made = InferenceRank(0, model=DeclaredPolicy(Buffered()), busy=BusyMeter(), deadline_s=0.1)
-    with pytest.raises(PolicyFailure, match=r"not answered on inference rank 0 for 0.09 s .* it stands in"):
+    with pytest.raises(
+        PolicyFailure, match=r"not answered on inference rank 0 for 0.09 s .* its thread is in"
+    ):
         answered(made, seen("a"))
     held.set()
     made.close()

@@ -127,7 +127,9 @@ def test_silence_names_it_the_rank_the_seconds_and_where_it_stands(executor, hel
     with pytest.raises(PolicyFailure) as failed:
         by(policy, lambda: forward(held))
     what, *stack = str(failed.value).splitlines()
-    assert what == SILENCE[by] + "0.09 s (most of async.advanced.deadline_s); it stands in forward, line " + (
+    assert what == SILENCE[
+        by
+    ] + "0.09 s (most of async.advanced.deadline_s); its thread is in forward, line " + (
         f"{forward.__code__.co_firstlineno + 1} of {__file__}"
     )
     assert any(line.endswith("in forward") for line in stack)

@@ -157,7 +157,7 @@ def test_a_thread_that_nothing_can_end_is_named_with_its_stack(thread, held, cal
     ) as raised:
         asyncio.run(getattr(mine, call)(lambda: hang_here(held)))
     what, *stack = str(raised.value).splitlines()
-    assert "and cannot be ended from outside; they stand in hang_here, line " in what
+    assert "and cannot be ended from outside; their thread is in hang_here, line " in what
     assert all(line.startswith("  ") for line in stack)
     assert any(line.endswith("in hang_here") for line in stack)
     assert str(raised.value).strip() == str(raised.value)
@@ -168,7 +168,7 @@ def test_a_thread_that_has_not_come_to_a_call_stands_at_an_unknown_line(thread, 
     thread.submit(held.wait)
     with pytest.raises(StuckThread) as raised:
         asyncio.run(simulators(thread, step_s=0.05).step(list))
-    assert str(raised.value).endswith("; they stand at an unknown line")
+    assert str(raised.value).endswith("; their thread is at an unknown line")
 
 
 def test_simulators_with_processes_are_ended_when_they_hang(thread, held):

@@ -47,7 +47,7 @@ def test_a_run_that_moves_says_what_every_process_does(tmp_path):
 
 
 def test_a_stalled_run_says_for_how_long_and_a_dead_driver_that_it_is_silent(tmp_path):
-    assert "nothing has ended for 63 s" in status_of(said(tmp_path, still_s=63.0), now=1001.0)[0]
+    assert "no activity has ended for 63 s" in status_of(said(tmp_path, still_s=63.0), now=1001.0)[0]
     assert "has died or hangs" in status_of(said(tmp_path), now=1100.0)[0]
 
 

@@ -51,7 +51,7 @@ def test_a_stall_is_explained_and_every_process_can_be_looked_at(runs: Runner) -
     while f"env worker 0: {ENVS} shards resetting" not in (line := process.stdout.readline()):
         assert line, "the run ended without a word"
         before.append(line)
-    assert any("nothing has ended for" in line for line in before)
+    assert any("no activity has ended for" in line for line in before)
     seen = asked(runs, "status", str(run), "--stacks")
     assert f"{ENVS} shards resetting" in seen
     assert "learner rank 0: waiting for trajectories" in seen

@@ -1,4 +1,4 @@
-"""Tells environments, on every host, not to render frames that the policy does not see."""
+"""On every host, tells environments not to render frames that the policy does not see."""
 
 from __future__ import annotations
 

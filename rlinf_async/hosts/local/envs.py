@@ -12,10 +12,10 @@ import torch
 class StateEnvs:
     """Environments with a vector state and one action per decision, with the interface of `rlinf_async.envs`.
 
-    Subclasses implement `begin` and `decide`. After its end an episode stands still: `ended` stays True until
-    the next one begins, and later rewards do not count. Episodes are not truncated: at the horizon the value
-    of their last state is bootstrapped. Optional methods are `abort(reason)`, called from another thread,
-    which ends the processes of hanging environments and returns True if there were any; and
+    Subclasses implement `begin` and `decide`. After its end an episode does not change: `ended` stays True
+    until the next one begins, and later rewards do not count. Episodes are not truncated: at the horizon the
+    value of their last state is bootstrapped. Optional methods are `abort(reason)`, called from another
+    thread, which ends the processes of hanging environments and returns True if there were any; and
     `take_on(seed_offset, rollout)`.
     """
 

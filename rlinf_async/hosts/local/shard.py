@@ -29,7 +29,7 @@ T = TypeVar("T")
 EPISODES_FIELD = "episodes"
 """The field of a rollout with the environments' statistics of episodes, [1, B, ...]; absent without any."""
 ONE_EPISODE = {"auto_reset": False, "ignore_terminations": False}
-"""The local host's `env` settings: each rollout begins with a reset, and ended environments stand still."""
+"""The local host's `env` settings: rollouts begin with a reset, and ended environments are not stepped."""
 
 
 class Noise:

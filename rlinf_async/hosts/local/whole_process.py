@@ -178,8 +178,8 @@ class _Selector(DefaultSelector):
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.EINVAL):  # closed, or reused for another file
                 raise
-            # Environments closed the descriptor in their thread, and the check after their call has not run
-            # yet.
+            # The environments closed the descriptor in their thread, and the check after their call has not
+            # run yet.
             self._process.reopen()
         if self.loss is not None:
             loss, self.loss = self.loss, None
@@ -208,7 +208,7 @@ class _Loop(asyncio.SelectorEventLoop):
         """Replace the loop's descriptors by new ones, so that it can end; `select` raises `loss` once."""
         selector, near, far = self.own
         fresh = (DefaultSelector(), *socket.socketpair())
-        # First to higher numbers: a new descriptor may have got the number that another one is to take.
+        # First to higher numbers: a new descriptor may have the number that another one will take.
         free = max(_first_spare(), *self.own) + 1
         copies = [fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, free) for each in fresh]
         for each in fresh:

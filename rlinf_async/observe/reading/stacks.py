@@ -1,4 +1,4 @@
-"""Asks the processes of a run for their stacks; `observe.stacks` has the way."""
+"""Asks the processes of a run for their stacks, in the way that `observe.stacks` describes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stacks_of(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _ask(request: Path) -> bool:
-    """Write a request into a pipe of the own account; return True if a process can read it.
+    """Write a request into a pipe of this account; return True if a process can read it.
 
     If the process has ended, or runs on another machine, the pipe has no reader. A link, or a file that is
     not a pipe, is not written to: the owner of the directory may have planted it to harm another file.

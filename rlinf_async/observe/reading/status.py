@@ -209,10 +209,10 @@ def _pace_in_words(pace: Mapping[str, float]) -> list[str]:
 def _moves(facts: Mapping[str, Any]) -> str:
     age = seconds(facts["seen_s"])
     if facts["state"] == "silent":
-        return f"the driver (process {facts['driver']}) has said nothing for {age}: it has died or hangs"
+        return f"the driver (process {facts['driver']}) has written no status for {age}: it has died or hangs"
     if facts["state"] == "moving":
         return f"it moves (seen {age} ago)"
-    return f"nothing has ended for {seconds(facts['still_s'])} (seen {age} ago)"
+    return f"no activity has ended for {seconds(facts['still_s'])} (seen {age} ago)"
 
 
 def _reason(records: RunReader) -> str:

@@ -185,7 +185,7 @@ def hush(*, show_deaths: bool = False) -> None:
     if not show_deaths:
         from ray._private import worker
 
-        # Ray has no setting for these. A Ray version without this function prints them all the same.
+        # Ray has no setting for these. A Ray version without this function prints them anyway.
         if hasattr(worker, "print_to_stdstream"):
             worker.print_to_stdstream = _left_out
 

@@ -197,7 +197,7 @@ class Revivals:
         ranks = self._fleet.actors(group)
         rest = len(ranks) - sum(member[0] == group for member in self._given_up)
         if group != "inference" or not rest:
-            error += ", and no process that is left can take its place"
+            error += ", and no remaining process can take its place"
             self._record(name, "node lost", error, "the run ends")
             raise RuntimeError(f"{name} cannot be started again: {error}") from nowhere
         self._say(f"{name} is given up, as {error}; {rest} of {len(ranks)} inference ranks go on")

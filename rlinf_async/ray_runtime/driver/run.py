@@ -319,7 +319,7 @@ class AsyncRun:
             self._report(self._steps_to_report.popleft())
 
     def _report(self, step: TrainedStep) -> None:
-        # There is one coordinator, hence one number.
+        # There is only one coordinator, and so one number.
         (lag,) = set(self._publication.wait(step.step, step.published))
         report, metrics = self._reporter.collect(step)
         metrics |= self._revivals.pop_metrics()

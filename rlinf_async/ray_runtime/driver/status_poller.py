@@ -123,7 +123,7 @@ class StatusPoller:
         if still_s >= self._next_notice_s:
             self._next_notice_s = 2 * still_s
             lines = [f"  {name}: {line}" for name, line in who_does_what(answers)]
-            self._say("\n".join([f"nothing has ended for {seconds(still_s)}:", *lines]))
+            self._say("\n".join([f"no activity has ended for {seconds(still_s)}:", *lines]))
 
     def _notice_silence(self, late: list[Any], now: float) -> None:
         """Tell the guard of workers that have not answered for too long; a late answer counts."""

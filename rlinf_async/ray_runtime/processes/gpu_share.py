@@ -78,7 +78,7 @@ class StandInMemory:
         """
         if self._taken + count > self.share:
             raise torch.OutOfMemoryError(
-                f"out of memory on what stands in for a GPU. Tried to allocate {_gib(count)}. It has a total "
+                f"out of memory on the stand-in for a GPU. Tried to allocate {_gib(count)}. It has a total "
                 f"capacity of {_gib(self.total)} of which {_gib(self.total - self._taken)} is free. "
                 f"{_gib(self.share)} allowed; use less"
             )

@@ -10,7 +10,7 @@ straight to the asker. So the channel loads no torch, as the coordinator does no
     asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
     rank  -> channel   take: wait for a batch, or look for one; failed: the requests of a failed forward pass
     rank  -> asker     the answer
-    channel -> asker   an error: the request was late or failed; or its rank is lost, and it is asked again
+    channel -> asker   an error: the request was late or failed; or its rank is lost, and it is sent again
 
 The asker takes the first answer to a request, or error, and drops later ones. So if an answer is lost with
 its rank, another rank answers, and if two answers come, the second is dropped.
@@ -75,7 +75,7 @@ class RequestChannel(RunProcess):
 
     async def pop_batches(self) -> dict[str, Any]:
         """Return spreads of batch sizes (samples) and waits (seconds), and the number of requests that were
-        asked again, since the last call.
+        sent again, since the last call.
         """
         broker = self._broker
         size, wait, repeats = broker.batch_size, broker.batch_wait, broker.again

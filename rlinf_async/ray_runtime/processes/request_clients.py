@@ -57,7 +57,7 @@ class RequestClient:
         return await asked_until_answered(request, self._act)
 
     async def _act(self, request: ActionRequest) -> Any:
-        # A late answer of a lost rank may settle a request that was asked again while another rank reads its
+        # A late answer of a lost rank may settle a request that was sent again while another rank reads its
         # payload: that memory must not be reused.
         memory = self._memory_again if request.again else self._memory
         with sealed(request.payload, memory, inline=self._is_near) as payload:
@@ -185,7 +185,7 @@ class _Way:
         it is closed or has died.
 
         Raises:
-            PeerError: the rank's own channel has gone.
+            PeerError: the rank's own channel is lost.
         """
         if self._is_home:
             return await self._ask(take)

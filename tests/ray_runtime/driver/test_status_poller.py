@@ -111,7 +111,7 @@ def test_a_stall_is_said_once_and_then_at_growing_intervals(world):
     world.answers = {"a": doing(1, {"kind": "step", "seconds": 59.0, "shard": 4}), "b": doing(2)}
     world.pass_time(70.0)
     (notice,) = world.said
-    assert notice.startswith("nothing has ended for 6")
+    assert notice.startswith("no activity has ended for 6")
     assert "a: shard 4 stepping for 59 s" in notice
     world.pass_time(500.0)
     assert len(world.said) == 4  # at 60, 120, 240 and 480 seconds

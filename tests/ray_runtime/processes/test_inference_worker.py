@@ -159,6 +159,8 @@ def test_elsewhere_sampling_goes_on_when_weights_change(worker):
 def test_a_forward_pass_that_hangs_is_named_before_those_give_up_that_wait_for_it(monkeypatch):
     held, worker = threading.Event(), Adding(deadline_s=0.1)
     monkeypatch.setattr(Adding, "answer", lambda *_: held.wait())
-    with pytest.raises(PolicyFailure, match=r"not answered on inference rank 3 for 0.09 s .* it stands in"):
+    with pytest.raises(
+        PolicyFailure, match=r"not answered on inference rank 3 for 0.09 s .* its thread is in"
+    ):
         asyncio.run(worker.act([asked(0, 1)]))
     held.set()
