@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from rlinf_async.hosts.rlinf.config import (
     write_back,
     write_shards,
 )
+from rlinf_async.hosts.rlinf.managers import light_processes
 from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
@@ -149,7 +151,8 @@ class Hooks(WorkerHooks):
                 return
             cfg: Any = cluster_cfg._get_root()
             self._prepare(cfg)
-            with starting_ray(say=RunDisplay().note):
+            light = light_processes(type(cluster)) if is_active(cfg) else nullcontext()
+            with starting_ray(say=RunDisplay().note), light:
                 start(cluster, *args, **kwargs)
             if is_active(cfg):
                 # After the start, as RLinf's `Cluster` installs its own handler of SIGUSR1.

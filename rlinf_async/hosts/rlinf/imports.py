@@ -1,10 +1,12 @@
 """Imports of RLinf that leave for later what takes longer than RLinf itself.
 
-Two things of torch take seconds of CPU time in every process of a run, and most processes use neither:
+Three things take seconds of CPU time in every process that imports them, and most processes use none:
 
 * `rlinf.config` decorates one function with `torch.compile`, which imports torch's compiler.
 * Modules of env and rollout workers import `DTensor`, for annotations and `isinstance`. That imports the
   package of sharded tensors, and with it SymPy.
+* RLinf's FSDP actor, which the driver imports, too, imports classes that load language models. They import
+  models, accelerate and torch's compiler.
 """
 
 from __future__ import annotations
@@ -18,15 +20,23 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from rlinf_async.hosts.rlinf.late_names import LateName
+
 SHARDED_TENSORS = "torch.distributed.tensor"
+LATE_NAMES = {
+    "accelerate": {"init_empty_weights"},
+    "transformers": {"AutoConfig", "AutoModelForCausalLM", "AutoModelForVision2Seq"},
+    "transformers.trainer_pt_utils": {"get_module_class_from_name"},
+}
+"""By module: the names that RLinf's modules import for a few of their functions."""
 
 
 @contextmanager
 def light_imports() -> Iterator[None]:
-    """Have modules of RLinf that are imported inside the block leave torch's compiler and sharded tensors for
-    later.
+    """Have modules of RLinf that are imported inside the block leave torch's compiler, sharded tensors and
+    `LATE_NAMES` for later.
     """
-    with compiled_when_called(), sharded_tensors_when_used():
+    with compiled_when_called(), names_when_used():
         yield
 
 
@@ -62,23 +72,31 @@ def _compiled_when_called(function: Callable[..., Any], build: Callable[[], Any]
 
 
 @contextmanager
-def sharded_tensors_when_used() -> Iterator[None]:
-    """Have modules of RLinf that import `DTensor` alone inside the block get `LateDTensor` in its place.
+def names_when_used() -> Iterator[None]:
+    """Have modules of RLinf that import `DTensor` alone inside the block get `LateDTensor` in its place, and
+    those that import none but `LATE_NAMES` get a `LateName` for each.
 
-    All other modules, and all modules once torch's package is loaded, get what they ask for.
+    All other modules get what they ask for; and once torch's package is loaded, all get its `DTensor`.
     """
     import_now = builtins.__import__
 
     def import_later(name: str, *arguments: Any, **named: Any) -> Any:
         given = {**dict(zip(("globals", "locals", "fromlist"), arguments, strict=False)), **named}
-        is_alone = name == SHARDED_TENSORS and tuple(given.get("fromlist") or ()) == ("DTensor",)
         importer = (given.get("globals") or {}).get("__name__", "")
-        if is_alone and importer.startswith("rlinf.") and name not in sys.modules:
-            return SimpleNamespace(DTensor=LateDTensor)
-        return import_now(name, *arguments, **named)
+        late = _late(name, tuple(given.get("fromlist") or ())) if importer.startswith("rlinf.") else None
+        return import_now(name, *arguments, **named) if late is None else SimpleNamespace(**late)
 
     with patch.object(builtins, "__import__", import_later):
         yield
+
+
+def _late(module: str, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the stand-ins for `names` of a module; None if one of them has none."""
+    if module == SHARDED_TENSORS and names == ("DTensor",) and module not in sys.modules:
+        return {"DTensor": LateDTensor}
+    if names and LATE_NAMES.get(module, set()).issuperset(names):
+        return {name: LateName(module, name) for name in names}
+    return None
 
 
 class _Late(type):

@@ -146,6 +146,11 @@ def dead_process(*, closely: bool = False) -> DeadProcess | None:
     return None
 
 
+def is_own() -> bool:
+    """Return True if this process has started the Ray cluster that it uses."""
+    return STORE_PROCESS in _processes(_node())
+
+
 def _node() -> Any:
     return getattr(ray._private.worker, "_global_node", None)
 

@@ -75,6 +75,59 @@ def test_a_worker_process_imports_its_class_without_torchs_compiler_and_sharded_
     assert said == ["nothing", "squared_relu", "torch"]
 
 
+def test_the_driver_and_a_learner_import_rlinfs_actor_without_what_loads_language_models():
+    said = run("""
+import sys, rlinf_async.hosts.rlinf.actor_worker
+from rlinf.hybrid_engines.fsdp import fsdp_model_manager, utils
+late = {"torch._dynamo", "torch._inductor", "transformers", "accelerate"}
+print(late & set(sys.modules) or "nothing")
+from torch import nn
+print(utils.get_module_class_from_name(nn.Sequential(nn.Linear(2, 3)), "Linear").__name__)
+with utils.init_empty_weights():
+    print(nn.Linear(2, 3).weight.device.type)
+import transformers
+print(fsdp_model_manager.AutoConfig.for_model("gpt2", n_layer=3).n_layer)
+print(isinstance(nn.Linear(2, 3), fsdp_model_manager.AutoConfig))
+names = fsdp_model_manager.AutoModelForVision2Seq._model_mapping.keys()
+print(names == transformers.AutoModelForVision2Seq._model_mapping.keys(), len(names) > 9)
+""")
+    assert said == ["nothing", "Linear", "meta", "3", "False", "True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("rlinf.models.other", "from transformers import AutoConfig, AutoTokenizer"),
+        ("ours", "from transformers import AutoConfig"),
+        ("rlinf.models.other", "import transformers"),
+    ],
+)
+def test_modules_that_want_other_names_get_them_from_transformers(module, line):
+    said = run(f"""
+import sys
+from rlinf_async.hosts.rlinf.imports import light_imports
+with light_imports():
+    exec({line!r}, {{"__name__": {module!r}}})
+print("transformers" in sys.modules)
+""")
+    assert said == ["True"]
+
+
+def test_a_class_of_rlinf_may_extend_a_name_that_comes_late():
+    said = run("""
+from rlinf_async.hosts.rlinf.late_names import LateName
+Mapping = LateName("collections.abc", "Mapping")
+class Own(Mapping):
+    def __getitem__(self, key): return key
+    def __iter__(self): return iter(())
+    def __len__(self): return 3
+import collections.abc
+print(issubclass(Own, collections.abc.Mapping), isinstance({}, Mapping), isinstance([], Mapping))
+print(len(Own()), Mapping == collections.abc.Mapping, hash(Mapping) == hash(collections.abc.Mapping))
+""")
+    assert said == ["True", "True", "False", "3", "True", "True"]
+
+
 def test_rlinf_tells_sharded_tensors_from_others_before_and_after_there_are_any():
     said = run("""
 import sys, torch

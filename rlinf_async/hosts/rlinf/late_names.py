@@ -1,0 +1,56 @@
+"""Stand-ins for names of modules that take long to import, in modules of RLinf that use them in few calls."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class LateName:
+    """Stands for a name of a module: any use but that in an annotation loads the module, and goes to its
+    own object.
+    """
+
+    def __init__(self, module: str, path: str) -> None:
+        self._module, self._path = module, path
+
+    def _real(self) -> Any:
+        found: Any = import_module(self._module)
+        for name in self._path.split("."):
+            found = getattr(found, name)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # Python looks for special attributes of what stands in an annotation.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._real(), name)
+
+    def __or__(self, other: Any) -> Any:
+        return Any  # in annotations such as `Tensor | None`
+
+    __ror__ = __or__
+
+    def __repr__(self) -> str:
+        return f"{self._module}.{self._path}"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._real()(*arguments, **named)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._real()[item]
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._real(),)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, self._real())
+
+    def __subclasscheck__(self, cls: type) -> bool:
+        return issubclass(cls, self._real())
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._real() == (other._real() if isinstance(other, LateName) else other))
+
+    def __hash__(self) -> int:
+        return hash(self._real())

@@ -1,0 +1,118 @@
+"""RLinf's managers and its probe of a node run without torch, in a Ray cluster of the run's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rlinf.scheduler.cluster import node
+from rlinf.scheduler.manager import CollectiveManager, NodeManager, PortLockManager, WorkerManager
+
+from rlinf_async.hosts.rlinf import managers
+from rlinf_async.hosts.rlinf.managers import light, light_processes
+
+
+def run(code):
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CollectiveManager",
+        "DeviceLockManager",
+        "NodeManager",
+        "PortLockManager",
+        "WorkerManager",
+        "_RemoteNodeProbe",
+    ],
+)
+def test_a_process_gets_the_class_without_torch_and_torch_where_it_is_used(name):
+    said = run(f"""
+import sys
+from ray import cloudpickle
+from rlinf_async.hosts.rlinf import managers
+cls = getattr(managers, {name!r})
+print(cls.__name__, cls.__mro__[1].__module__.startswith("rlinf.scheduler."), "torch" in sys.modules)
+from rlinf.scheduler.cluster.utils import extract_dataclass_tensor_fields
+from rlinf.scheduler.worker import Worker
+print("torch" in sys.modules)
+from rlinf.scheduler import Channel, ComponentPlacement
+print(Channel.__name__, ComponentPlacement.__name__)
+import torch
+from dataclasses import dataclass
+@dataclass
+class Sent:
+    rewards: torch.Tensor
+    names: list
+tensors = extract_dataclass_tensor_fields(Sent(torch.ones(2), [torch.zeros(1)]))[1]
+print(len(tensors), sum(tensors[0].tolist()))
+""")
+    assert said == [name, "True", "False", "False", "Channel", "ComponentPlacement", "2", "2.0"]
+
+
+def test_a_process_of_torchs_own_keeps_its_torch():
+    said = run("""
+import torch
+from rlinf_async.hosts.rlinf.late_torch import torch_when_used
+with torch_when_used():
+    import rlinf.utils.omega_resolver as module
+print(module.torch is torch)
+""")
+    assert said == ["True"]
+
+
+def test_the_class_travels_by_its_name_and_does_what_rlinfs_does():
+    cls = light(NodeManager)
+    assert (cls.__module__, cls.__qualname__, cls.MANAGER_NAME) == (
+        managers.__name__,
+        "NodeManager",
+        "NodeManager",
+    )
+    assert issubclass(cls, NodeManager)
+    assert light(NodeManager) is cls
+    assert cls(["node"], ["group"], None).get_nodes() == (["node"], ["group"], None)
+
+
+def test_other_classes_are_left_as_they_are():
+    class Own(WorkerManager):
+        pass
+
+    Own.__name__ = "WorkerManager"
+    assert light(Own) is Own
+    assert light(Path) is Path
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_only_in_a_cluster_of_the_runs_own(monkeypatch, own):
+    launched, probed = [], []
+
+    class Cluster:
+        def _launch_manager_actor(self, manager, node, runtime_env, *args):
+            launched.append((manager, node, runtime_env, args))
+
+    def remote(cls):
+        return SimpleNamespace(options=lambda **options: probed.append((cls, options)))
+
+    before = Cluster._launch_manager_actor, node._RemoteNodeProbe
+    stock = SimpleNamespace(options=lambda **options: probed.append(("stock", options)))
+    monkeypatch.setattr(managers, "is_own", lambda: own)
+    monkeypatch.setattr(managers.ray, "remote", remote)
+    with light_processes(Cluster):
+        Cluster()._launch_manager_actor(PortLockManager, "node", {"env_vars": {}}, 1)
+        node._RemoteNodeProbe._stock = stock
+        node._RemoteNodeProbe.options(name="probe")
+    assert (Cluster._launch_manager_actor, node._RemoteNodeProbe) == before
+    manager = managers.PortLockManager if own else PortLockManager
+    assert launched == [(manager, "node", {"env_vars": {}}, (1,))]
+    assert probed == [(managers._RemoteNodeProbe if own else "stock", {"name": "probe"})]
+
+
+def test_a_cluster_that_starts_its_managers_otherwise_is_left_as_it_is():
+    before = node._RemoteNodeProbe
+    with light_processes(type("Cluster", (), {})):
+        assert node._RemoteNodeProbe is before
+    assert issubclass(managers.CollectiveManager, CollectiveManager)
