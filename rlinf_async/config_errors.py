@@ -13,7 +13,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
 from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest, nearest_key
-from rlinf_async.hosts.judge.table import counterparts
+from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.yaml_data import (
     FAST_YAML_LOADER,

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.entry_points import load_class
+from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.yaml_data import MAX_YAML_BYTES
@@ -178,8 +179,6 @@ class PackagedHost(Host):
 
     @property
     def setting_keys(self) -> Mapping[str, str]:
-        from rlinf_async.hosts.judge.table import read_settings
-
         return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:

@@ -28,9 +28,7 @@ cannot be built from a config section. They run before Ray starts."""
 
 def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for each environment class in `sections`, by dotted key, that no package provides, and
-    the reasons that a class's own check (`CHECKS_GROUP`) finds in its section.
-
-    A class without such a check is not imported.
+    the reasons of its own check; a class without a check is not imported.
     """
     judged: list[Any] = []
     for key, section in sections.items():
@@ -123,19 +121,16 @@ def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
         yield Reason(str(error))
 
 
+UNCLEAR_ERRORS: tuple[type[Exception], ...] = (ArithmeticError, AttributeError, TypeError)
+"""Exceptions of a framework's check with a message that rarely names the key at fault."""
 CHECKING_ERRORS: tuple[type[Exception], ...] = (
-    ArithmeticError,
+    *UNCLEAR_ERRORS,
     AssertionError,
-    AttributeError,
     LookupError,
     NotImplementedError,
-    TypeError,
     ValueError,
 )
-"""Exceptions of a framework's check, which asserts, reads attributes that may be missing, and builds
-objects."""
-UNCLEAR_ERRORS = (ArithmeticError, AttributeError, TypeError)
-"""Exceptions whose message rarely names the key at fault."""
+"""All exceptions of such a check, which asserts, reads what may be missing, and builds objects."""
 MAX_ERROR_CHARACTERS = 500
 """Characters kept of a framework's error message, which may contain a whole config."""
 

@@ -76,13 +76,10 @@ def override_reason(text: str, override: str) -> Reason:
 
 
 def unknown_reason(key: str, name: object, names: Sequence[str], description: str) -> Reason:
-    """Return the reason that `name`, the value of `key`, is not among `names`.
+    """Return the reason that `name`, the value of `key`, is not among `names`: it is no `description`.
 
     The message suggests the nearest name, or lists all. A suggestion is not given as an override, as only the
     user knows whether it was meant.
-
-    Args:
-        description: the words for a valid name, such as `a logger of RLinf`.
     """
     near = misspelt(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"

@@ -28,7 +28,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +37,7 @@ from typing import Any, Literal
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, dotted_names, entries, lookup, misspelt, shortened
 from rlinf_async.hosts.judge.reasons import Change, Reason
+from rlinf_async.hosts.setting_keys import counterparts
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
 UNSET_VALUES = (None, False, 0, "")
@@ -177,15 +178,14 @@ class Key:
     nullable: bool = False
     """True if null is accepted."""
     null: Any = None
-    """The value that replaces null; None if null stands for no value."""
+    """The value that null stands for, if any."""
     fate: Fate = "served"
     why: str = ""
     """The reason, for users, why the key has no effect, is changed, or is refused."""
     levels: tuple[str, ...] = LEVEL_NAMES
     """The levels that the key concerns."""
     serves: Callable[[Any], bool] = is_off
-    """Returns True for the values of a refused key that are served, and for the values of a key without
-    effect that need no remark."""
+    """True for values of a refused key that are served, or of one without effect that need no remark."""
     override: str = ""
     """The only value of a refused key that is served, as a Hydra override."""
     where: Callable[[Any, AsyncConfig], bool] = lambda view, asynchrony: True
@@ -193,12 +193,10 @@ class Key:
 
     @property
     def is_pattern(self) -> bool:
-        """True if the row may match several keys."""
         return "*" in self.name or "?" in self.name
 
     @property
     def remedy(self) -> str:
-        """The remedy for a refused key, in words."""
         word = self.override.partition("=")[2]
         return f"set it to {word}: {self.why}" if word else f"remove it: {self.why}"
 
@@ -256,12 +254,6 @@ def read_rows(
     return rows, defaults
 
 
-def read_settings(file: Path) -> dict[str, str]:
-    """Return the table `settings` of a host's file of rows: the host's keys by the name of the setting."""
-    settings: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))["settings"]
-    return settings
-
-
 def _rows(fate: str, entries: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the fields of the rows in one table of a file."""
     for heading, text in entries.items():
@@ -306,23 +298,16 @@ class Table:
         default_of: Callable[[str], Any] = lambda key: None,
         knows_all_defaults: bool = False,
     ) -> None:
-        """The first row that matches a key is its row; rows without a pattern come before others.
-
-        Args:
-            default_of: returns the default of a dotted key; None if it has none. A key without a kind in its
-                row has the kind of its default.
-            knows_all_defaults: True if the framework lists all of its defaults; a key without one may be
-            null.
+        """The first row that matches a key is its row; rows without a pattern come before others. A key
+        without a kind in its row has the kind of its `default_of`, which is None without a default. If that
+        `knows_all_defaults`, a key without one may be null.
         """
         self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
         self._default_of, self._knows_all_defaults = default_of, knows_all_defaults
         self._row_of_key: dict[str, Key | None] = {}
         self.refused = [row for row in self.rows if row.fate == "refused"]
-        """The rows of keys with only one value that this host serves."""
         self.names = [row.name for row in self.rows if not row.is_pattern]
-        """The dotted names of keys in rows for a single key."""
         self.sections = frozenset(row.name.partition(".")[0].rstrip("*?") for row in self.rows)
-        """The names of the top-level sections of all rows."""
         # Reversed, so that the first of several rows with the same name is kept.
         self._exact = {row.name: row for row in reversed(self.rows)}
         # Patterns, and refused blocks, which match all keys inside.
@@ -347,12 +332,9 @@ class Table:
     def reasons(
         self, cfg: Mapping[str, Any], *, complete: bool = True, usual: Mapping[str, Any] | None = None
     ) -> list[Reason]:
-        """Return a reason for each value of `cfg` (plain data) that is not of its key's kind.
-
-        Args:
-            complete: True if missing required keys are reasons, too.
-            usual: values by dotted key that the framework computes from other keys of `cfg`; they are not
-                judged a second time.
+        """Return a reason for each value of `cfg` (plain data) that is not of its key's kind, and for each
+        missing key that is required, if `cfg` is to be `complete`. `usual` has values by dotted key that the
+        framework computes from other keys; they are not judged a second time.
         """
         # Sections first: no key can be looked up below a section that is not a mapping.
         if blocks := self.block_reasons(cfg):
@@ -453,18 +435,3 @@ def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: s
             hint = f"; did you mean {near}?" if near else ""
             own = f"{clipped(str(name))} is a block of this config's own"
             yield f"{own}, which {framework} does not read{hint}"
-
-
-@cache
-def _setting_keys() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return (setting, dotted keys) for every setting of every host; a setting has an item per host."""
-    from rlinf_async.hosts.host import every  # it loads the hosts, and a worker has none
-
-    pairs = (pair for host in every() for pair in host.setting_keys.items())
-    return tuple((setting, tuple(keys.split())) for setting, keys in pairs)
-
-
-def counterparts(key: str) -> list[str]:
-    """Return the other keys, of all hosts, for the same setting as the dotted `key`."""
-    settings = {setting for setting, keys in _setting_keys() if key in keys}
-    return [name for setting, keys in _setting_keys() for name in keys if setting in settings and name != key]

@@ -19,9 +19,9 @@ from rlinf_async.config import words
 from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
-from rlinf_async.hosts.judge.table import read_settings
 from rlinf_async.hosts.local.config import checked, own_blocks, settings_of
 from rlinf_async.hosts.local.unread import unread_keys
+from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 
 

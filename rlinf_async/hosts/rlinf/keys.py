@@ -156,9 +156,8 @@ class Chains:
         """The chains that attributes of `self` hold."""
 
     def chain(self, node: ast.expr, names: Mapping[str, Chain]) -> Chain | None:
-        """Return the chain of an expression: () for the whole config, None if it is no part of the config.
-
-        `names` are the chains that variables hold.
+        """Return the chain of an expression, with the chains that variables hold (`names`): () for the whole
+        config, None if it is no part of the config.
         """
         match node:
             case ast.Name(id=name):

@@ -29,8 +29,6 @@ WORKER_ATTRIBUTES: Mapping[str, Chain] = {"cfg": (), "_cfg": ("actor",)}
 FILLED_IN = (("rollout", "pipeline_stage_num"), ("actor", "fsdp_config"))
 """The number of shards, which a run writes into its config, and a block that `validate_cfg` completes."""
 ENVIRONMENT_METHODS = ("__init__", "reset", "step")
-MANISKILL_ENV = "mani_skill.envs.sapien_env:BaseEnv"
-"""The class of ManiSkill that gets the section `SIMULATOR_ARGUMENTS` from RLinf."""
 ANY_KEY, ANY_VALUE, IF_THERE = MARKS = ("*", "=", "?")
 """The last part of a chain, if it needs a block of keys; any value but null; or any value but null where the
 key is there."""
@@ -39,7 +37,7 @@ NUMBER_FUNCTIONS = frozenset({"float", "int", "len", "list", "range", "tuple"})
 CONVERTER_FUNCTION = "to_container"
 """OmegaConf's function that raises for null."""
 SIMULATOR_ARGUMENTS = "init_params"
-"""The section with the arguments of simulators."""
+"""The section of an environment that its simulator gets as arguments."""
 MAX_CALL_DEPTH = 4
 """Depth of calls from method to method that are followed."""
 UNSURE_NODES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -51,7 +49,7 @@ TASK_SIMULATORS = ("isaaclab", "maniskill")
 def of_maniskill() -> frozenset[str]:
     """Return the arguments of ManiSkill's environments that have a default and cannot be null."""
     sources = sources_of("mani_skill")
-    init = sources.methods(MANISKILL_ENV).get("__init__") if sources else None
+    init = sources.methods("mani_skill.envs.sapien_env:BaseEnv").get("__init__") if sources else None
     if init is None:
         return frozenset()
     pairs = zip(init.args.args[-len(init.args.defaults) :], init.args.defaults, strict=True)

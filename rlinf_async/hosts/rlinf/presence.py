@@ -54,19 +54,14 @@ FILE_KEYS = (
     "rollout.expert_model.model_path",
 )
 """Keys that name a file or folder, unless it is the name of a model on a hub."""
-CLUSTER_NAMES = {"Cluster", "HybridComponentPlacement"}
-"""The classes that RLinf's `validate_cfg` uses to start the cluster, and to count the processes in it."""
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
-    """Return `cfg` as plain data, with values that are of their key's kind.
-
-    Args:
-        complete: True if missing required keys are an error; with a level on they always are.
+    """Return `cfg` as plain data. If it is to be `complete`, or a level is on, no required key is missing.
 
     Raises:
-        ValueError: a level is on and this RLinf, or the algorithm, does not support it; or a value is not of
-            its key's kind.
+        ValueError: a value is not of its key's kind; or a level is on that this RLinf, or the algorithm, does
+            not support.
     """
     values = plain(cfg)
     # First: the next lines read keys of sections, which may not be blocks.
@@ -79,11 +74,8 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
 
 
 def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -> list[Reason]:
-    """Return the reasons, apart from its sizes, why `cfg` (a result of `checked`) cannot run.
-
-    Args:
-        active: True if a level is on.
-        here: True if the run is to begin on this machine, which may lack packages or files.
+    """Return the reasons, apart from its sizes, why `cfg` (a result of `checked`) cannot run; `active` if a
+    level is on, `here` if it is to begin on this machine, which may lack packages or files.
     """
     view = RLinfView.of(cfg)
     return [
@@ -106,8 +98,6 @@ def check_by_rlinf(cfg: DictConfig) -> None:
     from rlinf_async.hosts.rlinf.borrowed import validate_cfg
 
     names, values = validate_cfg.__globals__, plain(cfg)
-    if not names.keys() >= CLUSTER_NAMES:
-        return  # a newer RLinf counts processes in another place
 
     class Placement:
         def __init__(self, *_: Any) -> None:
@@ -116,13 +106,11 @@ def check_by_rlinf(cfg: DictConfig) -> None:
         def get_world_size(self, component: str) -> int:
             return self._sizes[component]
 
+    stand_ins = {"Cluster": lambda *_, **__: None, "HybridComponentPlacement": Placement}
+    if not names.keys() >= stand_ins.keys():
+        return  # a newer RLinf counts processes in another place
     # Its warnings are printed when the run calls `validate_cfg` itself.
-    silent = logging.Logger("silent", logging.CRITICAL)
-    stand_ins = {
-        "Cluster": lambda *_, **__: None,
-        "HybridComponentPlacement": Placement,
-        "logging": silent,
-    }
+    stand_ins["logging"] = logging.Logger("silent", logging.CRITICAL)
     with patch.dict(names, stand_ins), presence.own_check("RLinf"):
         validate_cfg(copy.deepcopy(cfg))
 

@@ -227,20 +227,16 @@ def bonus_reasons(view: RLinfView, asynchrony: AsyncConfig) -> Iterator[Reason]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The result of fitting a config.
-
-    A level that only `mode: full` asks for is dropped if a setting of RLinf conflicts with it. The setting is
-    refused instead if the level was asked for by name, or if no level would remain.
+    """The levels of a config: one that only `mode: full` asks for is dropped if a setting of RLinf conflicts
+    with it. The setting is refused instead if the level was asked for by name, or if no level would remain.
     """
 
     asynchrony: AsyncConfig
-    """The block with the levels that remain; with all requested levels, if there are `reasons`."""
+    """With the levels that remain; with all requested levels, if there are `reasons`."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Dropped levels, with the reason for each."""
     changes: tuple[Change, ...] = ()
-    """RLinf's settings that the levels change."""
     reasons: tuple[Reason, ...] = ()
-    """Why the config cannot run."""
 
     @property
     def notes(self) -> list[str]:

@@ -21,7 +21,8 @@ from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
-from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, counterparts, own_sections, read_rows
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, own_sections, read_rows
+from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl import algorithms
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
@@ -277,11 +278,7 @@ def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
 
 
 def validate(cfg: DictConfig) -> None:
-    """Make veRL's own checks of its keys.
-
-    Raises:
-        ValueError: one of them fails.
-    """
+    """Make veRL's own checks of its keys, and raise a RefusedError if one of them fails."""
     get_ready()
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config

@@ -15,11 +15,11 @@ from rlinf_async.hosts.judge.table import (
     WHOLE_KIND,
     Key,
     Table,
-    counterparts,
     kind_of,
     read_rows,
     written,
 )
+from rlinf_async.hosts.setting_keys import counterparts
 
 KINDS = tuple(
     map(
