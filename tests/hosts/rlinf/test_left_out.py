@@ -1,12 +1,9 @@
 """Gradients and weights of training that leaves samples without a gradient out, against RLinf's own actor."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
 import torch
 
-from tests.hosts.rlinf.learners import run_cases
+from tests.hosts.rlinf.conftest import by_ranks, trained
 from tests.hosts.rlinf.test_gradients import (
     DEFERRED,
     FILTER,
@@ -92,10 +89,21 @@ ANCHORED = [
 ]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
-def runs(request):
-    with tempfile.TemporaryDirectory() as directory:
-        yield run_cases(request.param, [*CASES, *IN_STEPS, *ANCHORED], Path(directory))
+BY_ONE = [
+    case for case in CASES if case.name in ("ppo", "grpo", "none left", "streamed grpo", "ppo by fsdp1")
+]
+"""What one learner rank trains as well, which shares its samples with nobody."""
+
+
+@pytest.fixture(scope="module")
+def by_one():
+    return trained(1, BY_ONE)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Every case, trained by learners of two ranks."""
+    return trained(2, [*CASES, *IN_STEPS, *ANCHORED])
 
 
 def rows(training, *, gradients=True):
@@ -107,9 +115,10 @@ def passes(training):
     return [sum(grads for grads, _ in own) for own in training.computed]
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_gradients_and_weights_are_rlinfs_to_rounding(runs, name):
-    check(runs[name]["ours"], runs[name]["stock"], silent="grpo" in name and "bonus" not in name)
+@by_ranks(CASES, BY_ONE)
+def test_gradients_and_weights_are_rlinfs_to_rounding(run):
+    silent = "grpo" in run["name"] and "bonus" not in run["name"]
+    check(run["ours"], run["stock"], silent=silent)
 
 
 def test_steps_that_pieces_are_spread_over_are_rlinfs_given_who_is_in_which(runs):
@@ -150,15 +159,14 @@ def test_metrics_of_batches_with_silent_groups_are_rlinfs_where_no_ratio_is_told
     )
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_the_share_that_was_left_out_is_told(runs, name):
-    run = runs[name]
+@by_ranks(CASES, BY_ONE)
+def test_the_share_that_was_left_out_is_told(run):
     total = run["settings"].samples_per_batch * run["settings"].update_epoch * len(run["ours"].metrics)
     spares = sum(passes(run["ours"]))
     told = sum(metrics["async/skipped/samples"] for metrics in run["ours"].metrics) / len(run["ours"].metrics)
     trained = round((1 - told) * total)
     assert trained <= sum(rows(run["ours"])) <= trained + spares
-    assert (told == 1) == (name == "none left")
+    assert (told == 1) == (run["name"] == "none left")
 
 
 def test_an_optimizer_step_without_a_live_sample_moves_the_weights_as_rlinfs(runs):
@@ -173,9 +181,6 @@ def test_an_optimizer_step_without_a_live_sample_moves_the_weights_as_rlinfs(run
 @pytest.mark.parametrize("name", ["ppo", "ppo of chunks", "grpo"])
 def test_ranks_compute_equally_many_rows_of_an_optimizer_step_whichever_has_more(runs, name):
     live = [sum(own) for own in runs[name]["stock"].valid]
-    if len(live) == 1:
-        assert len(rows(runs[name]["ours"])) == 1
-        return
     assert max(live) > 1.05 * min(live)
     one, other = rows(runs[name]["ours"])
     # Up to one in each step, or so few that moving them is not worth it.
