@@ -8,8 +8,9 @@ The subclass changes nothing else.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -69,14 +70,31 @@ def light_processes(cluster: type) -> Iterator[None]:
         yield
         return
 
-    def launch_light(own: Any, manager: type, *args: Any, **kwargs: Any) -> Any:
-        return launch(own, light(manager) if is_own() else manager, *args, **kwargs)
+    def launch_light(own: Any, manager_cls: type, manager_node: Any, runtime_env: Any, *args: Any) -> Any:
+        if is_own():
+            manager_cls = light(manager_cls)
+            runtime_env = {} if _is_given(runtime_env) else runtime_env
+        return launch(own, manager_cls, manager_node, runtime_env, *args)
 
     with (
         patch.object(cluster, "_launch_manager_actor", launch_light),
         patch.object(node, PROBE, _Probe(getattr(node, PROBE), getattr(sys.modules[__name__], PROBE))),
     ):
         yield
+
+
+NAMESPACE = "CLUSTER_NAMESPACE"
+"""The variable with the namespace of RLinf's actors; a process without it uses `DEFAULT_NAMESPACE`."""
+DEFAULT_NAMESPACE = "RLinf"
+
+
+def _is_given(runtime_env: Mapping[str, Any]) -> bool:
+    """Return True if a process of the run's own cluster, which has inherited this process's variables, needs
+    no runtime environment: Ray starts a process with one by way of a second interpreter.
+    """
+    variables = runtime_env.get("env_vars", {})
+    inherited = {NAMESPACE: DEFAULT_NAMESPACE, **os.environ}
+    return set(runtime_env) <= {"env_vars"} and variables.items() <= inherited.items()
 
 
 class _Probe:

@@ -86,6 +86,34 @@ def test_other_classes_are_left_as_they_are():
     assert light(Path) is Path
 
 
+def test_a_manager_needs_no_environment_for_what_every_process_has(monkeypatch):
+    monkeypatch.delenv("CLUSTER_NAMESPACE", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(managers, "is_own", lambda: True)
+    assert WorkerManager.get_runtime_env_vars() == {"RAY_ADDRESS": "local", "CLUSTER_NAMESPACE": "RLinf"}
+    assert managed_with({"env_vars": WorkerManager.get_runtime_env_vars()}) == {}
+    for needed in (
+        {"env_vars": {"RAY_ADDRESS": "local", "CLUSTER_NAMESPACE": "RLinf_1"}},
+        {"env_vars": {"RAY_ADDRESS": "10.0.0.1:6379", "CLUSTER_NAMESPACE": "RLinf"}},
+        {"env_vars": {"CLUSTER_NAMESPACE": "RLinf", "OTHER": "1"}},
+        {"env_vars": {"CLUSTER_NAMESPACE": "RLinf"}, "py_modules": ["rlinf"]},
+    ):
+        assert managed_with(needed) == needed
+    monkeypatch.setenv("CLUSTER_NAMESPACE", "others")
+    assert managed_with({"env_vars": {"CLUSTER_NAMESPACE": "RLinf"}}) != {}
+
+
+def managed_with(runtime_env):
+    """The runtime environment that a manager is started with."""
+
+    class Cluster:
+        def _launch_manager_actor(self, manager_cls, manager_node, runtime_env):
+            return runtime_env
+
+    with light_processes(Cluster):
+        return Cluster()._launch_manager_actor(WorkerManager, "node", runtime_env)
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_only_in_a_cluster_of_the_runs_own(monkeypatch, own):
     launched, probed = [], []
@@ -102,12 +130,12 @@ def test_only_in_a_cluster_of_the_runs_own(monkeypatch, own):
     monkeypatch.setattr(managers, "is_own", lambda: own)
     monkeypatch.setattr(managers.ray, "remote", remote)
     with light_processes(Cluster):
-        Cluster()._launch_manager_actor(PortLockManager, "node", {"env_vars": {}}, 1)
+        Cluster()._launch_manager_actor(PortLockManager, "node", {"env_vars": {"A": "1"}}, 1)
         node._RemoteNodeProbe._stock = stock
         node._RemoteNodeProbe.options(name="probe")
     assert (Cluster._launch_manager_actor, node._RemoteNodeProbe) == before
     manager = managers.PortLockManager if own else PortLockManager
-    assert launched == [(manager, "node", {"env_vars": {}}, (1,))]
+    assert launched == [(manager, "node", {"env_vars": {"A": "1"}}, (1,))]
     assert probed == [(managers._RemoteNodeProbe if own else "stock", {"name": "probe"})]
 
 
