@@ -3,12 +3,12 @@
 Theory of operation. With level 2 on, any inference rank may answer any request, but a request that leaves its
 node costs another node's channel and the network. So where all nodes with env workers have inference ranks,
 and the other way round, each of them is a loop of its own (D-VLA replicates its topology per node, section
-3): it has a channel, where its env workers ask, and its ranks take. Whoever has none on his node uses the
-first channel, that of the driver's node, without which a run ends anyway. Where simulators and inference are
-on different nodes, no division of the ranks fits, and all use the first channel.
+3): it has a channel, where its env workers ask, and its ranks take. An env worker or rank without a channel
+on its node uses the first one, that of the driver's node, without which a run ends anyway. Where simulators
+and inference are on different nodes, no division of the ranks fits, and all use the first channel.
 
 A rank is at home at one channel, and helps the others where they do not keep up. The ranks of a channel keep
-up as long as no request waits for more than a forward pass: whoever is busy takes it with the next batch. So
+up as long as no request waits for more than a forward pass: a busy rank takes it with its next batch. So
 a rank looks at another channel when its own has had nothing for the time of a pass, and takes there only if
 the oldest request has waited for as long. It stays with a channel that had such requests, and looks at home
 in between; after a look in vain it waits at home for twice as long as before. A rank with work at home looks
