@@ -89,25 +89,6 @@ def test_a_request_shows_what_is_seen_and_the_noise_of_its_own_environments(shar
     assert len({tuple(row) for row in of_all.tolist()}) == 2 * ENVS
 
 
-class Told(Counting):
-    """Environments that play what they are told to."""
-
-    def __init__(self, first, size):
-        super().__init__(first, size)
-        self.taken_on = []
-
-    def take_on(self, seed_offset, rollout):
-        self.taken_on.append((seed_offset, rollout))
-
-
-def test_a_shard_that_takes_a_place_on_plays_the_environments_of_that_place():
-    shard = one_shard(Told)
-    shard.take_on(3, 7)
-    asyncio.run(shard.start())
-    assert shard._stage.env.taken_on == [(3, 7)]
-    shard.close()
-
-
 def test_observations_of_several_fields_are_handed_on_as_they_are():
     class Seeing:
         def __init__(self, first, size):

@@ -115,19 +115,6 @@ def test_environments_that_do_not_reset_themselves_begin_anew():
             assert not ends.any()
 
 
-def test_environments_are_told_whose_tasks_they_take_on_before_the_reset(monkeypatch):
-    told = []
-    monkeypatch.setattr(
-        Walks, "take_on", lambda env, place, number: told.append((place, number, env.rollouts)), raising=False
-    )
-    shard, _ = shard_of()
-    rollout(shard)
-    assert told == []
-    shard.take_on(5, 7)
-    rollout(shard)
-    assert told == [(5, 7, 1)]
-
-
 def test_environments_of_rlinfs_own_are_told_no_tasks(monkeypatch):
     told = []
     monkeypatch.setattr(Walks, "take_on", lambda env, place, number: told.append(place), raising=False)
@@ -173,8 +160,7 @@ def test_nothing_has_ended_where_environments_that_reset_themselves_go_on():
         assert not ends.any()
 
 
-@pytest.mark.parametrize("made", ["train", "eval"])
-def test_environments_are_used_in_the_thread_that_the_shard_was_given(made, monkeypatch):
+def test_environments_of_an_evaluation_are_used_in_the_thread_that_the_shard_was_given(monkeypatch):
     used = []
     for name in ("reset", "chunk_step"):
         known = getattr(Walks, name)
@@ -183,9 +169,9 @@ def test_environments_are_used_in_the_thread_that_the_shard_was_given(made, monk
             name,
             lambda self, *given, known=known: used.append(current_thread()) or known(self, *given),
         )
-    shard, _ = shard_of() if made == "train" else eval_shard()
+    shard, _ = eval_shard()
     used.clear()
-    (rollout if made == "train" else evaluation)(shard)
+    evaluation(shard)
     assert len(used) == 1 + HORIZON
     assert set(used) == {asyncio.run(shard._simulators.build(current_thread))}
 

@@ -1,7 +1,6 @@
 """Shards that train and shards that evaluate, on small environments."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -148,24 +147,6 @@ def test_every_rollout_begins_with_a_reset_where_nothing_resets_by_itself(thread
     assert (env.resets, env.rewinds, env.is_start) == (2, 2, True)
     assert torch.equal(first[0].observation["states"], second[0].observation["states"])
     assert not second[0].ended.any()
-
-
-def test_environments_are_told_whose_tasks_they_take_on_before_the_reset_in_their_thread(thread):
-    class Taking(Walks):
-        told = ()
-
-        def take_on(self, seed_offset, rollout):
-            self.told += ((seed_offset, rollout, self.resets, threading.current_thread().name),)
-
-    env = Taking(SIZE, most=4)
-    shard = train_shard(env, thread)
-    rollout(shard, decisions=1)
-    assert env.told == ()
-    shard.take_on(5, 7)
-    rollout(shard, decisions=1)
-    ((place, number, resets, name),) = env.told
-    assert (place, number, resets) == (5, 7, 1)
-    assert name != threading.main_thread().name
 
 
 def test_an_episode_that_resets_itself_goes_on_in_the_next_rollout(thread):
