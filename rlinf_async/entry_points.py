@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from rlinf_async.core.failures import ForeignError, words_of
+
 OWN_PACKAGE = "rlinf-async"
 ENVS_GROUP, MODELS_GROUP = "rlinf_async.envs", "rlinf_async.models"
 """The groups of environments and of policies, by the names that configs have for them."""
@@ -36,5 +38,36 @@ def names_of(group: str) -> list[str]:
 
 
 def load_class(group: str, name: str) -> Any:
-    """Import what `find` finds."""
-    return find(group, name).load()
+    """Import the class or function that `find` finds.
+
+    Raises:
+        ValueError: as by `find` and `imported`; or the entry point names something else.
+    """
+    entry = find(group, name)
+    if not callable(found := imported(entry)):
+        raise ValueError(
+            f"the entry point {name} = {entry.value} ({group}) has to name a class or a function, and "
+            f"names a {type(found).__name__}"
+        )
+    return found
+
+
+def imported(entry: EntryPoint) -> Any:
+    """Import what an entry point names.
+
+    Raises:
+        ValueError: the module of another package cannot be imported, or lacks the name.
+    """
+    if entry.dist is not None and entry.dist.name == OWN_PACKAGE:
+        return entry.load()  # a missing module is one of our extras, which the command names
+    try:
+        return entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 a module may raise anything, as SystemExit
+        words = " ".join(words_of(error).split())
+        package = f"mend the package {entry.dist.name}" if entry.dist else "mend its package"
+        raise ValueError(
+            f"the entry point {entry.name} = {entry.value} ({entry.group}) cannot be imported: {words}; "
+            f"{package}"
+        ) from ForeignError.of(error)

@@ -18,7 +18,7 @@ from inspect import getattr_static
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import find, imported, load_class
 
 HOSTS, DOORWAYS = "rlinf_async.hosts", "rlinf_async.doorways"
 
@@ -84,7 +84,7 @@ class _Call(NamedTuple):
 def _guarded_calls() -> dict[str, _Call]:
     """The calls of every doorway, by module."""
     doorways: list[Doorway] = [
-        load_class(DOORWAYS, name) for name in sorted(entry_points(group=DOORWAYS).names)
+        imported(find(DOORWAYS, name)) for name in sorted(entry_points(group=DOORWAYS).names)
     ]
     return {
         module: _Call(*call, doorway.asks) for doorway in doorways for module, call in doorway.CALLS.items()

@@ -1,7 +1,7 @@
-"""Checks and copies the values that environments and policies return, before the loops use them.
+"""Checks and copies the values that environments return, before the loops use them.
 
-Every host passes the outputs of its environments and policies through this module, so that an environment or
-a policy that trains on one host trains on all. Observations are copied, as environments may reuse their
+Every host passes the outputs of its environments through this module, so that an environment that trains on
+one host trains on all. Observations are copied, as environments may reuse their
 arrays. Flags become bool tensors and numbers become tensors, from arrays or lists of any kind. Expected
 shapes follow from the number of environments and the steps of a decision. The first observation defines the
 fields of an observation; later ones must have the same.
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.observations import copied
 
 Tensors = dict[str, torch.Tensor]
@@ -23,8 +24,6 @@ ObservationKind = Literal["reset", "step", "final"]
 """The source of an observation: a reset, a step, or (final) the last step of an episode before its automatic
 reset."""
 
-SCORE_FIELDS = ("prev_logprobs", "prev_values")
-"""Fields of a policy's result, beside its actions, with an item for each environment."""
 # RLinf's `env_interact_step` reads these (0.3 and main): if it read another, its value would not be copied.
 READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
 """Keys of a step's `info` mapping that a run reads, besides final observations."""
@@ -192,13 +191,8 @@ class Contract:
         name = "final observation" if kind == "final" else "observation"
         if not isinstance(value, Mapping):
             raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
-        read = {field: value[field] for field in value if not self._field_names or field in self._field_names}
-        try:
-            own: dict[str, Any] = copied(read)
-        except TypeError as error:
-            raise ValueError(
-                self._refusal(f"the {name} with a field that cannot be copied ({error})", "arrays")
-            ) from error
+        read = [field for field in value if not self._field_names or field in self._field_names]
+        own = {field: self._copied(f"the {name} {field!r:.50}", value[field]) for field in read}
         for nameless in _nameless(own):
             raise ValueError(self._refusal(f"the {name} with a field named {nameless!r:.50}", "a text"))
         fields = dict(_fields(own))
@@ -208,6 +202,14 @@ class Contract:
                 raise ValueError(self._refusal(f"the {name} {path!r} as {each}", expectation))
         self._compare(name, fields, kind)
         return own
+
+    def _copied(self, name: str, value: Any) -> Any:
+        try:
+            return copied(value)
+        # Broad: copying calls methods of foreign classes, and torch has tensors that cannot be copied so.
+        except Exception as error:
+            words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise ValueError(self._refusal(f"{name} that cannot be copied ({words})", "arrays")) from error
 
     def numbers(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a copy of `value` as a tensor of this shape; in float32 if `value` is not floating-point."""
@@ -238,16 +240,15 @@ class Contract:
 
     def _array(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a copy of an array of numbers on the CPU; `shape` is the expected one, for messages."""
-        tensor = value
+        tensor = self._copied(name, value) if isinstance(value, torch.Tensor) else value
         if not isinstance(value, torch.Tensor):
             # Kinds of numpy: b bool, i and u whole numbers, f fractions. Others are refused below.
             array = _stacked(value) if isinstance(value, list | tuple) else np.asarray(value)
             tensor = copied(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
-        # `copy`: without it `to` returns a CPU tensor itself, and the environments may overwrite its memory.
-        copy_on_cpu: torch.Tensor = tensor.detach().to("cpu", copy=True).contiguous()
-        return copy_on_cpu
+        on_cpu: torch.Tensor = tensor.cpu()
+        return on_cpu
 
     def _info(self, value: Any, keys: Collection[str] = READ_KEYS) -> dict[str, Any]:
         """Return `info` with copies of the entries `keys` and of final observations."""
@@ -266,7 +267,7 @@ class Contract:
     def _copied_entry(self, name: str, value: Any) -> Any:
         if name == "final_info":
             return self._info(value)
-        return self._statistics(value) if name == "episode" else copied(value)
+        return self._statistics(value) if name == "episode" else self._copied(name, value)
 
     def _statistics(self, value: Any) -> Tensors:
         """Statistics of episodes, [B, ...] each, by name."""
@@ -311,19 +312,44 @@ class Contract:
         return f"{self.owner} have given {value}; expected was {expectation}"
 
 
-def check_resets(env: Any, section: Mapping[str, Any], *, key: str) -> None:
-    """Check that environments have the values of `auto_reset` and `ignore_terminations` in their `section`.
+METHODS = ("reset", "chunk_step", "update_reset_state_ids")
+"""The methods that every class of environments has."""
+
+
+def check_environments(env: Any, section: Mapping[str, Any], *, key: str) -> None:
+    """Check that an object has the methods of environments, and the values of `auto_reset` and
+    `ignore_terminations` in its `section`.
 
     Raises:
-        ValueError: they have others; `key` is the section's place in the config.
+        ValueError: it has not; `key` is the section's place in the config.
     """
     for name in ("auto_reset", "ignore_terminations"):
-        does, wants = bool(getattr(env, name, section[name])), bool(section[name])
+        does, wants = is_set(env, name, section[name]), bool(section[name])
         if does != wants:
             raise ValueError(
                 f"{key}.{name}={wants}, and {type(env).__name__}.{name} is {does}; "
                 f"use {key}.{name}={str(does).lower()}, or another env_class"
             )
+    if missing := [name for name in METHODS if not callable(getattr(env, name, None))]:
+        raise ValueError(
+            f"{key}.env_class={section.get('env_class')} has made an object of the class "
+            f"{type(env).__name__}, which lacks {', '.join(missing)}; environments have {', '.join(METHODS)}"
+        )
+
+
+def is_set(env: Any, name: str, default: object) -> bool:
+    """Return the attribute `name` of environments, or `default`, as true or false.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    value = getattr(env, name, default)
+    try:
+        return bool(value)
+    except Exception as error:  # as of an array with several items
+        raise ValueError(
+            f"{type(env).__name__}.{name} is {shortened(value)}, and must be true or false"
+        ) from error
 
 
 def last(values: object) -> Any:
@@ -379,48 +405,3 @@ def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
 def _sort(value: object) -> str:
     """Return the name of a value's type for a message."""
     return "None" if value is None else type(value).__name__
-
-
-def checked_decision(value: Any, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return the checked result of `predict_action_batch` for `size` environments.
-
-    Returns:
-        Actions [B, C, action_dim] of the C steps of a decision; and the policy's result for them, with
-        `prev_logprobs` [B, ...], `prev_values` [B, ...] or None, and `forward_inputs` {name: [B, ...]} where
-        the policy returns them.
-
-    Raises:
-        ValueError: the policy returned something else.
-    """
-    if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], Mapping):
-        raise ValueError(
-            "predict_action_batch has to return actions and a mapping with the policy's result for them"
-        )
-    actions, result = _tensor("actions", value[0], size), dict(value[1])
-    if actions.dim() != 3:
-        raise ValueError(
-            f"the policy has given actions {list(actions.shape)} for {size} environments; expected was "
-            f"[{size}, steps of a decision, action_dim]"
-        )
-    inputs = result.get("forward_inputs") or {}
-    result |= {
-        name: _tensor(name, result[name], size) for name in SCORE_FIELDS if result.get(name) is not None
-    }
-    read = {f"forward_inputs.{name}": name for name in inputs}
-    result["forward_inputs"] = {name: _tensor(field, inputs[name], size) for field, name in read.items()}
-    return actions, result
-
-
-def _tensor(name: str, value: Any, size: int) -> Any:
-    if isinstance(value, Mapping):
-        return {field: _tensor(f"{name}.{field}", value, size) for field, value in value.items()}
-    if value is None:
-        return None
-    if not isinstance(value, torch.Tensor):
-        value = torch.as_tensor(np.asarray(value))
-    if not value.dim() or len(value) != size:
-        raise ValueError(
-            f"the policy has given {name} {list(value.shape)} for {size} environments; expected was an item "
-            "for each"
-        )
-    return value

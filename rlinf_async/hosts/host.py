@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import imported, load_class
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
@@ -265,4 +265,4 @@ def make_ready(cfg: DictConfig) -> None:
     simulators = simulators_of(cfg)
     for entry in entry_points(group=PREPARATIONS_GROUP):
         if cfg.get(entry.name) is not None or entry.name in simulators:
-            entry.load()(cfg)
+            imported(entry)(cfg)

@@ -23,6 +23,8 @@ def copied(value: Any) -> Any:
     """
     match value:
         case torch.Tensor():
+            if value.is_meta:
+                raise ValueError("a tensor on the device meta has no data")
             return value.detach().clone(memory_format=torch.contiguous_format)
         case np.ndarray():
             return _tensor(value)

@@ -51,9 +51,12 @@ def check_answer(advanced: AdvancedConfig, scores: Mapping[str, Any], *, version
         RuntimeError: some are not finite; they would be so again.
     """
     if bad := not_finite(advanced, scores):
+        remedy = "resume from a checkpoint before it, with a smaller learning rate"
+        if not version:
+            remedy = "nothing is trained yet, so look at the policy's code and at its first weights"
         raise RuntimeError(
             f"the policy of version {version} has given numbers that are not finite ({', '.join(bad)}) for "
-            "observations that are: resume from a checkpoint before it, with a smaller learning rate"
+            f"observations that are: {remedy}"
         )
 
 

@@ -15,7 +15,7 @@ import torch
 import verl_vla
 from verl_vla.models.gaussian_actor.modeling import TanhMultivariateNormalDiag
 
-from rlinf_async.hosts.contract import checked_decision
+from rlinf_async.hosts.policy_contract import checked_decision
 from rlinf_async.hosts.verl.verl_vla.policy import build
 
 SECTION = {

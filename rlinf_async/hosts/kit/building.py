@@ -12,6 +12,8 @@ import torch
 from omegaconf import OmegaConf
 from torch.overrides import TorchFunctionMode
 
+from rlinf_async.hosts.policy_contract import checked_policy
+
 DRAWING_SUFFIXES = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "orthogonal_")
 """Endings of the names of torch's functions that fill a tensor with random numbers."""
 
@@ -35,5 +37,5 @@ def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, smal
     """
     config = section if OmegaConf.is_config(section) else OmegaConf.create(dict(section))
     with NothingDrawn(), torch.device("cpu" if small else "meta"):
-        policy = build(config, torch.float32)
+        policy = checked_policy(build(config, torch.float32))
     return sum(each.numel() for each in policy.parameters())

@@ -193,10 +193,20 @@ class SampleRecorder(Recorder[DecidedOutput]):
         """Return the inputs of T decisions, [B, ...] each, as [T, B, ...]. Hosts may override this."""
         return concatenate([one_row(inputs) for inputs in rows])
 
+    def _joined_inputs(self) -> Tree:
+        try:
+            return self.joined_inputs(self._scored_by)
+        except (KeyError, RuntimeError, ValueError) as error:
+            if difference := _difference(self._scored_by):
+                raise ValueError(
+                    f"the policy's forward_inputs differ between decisions: {difference}"
+                ) from error
+            raise
+
     def rollout(self) -> Tree:
         ended = torch.stack(self._ended)
         fields: Tree = {
-            "forward_inputs": self.joined_inputs(self._scored_by),
+            "forward_inputs": self._joined_inputs(),
             "prev_logprobs": torch.stack(self._logprobs),
             # The first output is that of the start, before any decision.
             "rewards": torch.stack(self._rewards[1:]),
@@ -204,6 +214,20 @@ class SampleRecorder(Recorder[DecidedOutput]):
             "versions": torch.tensor(self._versions)[:, None].expand(-1, ended.shape[1]),
         }
         return fields | ({"prev_values": torch.stack(self._values)} if self._values else {})
+
+
+def _difference(rows: Sequence[Tree]) -> str:
+    """Return the first difference in names or shapes between the inputs of decisions; "" without any."""
+    first, *others = [{name: _form(value) for name, value in row.items()} for row in rows]
+    for number, other in enumerate(others, 1):
+        for name in {**first, **other}:
+            if (one := first.get(name, "absent")) != (two := other.get(name, "absent")):
+                return f"{name} is {one} in the first and {two} in number {number + 1}"
+    return ""
+
+
+def _form(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def one_each(values: torch.Tensor) -> torch.Tensor:

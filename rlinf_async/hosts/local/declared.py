@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.contract import check_resets, checked_decision
+from rlinf_async.hosts.contract import check_environments, is_set
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
@@ -26,6 +26,7 @@ from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
+from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, checked_scores
 from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
@@ -71,12 +72,12 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         # All shards have the same size, and `first` is a multiple of it.
         shard = first // size
         env = make(shard_section, size, shard, settings.plan.shards, None)
-        if getattr(env, "auto_reset", False):
+        if is_set(env, "auto_reset", False):
             raise ValueError(
                 f"{type(env).__name__}.auto_reset is true: a rollout of the local host begins with a reset; "
                 "use another env_class"
             )
-        check_resets(env, section, key="env")
+        check_environments(env, section, key="env")
         if settings.asynchrony.skip.frames:
             draw_last_only(env)
         return env
@@ -91,7 +92,14 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
         ValueError: no package provides it.
     """
     name = cfg.model.model_type
-    build = partial(load_class(MODELS_GROUP, name), cfg.model, torch.float32)
+    builder = load_class(MODELS_GROUP, name)
+
+    def build() -> torch.nn.Module:
+        policy = checked_policy(builder(cfg.model, torch.float32))
+        if not any(parameter.requires_grad for parameter in policy.parameters()):
+            raise ValueError(f"{type(policy).__name__} has no parameter that requires a gradient")
+        return policy
+
     # A declared policy ignores the sizes that a factory gets, as it sees whole observations.
     return lambda **_: DeclaredPolicy(contained(build, blaming_the_policy("this process", built=name)))
 
@@ -118,7 +126,7 @@ class DeclaredPolicy(ActorCritic):
         # generators require.
         with OwnChance(int(noise.double().sum().mul(2**20)) % 2**63):
             decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
-        actions, result = checked_decision(decision, len(noise))
+        actions, result = checked_decision(decision, len(noise), scored=True)
         logprobs = at_ratio_level(result["prev_logprobs"].float(), "chunk", 1)
         return (
             actions.float(),
@@ -129,16 +137,37 @@ class DeclaredPolicy(ActorCritic):
 
     def score(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.scored = scored_in(inputs)
-        scores = self.policy(
-            forward_inputs=inputs, compute_logprobs=True, compute_entropy=False, compute_values=True
+        forward = partial(
+            self.policy,
+            forward_inputs=inputs,
+            compute_logprobs=True,
+            compute_entropy=False,
+            compute_values=True,
         )
+        scores = checked_scores(contained(forward, blaming_the_policy("a scoring pass")), inputs)
+        if scores.get("values") is None and hasattr(self.policy, "value_head"):
+            raise ValueError(
+                f"{type(self.policy).__name__} has a value_head, and its forward has given no values"
+            )
         logprobs = at_ratio_level(scores["logprobs"].float(), "chunk", 1)
         return logprobs, _values(scores.get("values"), logprobs)
 
 
 def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor:
-    """Return values [B]; zeros for a policy without a critic."""
-    return torch.zeros_like(logprobs) if values is None else values.float().flatten()
+    """Return values [B]; zeros for a policy without a critic.
+
+    Raises:
+        ValueError: a decision has several values.
+    """
+    if values is None:
+        return torch.zeros_like(logprobs)
+    if values.numel() != len(values):
+        size = len(values)
+        raise ValueError(
+            f"the policy has given values {list(values.shape)} for {size} decisions; expected was "
+            f"[{size}] or [{size}, 1]"
+        )
+    return values.float().flatten()
 
 
 class OwnChance(TorchDispatchMode):

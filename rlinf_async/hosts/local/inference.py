@@ -16,7 +16,7 @@ from rlinf_async.hosts.kit.examination import Buffers, FirstLook, whole_decision
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge, storages
-from rlinf_async.loops.foreign import DaemonThread
+from rlinf_async.loops.foreign import DaemonThread, blaming_the_policy, contained
 from rlinf_async.loops.inference import PolicyThread
 from rlinf_async.loops.request_broker import Pending
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
@@ -49,7 +49,9 @@ class InferenceRank(Answering):
         self._rank = rank
         self._busy = busy
         # A copy, as the learner changes its own model while this one acts.
-        self._model = copy.deepcopy(model).eval()
+        self._model = contained(
+            lambda: copy.deepcopy(model).eval(), blaming_the_policy("a copy for inference")
+        )
         # Urgent: environments stand still while they wait for an answer; the learner has other work.
         self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
         self._buffers = Buffers(self._model)

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.entry_points import MODELS_GROUP, names_of
+from rlinf_async.entry_points import MODELS_GROUP, imported, names_of
 from rlinf_async.hosts.exactness import OWN_MODELS
 from rlinf_async.hosts.rlinf.sources import sources_of
 
@@ -125,7 +125,7 @@ class _Builder:
         self._entry = entry
 
     def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
-        return self._entry.load()(cfg, torch_dtype)
+        return imported(self._entry)(cfg, torch_dtype)
 
 
 def shared_chance(cfg: Mapping[str, Any]) -> str | None:

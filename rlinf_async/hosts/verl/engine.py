@@ -27,6 +27,7 @@ from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.tensors import Tree, map_tensors, size_of
 from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.sharded import reshard
+from rlinf_async.hosts.policy_contract import checked_scores
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
@@ -197,7 +198,7 @@ class PolicyEngine(FSDPEngine):
             compute_entropy=entropy,
             compute_values=values,
         )
-        return output
+        return checked_scores(output, forward_inputs)
 
     @torch.no_grad()
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:

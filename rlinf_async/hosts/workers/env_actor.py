@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import ENVS_GROUP, load_class
-from rlinf_async.hosts.contract import check_resets
+from rlinf_async.hosts.contract import check_environments
 from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
@@ -51,7 +51,7 @@ class EnvActor(ShardWorker):
         """Build the environments.
 
         Raises:
-            ValueError: the environments differ from their section (`check_resets`).
+            ValueError: the environments differ from their section (`check_environments`).
         """
         start_again(self._sections["train"], generation=self.generation)
         # In a thread: building may take minutes, and the event loop must answer meanwhile.
@@ -127,7 +127,7 @@ class EnvActor(ShardWorker):
             total_num_processes=plan.shards,
             worker_info=None,
         )
-        check_resets(env, section, key=f"env.{mode}")
+        check_environments(env, section, key=f"env.{mode}")
         if self.asynchrony.skip.frames:
             draw_last_only(env)
         return env

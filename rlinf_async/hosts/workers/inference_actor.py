@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.contract import checked_decision
 from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.scoring import scores_of
 from rlinf_async.hosts.observations import merge
+from rlinf_async.hosts.policy_contract import checked_decision, checked_scores
 from rlinf_async.hosts.workers.policy import build_policy
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
@@ -54,7 +54,7 @@ class InferenceActor(PolicyWorker):
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         with torch.no_grad():
             decision = self._policy.predict_action_batch(env_obs=merge(observations), mode=mode)
-        actions, result = checked_decision(decision, size)
+        actions, result = checked_decision(decision, size, scored=mode == "train")
         fields = {name: result.get(name) for name in RESULT_FIELDS} if mode == "train" else {}
         return actions.cpu(), map_tensors(torch.Tensor.cpu, fields)
 
@@ -63,7 +63,7 @@ class InferenceActor(PolicyWorker):
         output = self._policy(
             forward_inputs=inputs, compute_logprobs=True, compute_entropy=False, compute_values=values
         )
-        return scores_of(output)
+        return scores_of(checked_scores(output, inputs))
 
     def _build(self) -> None:
         policy = build_policy(

@@ -30,6 +30,8 @@ class Seeded:
     def close(self):
         self.closed = True
 
+    reset = chunk_step = update_reset_state_ids = close  # never called
+
 
 def test_the_seed_of_what_is_renewed_follows_from_the_step_and_not_from_what_has_failed_before(monkeypatch):
     monkeypatch.setattr(env_actor, "load_class", lambda *_: Seeded)

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,7 +137,8 @@ def test_ranks_draw_the_same_weights_and_then_apart(actor):
 
 
 def test_a_checkpoint_that_does_not_fit_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(policy, "load_class", lambda *_: lambda cfg, dtype: nn.Linear(2, 1))
+    section = SimpleNamespace(add_value_head=True)
+    monkeypatch.setattr(policy, "load_class", lambda *_: lambda cfg, dtype: Reckoner(section))
     torch.save({"other": torch.zeros(1)}, tmp_path / "policy.pt")
     with pytest.raises(ValueError, match=r"policy\.pt' does not fit vla\.model"):
         policy.build_policy({"model_type": "x"}, ckpt_path=str(tmp_path / "policy.pt"), seed=0)
