@@ -144,3 +144,26 @@ def test_a_cluster_that_starts_its_managers_otherwise_is_left_as_it_is():
     with light_processes(type("Cluster", (), {})):
         assert node._RemoteNodeProbe is before
     assert issubclass(managers.CollectiveManager, CollectiveManager)
+
+
+@pytest.mark.ray
+def test_managers_of_a_running_cluster_answer_and_have_loaded_no_torch():
+    said = run("""
+from rlinf.scheduler import Cluster, manager
+from rlinf_async.hosts.rlinf.managers import light_processes
+from rlinf_async.ray_runtime.cluster.starting import starting_ray
+import ray, sys
+
+with starting_ray(say=print, options={"include_dashboard": False}), light_processes(Cluster):
+    cluster = Cluster(num_nodes=1)
+ports = manager.PortLockManager.get_proxy()
+print(ports.acquire(0, "worker", 5000), ports.acquire(0, "other", 5000))
+nodes, groups, _ = manager.NodeManager.get_proxy().get_nodes()
+print(nodes[0].python_interpreter_path == sys.executable, len(nodes))
+names = ["CollectiveManager", "DeviceLockManager", "NodeManager", "PortLockManager", "WorkerManager"]
+actors = [ray.get_actor(name, namespace="RLinf") for name in names]
+seen = ray.get([actor.__ray_call__.remote(lambda own: open("/proc/self/maps").read()) for actor in actors])
+print(len(seen), sum("libtorch" in maps for maps in seen), "libtorch" in open("/proc/self/maps").read())
+ray.shutdown()
+""")
+    assert said[-7:] == ["True", "False", "True", "1", "5", "0", "True"]
