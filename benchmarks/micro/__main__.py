@@ -76,6 +76,14 @@ def channels(rounds: Rounds = 3, file: File = None) -> None:
 
 
 @app.command()
+def threads(rounds: Rounds = 3, file: File = None) -> None:
+    """Measure what the wire waits for in a process with 64 threads."""
+    from benchmarks.micro.threads import measure
+
+    _report("threads", measure(rounds), file, packages=("torch", "numpy"))
+
+
+@app.command()
 def spans(rounds: Rounds = 5, file: File = None) -> None:
     """Measure the CPU time of a span with the trace on, and with it off."""
     from benchmarks.micro.spans import measure

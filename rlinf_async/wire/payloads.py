@@ -112,7 +112,13 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
     """Return a contiguous array, of integers if numpy lacks the type; it shares the memory of a contiguous
     tensor on the CPU.
     """
-    tensor = tensor.detach().cpu().contiguous()
+    # Only what is needed: for a rollout's rows these calls took half as long as their copies.
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_cpu:
+        tensor = tensor.cpu()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
     if tensor.dtype not in _NUMPY_TYPES:
         tensor = tensor.view(_SAME_WIDTH[tensor.element_size()])
     array: np.ndarray = tensor.numpy()

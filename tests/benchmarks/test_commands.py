@@ -64,6 +64,7 @@ COMMANDS = (
     Smallest(r"micro brokers.*", "micro brokers --rounds 1 --shards 64"),
     Smallest(r"micro channels.*", "micro channels --rounds 1", nightly=True),
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
+    Smallest(r"micro threads.*", "micro threads --rounds 1", nightly=True),
     Smallest(r"micro steps.*", "micro steps --rounds 1"),
     Smallest(r"micro rewards.*", "micro rewards --rounds 1 --shards 1"),
     Smallest(r"micro differences.*", "micro differences --rounds 1 --rates 1"),
