@@ -51,14 +51,23 @@ def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
     """Return a config's name and directory; `name` may be the path of a file, such as a run's `config.yaml`.
 
     Raises:
-        ValueError: `name` is the path of a file that does not exist.
+        ValueError: `name` is the path of a file that does not exist, or an absolute path of something else.
     """
     path = Path(name)
     if path.suffix not in CONFIG_SUFFIXES:
+        if path.is_absolute():
+            raise ValueError(_no_config(path))
         return name, directory
     if not path.is_file():
         raise ValueError(f"there is no file {name}; a config of this package is named without .yaml")
     return path.stem, path.absolute().parent
+
+
+def _no_config(path: Path) -> str:
+    """Return a sentence on an absolute path that names no YAML file."""
+    if path.is_dir():
+        return f"{path} is a directory; name a config in it, as in {path / 'config.yaml'}"
+    return f"{path} is no config: the name of its file ends in .yaml; see rlinf-async configs"
 
 
 def compose_config(name: str, overrides: Sequence[str], directory: Path | None = None) -> DictConfig:

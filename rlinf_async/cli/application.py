@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -10,7 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
 from rlinf_async.cli import looking, training
-from rlinf_async.cli.arguments import fail, or_exit
+from rlinf_async.cli.arguments import fail, or_exit, say_error
+from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
@@ -22,6 +26,9 @@ COMMANDS_GROUP = "rlinf_async.commands"
 EVERYDAY_COMMANDS = ("explain", "train", "report", "status", "doctor", "configs")
 """The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
 
+READING_COMMANDS = ("explain", "configs", "compat")
+"""Commands that write no file, start no process and do not wait."""
+
 FURTHER_PANEL = "To measure, predict and test"
 """The heading of the other commands in the list of commands."""
 
@@ -29,6 +36,10 @@ OPTION_SPELLINGS = {"config-path": "config-dir"}
 """Options of Hydra's scripts under another name here."""
 
 CONTEXT_SETTINGS = {"token_normalize_func": lambda word: OPTION_SPELLINGS.get(word, word)}
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a full disk, which an output may be on."""
 
 
 class PlainFlags:
@@ -43,7 +54,15 @@ class PlainFlags:
 
 
 class PlainCommand(PlainFlags, TyperCommand):
-    """A command with plain switches."""
+    """A command with plain switches. One that writes nothing is ended by a signal at once: libraries that it
+    imports turn an interrupt into other errors, or go on.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        if ctx.info_name not in READING_COMMANDS:
+            return super().invoke(ctx)
+        with answering_signals("before it had ended"):
+            return super().invoke(ctx)
 
 
 class Commands(PlainFlags, TyperGroup):
@@ -77,9 +96,25 @@ class Commands(PlainFlags, TyperGroup):
                 )(or_exit(load_class, COMMANDS_GROUP, name))
                 self.commands[name] = typer.main.get_command(further)
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return super().main(*args, **kwargs)
+        except OSError as error:  # a closed pipe is Typer's
+            if error.filename is not None or error.errno not in NO_ROOM:
+                raise
+            say_error(f"what this command prints or writes has no room: {error.strerror}")
+            if sys.stdout is not None:
+                # Python would fail on the same output when it exits.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+
+    def invoke(self, ctx: Any) -> Any:
+        _check_directory()
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:  # None: the process was started without one
+                sys.stdout.flush()
+            return result
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED_STATUS) from None
         except ModuleNotFoundError as error:
@@ -91,6 +126,14 @@ class Commands(PlainFlags, TyperGroup):
             if error.filename is None:  # no file, as with a closed pipe
                 raise
             fail(f"{clipped(str(error.filename))} cannot be used: {error.strerror or error}")
+
+
+def _check_directory() -> None:
+    """End the command if its working directory was deleted: libraries would fail one after the other."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        fail("the working directory does not exist any more; cd to one that does")
 
 
 app = typer.Typer(

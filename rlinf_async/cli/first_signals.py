@@ -8,14 +8,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 FIRST_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @contextmanager
-def answering_signals() -> Iterator[None]:
-    """Inside the block a signal ends the process with one sentence, and with 128 plus its number as exit
-    status.
+def answering_signals(when: str = "before it had begun") -> Iterator[None]:
+    """Inside the block a signal ends the process with one sentence, which says `when`, and with 128 plus its
+    number as exit status.
 
     A signal that this process was started to ignore, as by `nohup`, stays ignored. Only the main thread has
     handlers.
@@ -24,7 +25,7 @@ def answering_signals() -> Iterator[None]:
         yield
         return
     before = {
-        number: signal.signal(number, _end)
+        number: signal.signal(number, partial(_end, when))
         for number in FIRST_SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
@@ -36,13 +37,13 @@ def answering_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _end(number: int, _: object) -> None:
+def _end(when: str, number: int, _: object) -> None:
     for stream in (sys.stdout, sys.stderr):
         # The stream may be in the middle of a write, or closed.
         with suppress(RuntimeError, OSError, ValueError):
             stream.flush()
     asked = "interrupted" if number == signal.SIGINT else f"asked to end by {signal.Signals(number).name}"
     with suppress(OSError):
-        os.write(2, f"the command was {asked} before it had begun; to go on, start it again\n".encode())
+        os.write(2, f"the command was {asked} {when}; to go on, start it again\n".encode())
     # Not by an exception: an import may catch it, or a callback may drop it.
     os._exit(128 + number)

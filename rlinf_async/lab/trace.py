@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.lab.outputs import check_replaceable, write_output
 from rlinf_async.lab.report import redact
-from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.spans import read_processes, read_spans
 from rlinf_async.observe.run_dir import RunDir
@@ -23,6 +23,10 @@ from rlinf_async.observe.spans import SPAN_KINDS, Process, Span, kind_and_rank
 
 RUN_FACTS = ("title", "began", "versions", "python", "cores", "levels", "max_staleness", "steps", "plan")
 """Facts of the run in a trace; possibly private words and paths are hidden, as in a report."""
+
+
+TRACE_MARK = b'{"traceEvents"'
+"""The begin of every trace."""
 
 
 def write_trace(run: Path, out: Path) -> int:
@@ -37,20 +41,22 @@ def write_trace(run: Path, out: Path) -> int:
     spans = read_spans(records.trace)
     if not spans:
         raise ValueError(f"{run} holds no trace: {_reason(records)}")
+    check_replaceable(out, TRACE_MARK)
     events = trace_events(spans, pids=read_processes(records.trace))
     facts = RunReader(run).facts()
     about = redact.plain({name: fact for name, fact in facts.items() if name in RUN_FACTS})
     content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}).encode()
-    try:
-        write_whole(out, gzip.compress(content) if out.suffix == ".gz" else content, private=False)
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}") from error
+    write_output(out, gzip.compress(content) if out.suffix == ".gz" else content)
     return len(spans)
 
 
 def _reason(records: RunDir) -> str:
+    if records.trace.is_symlink():
+        return "its trace is a symbolic link, which is not followed; name the directory that it leads to"
     if records.trace.is_dir():
-        return "its files have no span that ended; the run was over before it began to work"
+        return (
+            "its files have no readable span; the run was over before it began to work, or they are damaged"
+        )
     if not records.config.exists():
         return "it is no run directory of rlinf-async, or of RLinf's own script, which records nothing"
     return "the run ended before its workers were ready"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -253,11 +255,13 @@ class RunDisplay:
         self._print(table)
 
     def _print(self, *renderables: RenderableType, **options: Any) -> None:
-        """Print, and ignore a closed output: environments in this process may have closed it, which must not
-        end a run.
+        """Print, until the output is closed, its reader has gone, or its disk is full: this must not end a
+        run.
         """
-        with suppress(OSError, ValueError):
+        try:
             self.console.print(*renderables, **options)
+        except (OSError, ValueError):
+            _silence(self.console)
 
     @property
     def _has_bar(self) -> bool:
@@ -277,12 +281,29 @@ def report_command(run_dir: str | Path) -> str:
     return f"rlinf-async report {shlex.quote(str(run_dir))}"
 
 
+class RunConsole(Console):
+    """A console that outlives the reader of its output, as in `train | head`."""
+
+    def on_broken_pipe(self) -> None:
+        """Say so by an error; rich would end the process."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _silence(console: Console) -> None:
+    """Print nothing more, and drop what has not been written, which would fail when the process exits."""
+    console.quiet = True
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, console.file.fileno())
+        os.close(nowhere)
+
+
 def _console() -> Console:
-    console = Console(highlight=False)
+    console = RunConsole(highlight=False)
     if console.is_terminal:
         return console
     # rich in a notebook would show every line as an output of its own, and need widgets for a bar.
-    return Console(highlight=False, width=PLAIN_WIDTH, force_jupyter=False)
+    return RunConsole(highlight=False, width=PLAIN_WIDTH, force_jupyter=False)
 
 
 def _columns(width: int) -> list[ProgressColumn]:

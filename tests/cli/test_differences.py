@@ -106,6 +106,11 @@ def test_levels_that_are_off_in_one_config_differ_in_what_runs(tmp_path):
     ("names", "words"),
     [
         (("metaworld_ppo_mlp", "metaworld_ppo"), "metaworld_grpo_mlp"),
+        (
+            ("metaworld_ppo_mlp", "/etc/passwd"),
+            "/etc/passwd is no config: the name of its file ends in .yaml",
+        ),
+        (("metaworld_ppo_mlp", "/etc"), "/etc is a directory; name a config in it, as in /etc/config.yaml"),
         (("metaworld_ppo_mlp", "nowhere/config.yaml"), "there is no file nowhere/config.yaml"),
         (("metaworld_ppo_mlp.yaml", "metaworld_ppo_mlp"), "named without .yaml"),
         (

@@ -70,3 +70,26 @@ def test_handlers_are_as_they_were_once_a_command_has_begun(tmp_path):
     look = "import atexit, signal; atexit.register(lambda: print(signal.getsignal(signal.SIGTERM)))"
     done = sent(0, "", tmp_path, "configs", before=look)
     assert done.stdout.splitlines()[-1] == str(signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("rlinf_async.compose", ("explain", "local/point_reach")),
+        ("omegaconf", ("explain", "local/point_reach")),
+        ("rlinf_async.hosts.rlinf.checkout", ("compat", ".")),
+        ("rlinf_async.compose", ("configs",)),
+    ],
+)
+def test_a_command_that_only_reads_ends_at_once_whatever_it_imports(module, command, tmp_path):
+    done = sent(signal.SIGINT, module, tmp_path, *command)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "the command was interrupted before it had ended; to go on, start it again\n"
+    assert done.stdout == ""
+
+
+def test_a_sweep_that_is_interrupted_while_it_is_planned_writes_nothing(tmp_path):
+    done = sent(signal.SIGINT, "rlinf_async.hosts.local.config", tmp_path, "sweep", "local/point_reach")
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "the command was interrupted before it had begun; to go on, start it again\n"
+    assert list(tmp_path.iterdir()) == []

@@ -177,8 +177,9 @@ def test_a_terminal_gets_every_process_and_an_interrupt_ends_it_quietly(tmp_path
         (None, None, "is no directory"),
         ("other.txt", "", "no run directory"),
         ("run.json", "{}", "only just started"),
-        ("status.json", '{"time": 1', "no run directory"),
-        ("status.json", "[]", "no run directory"),
+        ("status.json", '{"time": 1', "its records are damaged.*status.json is cut off"),
+        ("status.json", "[]", "its records are damaged.*status.json has content that no run has written"),
+        ("run.json", "\ufeff{}", "its records are damaged.*run.json is cut off or damaged"),
     ],
 )
 def test_a_directory_that_says_nothing_is_refused_with_a_reason(tmp_path, name, content, message):
@@ -188,6 +189,33 @@ def test_a_directory_that_says_nothing_is_refused_with_a_reason(tmp_path, name, 
         (run / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         status_of(run)
+
+
+@pytest.mark.parametrize(
+    ("summary", "line"),
+    [
+        ({"steps": 5, "seconds": 2.0}, "The run has ended: 5 steps in 2.0 s."),
+        ({"steps": -5, "seconds": 2.0, "trajectories": {"trained": 3, "produced": 4}}, "3 of 4 trajectories"),
+        ({"steps": 5, "seconds": -2.0, "trajectories": {"trained": -3, "produced": 4}}, "ended: 5 steps."),
+        ({"steps": "x"}, "its summary.json lacks the numbers."),
+    ],
+)
+def test_a_number_that_no_run_has_written_is_not_repeated(tmp_path, summary, line):
+    (tmp_path / "summary.json").write_text(json.dumps({"ended": "finished", **summary}))
+    first = status_of(tmp_path)[0]
+    assert line in first
+    assert "None" not in first
+    assert "-" not in first
+
+
+def test_a_step_beyond_the_last_leaves_no_time(tmp_path):
+    (tmp_path / "status.json").write_text('{"time": 1, "step": 9, "total": 3}')
+    step = '{"step": %d, "async/step_seconds": 2.0, "async/env_steps": 4.0}\n'
+    (tmp_path / "metrics.jsonl").write_text("".join(step % number for number in range(1, 6)))
+    assert "0:00 left" in " ".join(status_of(tmp_path, now=2.0))
+    (tmp_path / "status.json").write_text('{"time": 1, "step": -9, "total": 3}')
+    with pytest.raises(ValueError, match="says nothing about itself"):
+        status_of(tmp_path)
 
 
 def doing(*spans, ended=0, **facts):

@@ -111,7 +111,18 @@ def may_be_on_policy(config: Mapping[str, Any]) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    return yaml.load(path.read_text(), Loader=FAST_YAML_LOADER) or {}
+    """Return the content of an example config.
+
+    Raises:
+        ValueError: it is no YAML, or has no keys.
+    """
+    try:
+        content = yaml.load(path.read_bytes(), Loader=FAST_YAML_LOADER) or {}
+    except (yaml.YAMLError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} cannot be read as a config: this RLinf is damaged; check it out again")
+    return content
 
 
 def digest(config: Mapping[str, Any]) -> str:

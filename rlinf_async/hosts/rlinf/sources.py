@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import platform
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -270,4 +271,17 @@ def _assigned_names(node: ast.Assign) -> set[str]:
 
 @cache
 def _syntax_tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text() if path.is_file() else "", str(path))
+    """Return the syntax tree of a file; a missing one is empty.
+
+    Raises:
+        ValueError: the file is no Python.
+    """
+    try:
+        return ast.parse(path.read_bytes() if path.is_file() else b"", str(path))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{path}, line {line}," if line else str(path)
+        raise ValueError(
+            f"{place} cannot be read as Python {platform.python_version()}: this RLinf is damaged, or is for "
+            "another Python; check it out again"
+        ) from error

@@ -93,7 +93,7 @@ def _version(root: Path) -> str:
     """Return the version in the project file beside the package, or of the installed distribution."""
     project = root.parent / "pyproject.toml"
     if project.is_file():
-        match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(), re.MULTILINE)
+        match = re.search(r'^version\s*=\s*"([^"]+)"', project.read_text(errors="replace"), re.MULTILINE)
         if match:
             return match[1]
     try:

@@ -17,12 +17,14 @@ from rlinf_async.lab.bench.results import Results
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import DEAD_WORK_MODES, SIDES_BY_HOST
 from rlinf_async.lab.cells import run_in_turn
-from rlinf_async.lab.outputs import write_json
+from rlinf_async.lab.outputs import check_replaceable, write_json
 from rlinf_async.lab.table import screen
 from rlinf_async.observe.files import make_directory
 
 DEAD_WORK_NAMES = tuple(mode.name for mode in DEAD_WORK_MODES)
 """Default modes of scenarios with episodes that end early."""
+BENCH_MARK = b'"command": "rlinf-async bench"'
+"""A part of every file of rows."""
 WARM_UP, STEPS, REPETITIONS = 3, 4, 3
 """Unmeasured global steps at the beginning, measured global steps, and runs of every mode."""
 
@@ -77,8 +79,10 @@ def open_results(cells: Sequence[BenchCell], *, json_path: Path | None) -> tuple
     """Return the results of an earlier start next to `json_path`, and the cells that they lack.
 
     Raises:
-        ValueError: the results are of other steps, or of another host.
+        ValueError: the results are of other steps, or of another host, or the file is of something else.
     """
+    if json_path is not None:
+        check_replaceable(json_path, BENCH_MARK)
     results = Results(json_path.with_suffix(".cells.jsonl") if json_path else None)
     return results, results.missing(cells)
 

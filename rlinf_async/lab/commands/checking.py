@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from rlinf_async.cli.arguments import or_exit
+
 
 def compat(
     tree: Annotated[Path, typer.Argument(metavar="TREE", help="The root of a checkout of RLinf.")],
@@ -17,10 +19,7 @@ def compat(
     """Say which names a checkout of RLinf lacks, which types are not known, and which configs are new."""
     from rlinf_async.hosts.rlinf.checkout import lines_of, look_at
 
-    try:
-        checkout = look_at(tree.absolute())
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="TREE") from error
+    checkout = or_exit(look_at, tree.absolute())
     if as_json:
         typer.echo(json.dumps(asdict(checkout), indent=2, default=str))
     else:

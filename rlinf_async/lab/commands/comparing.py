@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
+from rlinf_async.cli.first_signals import answering_signals
 
 
 def bench(
@@ -89,21 +90,22 @@ def sweep(
     """
     from rlinf_async.lab.sweep import command
 
-    config = Chosen.of(config_name, config_dir, overrides)
-    (name, directory), cfg = config.place, config.compose()
-    sweep_plan = or_exit(
-        lambda: command.plan(
-            cfg,
-            config_name=name,
-            config_dir=directory,
-            overrides=config.overrides,
-            modes=modes,
-            seeds=seeds,
-            output=output,
-            vary=vary,
-            success=success,
+    with answering_signals():
+        config = Chosen.of(config_name, config_dir, overrides)
+        (name, directory), cfg = config.place, config.compose()
+        sweep_plan = or_exit(
+            lambda: command.plan(
+                cfg,
+                config_name=name,
+                config_dir=directory,
+                overrides=config.overrides,
+                modes=modes,
+                seeds=seeds,
+                output=output,
+                vary=vary,
+                success=success,
+            )
         )
-    )
     try:
         all_done = or_exit(command.run, sweep_plan, console)
     except KeyboardInterrupt:

@@ -106,6 +106,8 @@ def times_of(spans: Sequence[Span], job: Job) -> Times:
     for span in spans:
         if "error" not in span and span.get("mode") != "eval":
             kinds[span["kind"]].append(span)
+    if not spans:
+        raise ValueError("there is no readable trace, and a plan takes its times from it")
     for kind in ("step", "forward", "accept", "finish"):
         if not kinds[kind]:
             raise ValueError(f"the trace has no span {kind!r}: it is not of a whole run")

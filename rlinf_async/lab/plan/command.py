@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from rlinf_async.config.block import MODE_LEVELS
-from rlinf_async.lab.outputs import write_json
+from rlinf_async.lab.outputs import check_replaceable, write_json
 from rlinf_async.lab.plan.job import Job, changed
 from rlinf_async.lab.plan.prediction import Prediction, foresee
 from rlinf_async.lab.plan.replay import Replay, replay
@@ -20,6 +20,8 @@ from rlinf_async.observe.diagnosis import PART_NAMES
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.run_dir import RunDir
 
+PLAN_FILE, PLAN_MARK = "plan.json", b'{\n  "replay": {'
+"""The file of a plan as plain data, and its begin."""
 MIN_GAIN = 1.01
 """A setting is called faster from this gain on, as a factor."""
 
@@ -211,7 +213,8 @@ def write(plan: Plan, folder: Path, *, say: Callable[[str], None]) -> None:
     The run directory of an earlier plan is moved aside, as that of an earlier run is.
     """
     make_directory(folder)
-    write_json(folder / "plan.json", plan.as_dict())
+    check_replaceable(folder / PLAN_FILE, PLAN_MARK)
+    write_json(folder / PLAN_FILE, plan.as_dict())
     run = folder / "run"
     RunDir(run).set_aside(say=say)
     settings = changed(plan.job, plan.comparison.fastest.overrides).settings

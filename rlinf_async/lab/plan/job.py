@@ -53,6 +53,8 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     Raises:
         ValueError: the files lack a needed fact.
     """
+    if not facts:
+        raise ValueError("there is no readable run.json, which names the sizes of a run: a plan needs it")
     if not isinstance(facts.get("plan"), dict):
         raise ValueError(
             "run.json names no plan of shards: only a run with a level on can be calibrated from"
@@ -161,11 +163,13 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
     sizes: dict[str, int] = {}
     for override in overrides:
         key, equals_sign, text = override.partition("=")
-        value = yaml.safe_load(text)
+        value = _value_of(override, text)
         if key.startswith(PLAN_PREFIX) and key[len(PLAN_PREFIX) :] in {
             item.name for item in fields(ShardPlan)
         }:
-            sizes[key[len(PLAN_PREFIX) :]] = int(value)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{key}={text} must be a whole number, as in {key}=2")
+            sizes[key[len(PLAN_PREFIX) :]] = value
         elif equals_sign and key.startswith("async."):
             _set(block, key.split(".")[1:], value)
         else:
@@ -173,6 +177,21 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
                 f"{override!r} is no override that can be planned: use async.KEY=VALUE or plan.FIELD=N"
             )
     return _with_sizes(job, AsyncConfig.from_mapping(block), sizes)
+
+
+def _value_of(override: str, text: str) -> object:
+    """Return the value of an override.
+
+    Raises:
+        ValueError: it is not YAML.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(
+            f"the value of {override!r} cannot be read: is a bracket or a quote left open? It looks like "
+            "async.rollout.shards=4"
+        ) from None
 
 
 def _set(block: dict[str, Any], keys: Sequence[str], value: object) -> None:
@@ -184,8 +203,13 @@ def _set(block: dict[str, Any], keys: Sequence[str], value: object) -> None:
     if len(keys) == 1:
         value = with_flags({keys[0]: value})[keys[0]]
     inner = block
-    for key in keys[:-1]:
+    for number, key in enumerate(keys[:-1], start=1):
         inner = inner.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ValueError(
+                f"async.{'.'.join(keys[:number])} is a value and has no keys, so that "
+                f"async.{'.'.join(keys)} cannot be set"
+            )
     inner[keys[-1]] = value
 
 

@@ -105,9 +105,13 @@ def _replayed(path: Path, files: RunFiles) -> Replay:
     job = of_run(files.facts, files.config)
     _check_of_one_run(job.settings, files.spans)
     times = times_of(files.spans, job)
-    steps = [line["async/step_seconds"] for line in files.metrics if "async/step_seconds" in line][1:]
+    every = [line["async/step_seconds"] for line in files.metrics if "async/step_seconds" in line]
+    steps = every[1:]
     if len(steps) < LEAST_STEPS - 1:
-        raise ValueError(f"{path} has {len(steps) + 1} steps; a plan needs a run of at least {LEAST_STEPS}")
+        raise ValueError(
+            f"the metrics.jsonl of {path} has the durations of {len(every)} steps; a plan needs those of at "
+            f"least {LEAST_STEPS}"
+        )
     first = min(span["ended"] for span in files.spans if span["kind"] == "finish")
     paused = sum(
         span["ended"] - span["began"]
@@ -115,6 +119,11 @@ def _replayed(path: Path, files: RunFiles) -> Replay:
         if span["kind"] in PAUSE_KINDS and span["began"] >= first
     )
     measured = (sum(steps) - paused) / len(steps)
+    if measured <= 0 or min(every) < 0:
+        raise ValueError(
+            f"the steps in metrics.jsonl of {path} took {sum(steps):.2f} s, of which {paused:.2f} s were "
+            "evaluations and checkpoints: these are no durations, and no plan can be made from them"
+        )
     mean = sum(steps) / len(steps)
     return Replay(
         job=job,

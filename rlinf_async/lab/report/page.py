@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.extras import pip_install
+from rlinf_async.lab.outputs import check_replaceable
 from rlinf_async.lab.report import redact
 from rlinf_async.lab.report.formatting import NO_VALUE, duration, ends, number, share
 from rlinf_async.lab.report.run_files import RunFiles
@@ -19,6 +20,8 @@ from rlinf_async.observe.files import make_directory, write_whole
 REQUIRED_PACKAGES = ("jinja2",)
 NO_BOUND_SENTENCE = "Nothing has been reported yet that says what bounds this run."
 STOCK_SENTENCE = "RLinf's own script has run here, and has left nothing that says what bounds it."
+PAGE_MARK = b'<p class="kind">rlinf-async report</p>'
+"""A part of the template, which every page has."""
 TEMPLATE_FOLDER = Path(__file__).parent / "template"
 
 
@@ -26,23 +29,32 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write a page about one run, or about several side by side, and return its path.
 
     Raises:
-        ValueError: a path is no run directory, the page cannot be written, or a package is not installed; the
-            message has the remedy.
+        ValueError: a path is no run directory, the page cannot be written or would replace something else, or
+            a package is not installed; the message has the remedy.
     """
     if not runs:
         raise ValueError("give at least one run directory")
     absent = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if absent:
         raise ValueError(f"the report needs {' and '.join(absent)}: {pip_install('report')}")
+    _check_place(out)
     html = render([redact.run(RunFiles.read(run)) for run in runs])
     try:
-        if out.is_dir():
-            raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
         make_directory(out.parent, private=False)
         write_whole(out, html.encode(errors="replace"), private=False)
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}") from error
     return out
+
+
+def _check_place(out: Path) -> None:
+    """Check, before runs are read, that the page can be written to `out` and replaces a page at most."""
+    try:
+        if out.is_dir():
+            raise ValueError(f"{out} is a directory; name a file in it, such as {out / 'report.html'}")
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error.strerror}") from error
+    check_replaceable(out, PAGE_MARK)
 
 
 def render(runs: Sequence[RunFiles]) -> str:

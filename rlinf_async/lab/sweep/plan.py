@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.host import Workload, host_of
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.lab.sweep.cell import SweepCell
-from rlinf_async.lab.sweep.settings import Setting, parse_axis, parse_settings, varied
+from rlinf_async.lab.sweep.settings import Axis, Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
 from rlinf_async.observe.files import make_directory, open_regular, read_regular
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
@@ -113,6 +114,8 @@ SWEEP_KEYS = {
 """Keys that a sweep sets itself under every host, with its option for each."""
 SEED_STRIDE = 1000
 """Distance between the seeds of two runs: workers add their rank to the seed, so close seeds overlap."""
+MOST_RUNS = 1000
+"""Most runs of a sweep: all settings are checked before the first run, each in half a second or more."""
 LEAST_STEPS = 2
 """Fewest steps of a comparable run: the first step is not measured."""
 
@@ -160,11 +163,13 @@ def plan(
             that the sweep sets, or a directory that is not free.
     """
     axes = [parse_axis(text) for text in vary or ()]
-    settings = varied(parse_settings(modes or ("off,full" if axes else "ladder")), axes)
-    _check_numbers(seeds, success)
+    if modes is None:
+        modes = "off,full" if axes else "ladder"
+    _check_numbers(parse_settings(modes), axes, seeds, success)
+    settings = varied(parse_settings(modes), axes)
     workload = host_of(cfg).workload(cfg)
     own = {**SWEEP_KEYS, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
-    _refuse_own([*overrides, *(f"{key}=1" for key, _ in axes)], own)
+    _refuse_own(overrides, axes, own)
     _check_steps(workload)
     absent = _check_settings(settings, config_name, config_dir, overrides)
     config_path = None if config_dir is None else str(config_dir.resolve())
@@ -204,9 +209,15 @@ def seed_overrides(workload: Workload, seed: int) -> tuple[str, ...]:
     return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
 
 
-def _check_numbers(seeds: int, success: float) -> None:
+def _check_numbers(settings: Sequence[Setting], axes: Sequence[Axis], seeds: int, success: float) -> None:
     if seeds < 1:
         raise ValueError(f"--seeds={seeds} must be at least 1")
+    runs = len(settings) * math.prod(len(values) for _, values in axes) * seeds
+    if runs > MOST_RUNS:
+        raise ValueError(
+            f"this sweep has {runs:,} runs, and {MOST_RUNS:,} are the most; give fewer values or seeds, or "
+            "divide it into several sweeps"
+        )
     if not 0 < success <= 1:
         raise ValueError(f"--success={success:g} must be above 0 and at most 1, as in 0.8 for 80 %")
 
@@ -220,7 +231,11 @@ def _check_steps(workload: Workload) -> None:
         )
 
 
-def _refuse_own(overrides: Sequence[str], own: Mapping[str, str]) -> None:
+def _refuse_own(overrides: Sequence[str], axes: Sequence[Axis], own: Mapping[str, str]) -> None:
+    for key, _ in axes:
+        bare = key.lstrip("+")
+        if bare in own:
+            raise ValueError(f"--vary {bare} is for the sweep to set; leave it out, and see {own[bare]}")
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         option = own.get(override.key_or_group)
         if option is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, MODE_LEVELS, SKIP_KINDS, SKIPPING_MODES
 from rlinf_async.core.config_keys import did_you_mean
 
+Axis = tuple[str, Sequence[str]]
+"""A varied key, with Hydra's `++` if the config may lack it, and its values in Hydra's syntax."""
 SKIP_NAME = "skip"
 ALL_LEVELS_NAME = "levels"
 MODE_OF_FLAGS = {(*flags, name in SKIPPING_MODES): name for name, flags in MODE_LEVELS.items()}
@@ -109,7 +113,7 @@ def _settings_of_name(name: str) -> Sequence[Setting]:
     raise ValueError(f"setting {name!r} is not one of {', '.join(valid)}{did_you_mean(name, valid)}")
 
 
-def varied(settings: Sequence[Setting], axes: Sequence[tuple[str, Sequence[str]]]) -> tuple[Setting, ...]:
+def varied(settings: Sequence[Setting], axes: Sequence[Axis]) -> tuple[Setting, ...]:
     """Return every setting with every combination of the values of `axes`.
 
     Keys under `async` have no effect while all levels are off: that setting is combined only with the other
@@ -132,19 +136,34 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
         ValueError: the text has no key, or no value.
     """
     key, equals, values = text.partition("=")
-    distinct = tuple(dict.fromkeys(value.strip() for value in _split(values) if value.strip()))
+    given = [value.strip() for value in _split(values) if value.strip()]
+    # By what they mean: 1e-3 and 0.001 would be two rows of the same setting.
+    distinct_values: dict[Any, str] = {}
+    for value in given:
+        distinct_values.setdefault(_meaning(value), value)
+    distinct = tuple(distinct_values.values())
     if not (key.strip() and equals and distinct):
         raise ValueError(f"--vary {text} must be a key and its values, as in async.train.max_staleness=0,1,2")
-    return key.strip().lstrip("+"), distinct
+    bare = key.strip().lstrip("+")
+    # Two: whether or not the config has the key.
+    return f"++{bare}" if key.strip() != bare else bare, distinct
+
+
+def _meaning(value: str) -> Any:
+    """Return a number as a number, of its type, and any other value as it is written."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind.__name__, kind(value)
+    return value
 
 
 def short(key: str) -> str:
     """Return the last word of a dotted key."""
-    return key.rpartition(".")[2]
+    return key.lstrip("+").rpartition(".")[2]
 
 
 def _of_levels(key: str) -> bool:
-    return key.partition(".")[0] == "async"
+    return key.lstrip("+").partition(".")[0] == "async"
 
 
 def _split(values: str) -> list[str]:

@@ -78,7 +78,7 @@ def rows(settings: Mapping[Setting, Outcomes]) -> list[SettingRow]:
     return [
         SettingRow(
             setting=setting.levels_name,
-            values=dict(setting.values),
+            values={key.lstrip("+"): value for key, value in setting.values},
             seeds=len(one.measured),
             failures=one.failures,
             quantities={

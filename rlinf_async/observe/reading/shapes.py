@@ -23,14 +23,14 @@ NUMBERS_PER_PIECE = 6
 def status(content: Record) -> Status | None:
     """Return the content of `status.json`; None without its time and its steps."""
     status = typed(Status, content)
-    if status is None:
+    if status is None or status.step < 0 or status.total < 0:
         return None
     return replace(status, processes={name: _process(facts) for name, facts in status.processes.items()})
 
 
 def summary(content: Record) -> Record:
     """Return the content of `summary.json`."""
-    record = _keep_valid(content, {"steps": _is_whole, "seconds": finite, "trajectories": _is_record})
+    record = _keep_valid(content, {"steps": _is_count, "seconds": _is_amount, "trajectories": _is_record})
     if "trajectories" in record:
         record["trajectories"] = _ledger(record["trajectories"])
     return record
@@ -42,8 +42,8 @@ def facts(content: Record) -> Record:
         **dict.fromkeys(("title", "python"), _is_text),
         **dict.fromkeys(("began", "shards_since"), finite),
         **dict.fromkeys(("versions", "levels", "plan", "shard_fit"), _is_record),
-        **dict.fromkeys(("steps", "cores", "horizon", "max_staleness"), _is_whole),
-        **dict.fromkeys(("max_batch_size", "micro_batch_size"), _is_whole),
+        **dict.fromkeys(("steps", "cores", "horizon", "max_staleness"), _is_count),
+        **dict.fromkeys(("max_batch_size", "micro_batch_size"), _is_count),
     }
     return _keep_valid(content, checks)
 
@@ -115,11 +115,12 @@ def _process(content: Any) -> Record | None:
 
 
 def _ledger(ledger: Record) -> Record:
-    counts = {name: _whole(ledger.get(name)) for name in ("produced", "trained", "in_flight")}
+    names = ("produced", "trained", "in_flight")
+    counts = {name: ledger[name] if _is_count(ledger.get(name)) else None for name in names}
     refusals = ledger.get("refused") if _is_record(ledger.get("refused")) else {}
     return {
         **counts,
-        "refused": {name: count for name, count in (refusals or {}).items() if _is_whole(count)},
+        "refused": {name: count for name, count in (refusals or {}).items() if _is_count(count)},
     }
 
 
@@ -129,6 +130,14 @@ def _whole(value: Any) -> int | None:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and finite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value) and value >= 0
+
+
+def _is_amount(value: Any) -> bool:
+    return finite(value) and value >= 0
 
 
 def _is_text(value: Any) -> bool:

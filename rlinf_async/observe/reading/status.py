@@ -117,7 +117,7 @@ def status_facts(run: Path, *, now: float | None = None) -> dict[str, Any]:
         problems = " ".join(f"; {problem.rstrip('.')}" for problem in dict.fromkeys(records.problems))
         raise ValueError(f"{run} has no status and no summary: {_reason(records)}{problems}")
     # max: the clock may have been set back since.
-    age, pace = max(0.0, now - status.time), _pace(state, status.total - status.step)
+    age, pace = max(0.0, now - status.time), _pace(state, max(0, status.total - status.step))
     # A run without worker processes writes its status when a step ends, and a step may take minutes.
     patience = STALE_S if status.processes else max(STALE_S, SILENT_STEPS * pace.get("step_s", 0.0))
     return {
@@ -160,10 +160,13 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
     """Return the facts of `status_facts` in words."""
     if facts["state"] == "ended":
         summary, ledger = facts["summary"], facts["summary"].get("trajectories", {})
-        trained_count = f"{ledger.get('trained')} of {ledger.get('produced')} trajectories trained"
-        took = seconds(float(summary.get("seconds", 0)))
+        counts = [ledger.get(name) for name in ("trained", "produced")]
+        parts = [] if facts["step"] is None else [f"{facts['step']} steps"]
+        if parts and "seconds" in summary:
+            parts = [f"{parts[0]} in {seconds(float(summary['seconds']))}"]
+        parts += [] if None in counts else [f"{counts[0]} of {counts[1]} trajectories trained"]
         how = ENDING_WORDS.get(str(summary.get("ended")), "has ended")
-        first = f"The run {how}: {facts['step']} steps in {took}, {trained_count}."
+        first = f"The run {how}: {', '.join(parts) or 'its summary.json lacks the numbers'}."
         return [first, *_faults_in_words(facts), *_bound_in_words(facts)]
     lines = [f"step {facts['step']} of {facts['total']}; {_moves(facts)}"]
     lines += [f"  {', '.join(pace)}"] if (pace := _pace_in_words(facts["pace"])) else []
@@ -216,6 +219,8 @@ def _moves(facts: Mapping[str, Any]) -> str:
 
 
 def _reason(records: RunReader) -> str:
+    if records.problems:
+        return "its records are damaged, or are no files"
     if records.places.facts.exists():
         return (
             "it has only just started, or with async.mode=off its first step has not ended; ask again later"

@@ -97,3 +97,27 @@ def test_a_folder_without_rlinf_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no package rlinf"):
         look_at(tmp_path)
     assert run(tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("workers/env/env_worker.py", b"def (((", "line 1, cannot be read as Python"),
+        ("workers/env/env_worker.py", b"\xff\xfe\x00", "cannot be read as Python"),
+        ("../examples/embodiment/config/a.yaml", b"a: [", "a.yaml cannot be read as a config"),
+        ("../examples/embodiment/config/a.yaml", b"- a", "a.yaml cannot be read as a config"),
+        ("../examples/embodiment/config/a.yaml", b"\xff\x00", "a.yaml cannot be read as a config"),
+    ],
+    ids=range(5),
+)
+def test_a_damaged_file_of_a_tree_is_named(tmp_path, file, content, words):
+    package = tmp_path / "rlinf"
+    path = package / file
+    for folder in (package, path.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    path.write_bytes(content)
+    found = run(tmp_path)
+    assert found.exit_code == 2
+    assert words in found.output
+    assert len(found.output.splitlines()) == 1

@@ -128,6 +128,38 @@ def test_what_gives_no_plan_is_an_error_in_a_sentence(arguments):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("tried", "words"),
+    [
+        ("async.rollout.shards=[", "cannot be read: is a bracket or a quote left open"),
+        ("plan.env_workers={", "cannot be read: is a bracket or a quote left open"),
+        ("plan.env_workers=abc", "plan.env_workers=abc must be a whole number, as in plan.env_workers=2"),
+        ("plan.env_workers=null", "plan.env_workers=null must be a whole number"),
+        ("plan.total_envs=[1]", "must be a whole number"),
+        ("plan.total_envs=1.5", "must be a whole number"),
+        ("async.mode.x=1", "async.mode is a value and has no keys"),
+        ("async.train.max_staleness.a.b=1", "async.train.max_staleness is a value and has no keys"),
+    ],
+)
+def test_an_override_that_cannot_be_planned_is_an_error_in_a_sentence(tmp_path, tried, words):
+    result = CliRunner().invoke(APP, [str(left_by(tmp_path)), "--try", tried])
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
+
+
+def test_a_run_whose_records_are_damaged_is_not_said_to_be_of_another_kind(tmp_path):
+    run = left_by(tmp_path)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for seconds, words in ((-1.0, "these are no durations"), (None, "has the durations of 0 steps")):
+        changed = [{**line, "async/step_seconds": seconds} for line in lines]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, changed)))
+        with pytest.raises(ValueError, match=words):
+            command.plan_run(run)
+    (run / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"there is no readable run\.json"):
+        command.plan_run(run)
+
+
 def test_what_is_written_does_not_go_through_a_link(tmp_path):
     theirs, out = tmp_path / "theirs", tmp_path / "out"
     theirs.write_text("theirs")

@@ -31,7 +31,9 @@ def names(settings: tuple[Setting, ...]) -> list[str]:
     ("text", "key", "values"),
     [
         ("a.b=1,2,4", "a.b", ("1", "2", "4")),
-        ("+a=x, y,x", "a", ("x", "y")),
+        ("+a=x, y,x", "++a", ("x", "y")),
+        ("a=1e-3,0.001,2,1.0e-3,+2", "a", ("1e-3", "2")),
+        ("a=1,1.0,true,True", "a", ("1", "1.0", "true", "True")),
         ("a=[1,2],[3]", "a", ("[1,2]", "[3]")),
         ("a='p,q',r", "a", ("'p,q'", "r")),
     ],
@@ -44,6 +46,14 @@ def test_an_axis_is_a_key_and_its_values(text, key, values):
 def test_an_axis_without_a_key_or_values_is_refused(text):
     with pytest.raises(ValueError, match="must be a key and its values"):
         parse_axis(text)
+
+
+def test_a_key_that_the_config_lacks_is_added_and_shown_without_plus():
+    (one,) = varied([FULL], [parse_axis("+policy.width=8")])
+    assert one.overrides[-1] == "++policy.width=8"
+    assert one.name == "full width=8"
+    (row,) = rows({one: Outcomes({0: run(1.0)})})
+    assert row.values == {"policy.width": "8"}
 
 
 def test_every_combination_is_run_and_off_knows_no_key_of_the_levels():

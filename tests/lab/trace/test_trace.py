@@ -229,7 +229,11 @@ def test_a_trace_says_of_which_run_and_which_processes_it_is(tmp_path):
             lambda run: (run.mkdir(), (run / "config.yaml").write_text("")),
             "ended before its workers were ready",
         ),
-        (lambda run: SpanLog(run / "trace", process="driver"), "no span that ended"),
+        (lambda run: SpanLog(run / "trace", process="driver"), "no readable span"),
+        (
+            lambda run: (run.mkdir(), (run / "trace").symlink_to(run.parent)),
+            "its trace is a symbolic link",
+        ),
     ],
 )
 def test_a_directory_without_a_trace_is_refused_with_a_reason(tmp_path, prepare, message):
@@ -239,7 +243,7 @@ def test_a_directory_without_a_trace_is_refused_with_a_reason(tmp_path, prepare,
 
 
 def test_a_place_that_cannot_be_written_is_said_to_be_so(tmp_path):
-    with pytest.raises(ValueError, match="cannot write"):
+    with pytest.raises(ValueError, match="cannot be written"):
         write_trace(recorded(tmp_path), tmp_path)
 
 

@@ -1,0 +1,52 @@
+"""The outputs of a command: full, closed, or left by their reader; and a working directory that is gone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "rlinf_async.cli")
+STEPS = 3
+TRAIN = ("train", "local/point_reach", f"settings.batches={STEPS}", "run_dir=run")
+
+
+@pytest.mark.parametrize(
+    "command", [("--help",), ("configs",), ("configs", "--json"), ("status", "--help")], ids=" ".join
+)
+def test_a_full_disk_under_the_output_is_one_sentence(command, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: what this command prints or writes has no room: No space left on device\n"
+
+
+def test_a_command_without_an_output_ends_as_with_one(tmp_path):
+    closed = " ".join([*COMMAND, "configs", ">&-"])
+    done = subprocess.run(["sh", "-c", closed], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_goes_on_to_its_end_when_its_reader_has_left(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, *TRAIN], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline()
+    process.stdout.close()  # as `head -1` does
+    said = process.stderr.read()
+    assert process.wait(timeout=300) == 0, said
+    assert said == ""
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["ended"], summary["steps"]) == ("finished", STEPS)
+
+
+@pytest.mark.parametrize(
+    "command", [("explain", "local/point_reach"), TRAIN, ("compat", ".")], ids=lambda words: words[0]
+)
+def test_a_working_directory_that_was_deleted_is_one_sentence(command, tmp_path):
+    script = "mkdir gone && cd gone && rmdir ../gone && exec " + " ".join([*COMMAND, *command])
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == "error: the working directory does not exist any more; cd to one that does\n"
