@@ -238,7 +238,7 @@ def test_what_would_be_refused_here_is_said_by_explain_unless_another_cluster_is
 
 def test_assets_that_are_not_there_are_named(monkeypatch, began):
     monkeypatch.setenv("RLINF_ASYNC_LIBERO_ASSETS", "/dev/null/nowhere")
-    monkeypatch.setattr("rlinf_async.hosts.judge.presence.find_spec", lambda name: object())
+    monkeypatch.setattr("rlinf_async.extras.find_spec", lambda name: object())
     assert "/dev/null/nowhere is no LIBERO asset folder" in answer("train", "libero_object_ppo_vla")
     assert began == []
 
