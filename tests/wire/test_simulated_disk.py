@@ -7,7 +7,7 @@ import pytest
 
 from tests.wire.simulation.saving import SavingSchedule
 
-SCHEDULES = int(os.environ.get("DISK_SCHEDULES", "300"))
+SCHEDULES = int(os.environ.get("DISK_SCHEDULES", "150"))
 """How many are tried; more with DISK_SCHEDULES=4000."""
 
 
