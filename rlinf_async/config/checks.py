@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -9,6 +10,9 @@ from typing import Any
 
 from rlinf_async.config.removed import check_not_removed
 from rlinf_async.core.config_keys import clipped, did_you_mean, nearest, shortened
+
+LARGEST_NUMBER = 1e9
+"""Seconds of 30 years: the clocks of threads end at some 9e9."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -34,8 +38,14 @@ def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
     """Check for a finite number above 0, or for `auto` if it is allowed."""
     if auto and value == "auto":
         return
+    word = "auto or " if auto else ""
+    # `math.inf`, not `is_finite`: a whole number may be too large for a float.
+    if isinstance(value, int | float) and LARGEST_NUMBER < value < math.inf:
+        largest = f"{LARGEST_NUMBER:.0f}"
+        raise ValueError(
+            f"{name}={shortened(value)} must be {word}a number up to {largest}; nearest: {largest}"
+        )
     if not (is_finite(value) and value > 0):
-        word = "auto or " if auto else ""
         raise ValueError(f"{name}={shortened(value)} must be {word}a finite number above 0; nearest: 1")
 
 

@@ -378,3 +378,11 @@ def test_a_key_or_value_that_is_gone_is_refused_with_what_can_be_written_instead
         AsyncConfig.from_mapping(block_of(name))
     known = {f"{path}.{key}" for path, key in KEYS}
     assert set(re.findall(r"async\.[a-z_.]*[a-z_]", REMOVED_KEYS[name])) <= known
+
+
+@pytest.mark.parametrize("value", [1e300, 10**400, 1.1e9], ids=["float", "whole", "decades"])
+def test_seconds_that_no_clock_counts_are_refused_by_name(value):
+    with pytest.raises(
+        ValueError, match=r"^async\.advanced\.start_s=1.* must be a number up to 1000000000; near"
+    ):
+        AsyncConfig.from_mapping({"advanced": {"start_s": value}})

@@ -10,6 +10,8 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async import entry_points
+from rlinf_async.compose import compose_config
+from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.unread import unread_keys
 
 SECTION = {"model_type": "mine", "inputs": 3, "own": {"a": 1}, "hiden": 8}
@@ -50,3 +52,12 @@ def test_what_no_builder_reads_is_named(way, monkeypatch):
     assert [text.partition("=")[0] for text in said] == [f"model.{name}" for name in unread]
     assert all(text.endswith(" is not read when mine is built") for text in said)
     assert list(unread_keys({**SECTION, "model_path": "/somewhere"})) == []
+
+
+def test_a_key_that_is_refused_may_be_null_and_not_set():
+    cfg = compose_config("local/point_reach", ["+settings.hidden=null"])
+    assert settings_of(cfg) == settings_of(compose_config("local/point_reach", []))
+    with pytest.raises(
+        ValueError, match=r"does not support settings\.hidden=3; remove it: a declared policy"
+    ):
+        settings_of(compose_config("local/point_reach", ["+settings.hidden=3"]))

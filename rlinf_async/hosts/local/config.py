@@ -39,7 +39,7 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     asynchrony = settled(AsyncConfig.from_mapping(read_block(values)), values["env"])
     settings = values.get("settings") or {}
     # A misspelt key that is null or an empty block has no effect, and is not reported as unknown.
-    known = {name: value for name, value in settings.items() if name in SETTING_KINDS}
+    known = {name: value for name, value in settings.items() if name in SETTING_KINDS and value is not None}
     return LocalSettings(asynchrony=asynchrony, **known)
 
 
