@@ -39,6 +39,10 @@ class TrainConfig:
         check_choice("async.train.correction", self.correction, get_args(Correction))
 
 
+LONGEST_WAIT_MS = 60 * 60 * 1000
+"""An hour: no limit on waits of a run is meant to be found by a batch that waits for company."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
     """Level 2: no environment shard waits for another."""
@@ -56,10 +60,11 @@ class RolloutConfig:
         check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
         check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
         wait = self.max_wait_ms
-        if wait != "auto" and not (is_finite(wait) and wait >= 0):
+        if wait != "auto" and not (is_finite(wait) and 0 <= wait <= LONGEST_WAIT_MS):
+            nearest = LONGEST_WAIT_MS if is_finite(wait) and wait > 0 else 0
             raise ValueError(
-                f"async.rollout.max_wait_ms={shortened(wait)} must be auto or a finite number of "
-                "at least 0; nearest: 0"
+                f"async.rollout.max_wait_ms={shortened(wait)} must be auto or a finite number from 0 to "
+                f"{LONGEST_WAIT_MS}; nearest: {nearest}"
             )
 
     @property

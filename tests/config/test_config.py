@@ -200,6 +200,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.rollout", {"max_batch_size": 0}, "async.rollout.max_batch_size=0 .*nearest: 1"),
         ("async.rollout", {"max_batch_size": 8.0}, "async.rollout.max_batch_size=8.0"),
         ("async.rollout", {"max_wait_ms": -1}, "async.rollout.max_wait_ms=-1 .*nearest: 0"),
+        ("async.rollout", {"max_wait_ms": 1e300}, "async.rollout.max_wait_ms=1e.300 .*nearest: 3600000"),
         ("async.rollout", {"max_wait_ms": "1"}, "async.rollout.max_wait_ms='1'"),
         ("async.rollout", {"max_wait_ms": "x" * 5000}, "async.rollout.max_wait_ms='x{70,80} ... must"),
         ("async.rollout", {"max_wait_ms": True}, "async.rollout.max_wait_ms=True"),
