@@ -18,7 +18,8 @@ def inputs(seed, steps, width):
     }
     picture = torch.randint(0, 256, (steps, width, 5, 4, 3), generator=draw, dtype=torch.uint8)
     one_each = torch.rand(steps, width, generator=draw)
-    return {**numbers, "camera": {"picture": picture, "depth": None}, "one each": one_each}
+    empty = torch.zeros(steps, width, 0)
+    return {**numbers, "camera": {"picture": picture, "depth": None}, "one each": one_each, "empty": empty}
 
 
 def same(found, expected):

@@ -282,6 +282,7 @@ ROWS = (
     torch.rand(3, 2, 32).bfloat16(),
     torch.rand(3, 7).bfloat16(),
     torch.rand(1, 64),
+    torch.zeros(3, 2, 0),
     torch.rand(3, 32, 4).transpose(1, 2),
 )
 
