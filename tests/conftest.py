@@ -51,14 +51,18 @@ HEAVY = re.compile(r"mark\.(ray|browser|render|libero|maniskill)\b")
 
 
 def pytest_collection_modifyitems(items):
-    """The Makefile finds files with heavy tests by their text: no such mark comes from elsewhere."""
-    for path in {
-        item.path for item in items if any(HEAVY.match(f"mark.{mark.name}") for mark in item.iter_markers())
-    }:
+    """The Makefile finds files with heavy tests by their text: no such mark comes from elsewhere. The nightly
+    tests are not found that way.
+    """
+    for path in {item.path for item in items if _is_heavy(item) and not item.get_closest_marker("nightly")}:
         if not HEAVY.search(path.read_text()):
             raise pytest.UsageError(
                 f"{path} has a heavy test, but does not name its mark: see HEAVY_FILES in the Makefile"
             )
+
+
+def _is_heavy(item):
+    return any(HEAVY.match(f"mark.{mark.name}") for mark in item.iter_markers())
 
 
 @pytest.hookimpl(tryfirst=True)

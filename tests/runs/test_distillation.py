@@ -13,7 +13,7 @@ from tests.runs.test_checkouts import put_on_the_path
 from tests.runs.test_checkouts import pytestmark as of_checkouts
 from tests.runs.test_entry_script import run_script, users_config
 
-pytestmark = of_checkouts
+pytestmark = [pytest.mark.ray, *of_checkouts]
 TREE = "rlinf-main"
 STEPS = 4
 DISTILLED = (
