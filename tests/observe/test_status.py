@@ -214,7 +214,7 @@ def test_a_step_beyond_the_last_leaves_no_time(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(step % number for number in range(1, 6)))
     assert "0:00 left" in " ".join(status_of(tmp_path, now=2.0))
     (tmp_path / "status.json").write_text('{"time": 1, "step": -9, "total": 3}')
-    with pytest.raises(ValueError, match="says nothing about itself"):
+    with pytest.raises(ValueError, match="has no status and no summary"):
         status_of(tmp_path)
 
 

@@ -87,7 +87,7 @@ def test_another_file_under_the_same_number_is_not_mistaken_for_it():
     file.close()
     other = MemoryFile()
     assert other.write(Pickled(None))[2] == place[2], "the system gives the lowest free number"
-    with pytest.raises(PeerError, match="any more"):
+    with pytest.raises(PeerError, match="has released the memory"):
         read(place)
     other.close()
 

@@ -105,10 +105,12 @@ def test_evaluating_and_saving_are_no_part_of_a_step(tmp_path):
 def test_what_is_too_little_is_refused(tmp_path):
     left_by(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "async/step_seconds": 2.0}\n')
-    with pytest.raises(ValueError, match="1 steps; a plan needs a run of at least 3"):
+    with pytest.raises(ValueError, match="the durations of 1 steps; a plan needs those of at least 3"):
         replay(tmp_path)
-    with pytest.raises(ValueError, match="no span 'step'"):
+    with pytest.raises(ValueError, match="there is no readable trace"):
         times_of([], job())
+    with pytest.raises(ValueError, match="no span 'step'"):
+        times_of([{"kind": "forward"}], job())
     with pytest.raises(ValueError, match="no plan of shards"):
         job(plan=None)
 

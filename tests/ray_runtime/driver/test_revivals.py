@@ -237,7 +237,7 @@ def test_a_run_ends_where_no_other_node_may_hold_an_env_worker_whose_node_is_los
     half_lost.elsewhere = [None]
     with pytest.raises(
         RuntimeError,
-        match=r"env worker 0 cannot be started again: its node is lost \(10\.0\.0\.2\), and no process that",
+        match=r"env worker 0 cannot be started again: its node is lost \(10\.0\.0\.2\), and no remaining",
     ) as ended:
         half_lost.run("env", 0)
     assert ended.value.__cause__ is NOWHERE
