@@ -87,7 +87,13 @@ def algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
             "episode's end, and there is none",
             f"{key}=false",
         )
-    if losses.ON_POLICY_LOSSES.get(str(view.loss)) == losses.CRITIC_LOSS and not view.add_value_head:
+    trains_critic = losses.ON_POLICY_LOSSES.get(str(view.loss)) == losses.CRITIC_LOSS
+    if trains_critic and view.advantage == losses.GRPO_TYPE:
+        yield override_reason(
+            f"algorithm.loss_type={view.loss} trains a critic by returns, and adv_type=grpo makes none",
+            "algorithm.loss_type=actor",
+        )
+    elif trains_critic and not view.add_value_head:
         yield override_reason(
             f"algorithm.loss_type={view.loss} needs a critic", "actor.model.add_value_head=true"
         )

@@ -86,10 +86,8 @@ def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
         if value is None or not names or key in TABLE.names:
             continue
         if (counting := lookup(cfg, names[0])) != value:
-            yield (
-                f"only the environment reads {key}={shortened(value)}: the run uses "
-                f"{names[0]}={shortened(counting)}"
-            )
+            reader = "only the environment reads" if key.startswith("env.") else "nothing reads"
+            yield f"{reader} {key}={shortened(value)}: the run uses {names[0]}={shortened(counting)}"
     for key, value in changes(cfg):
         if TABLE.find(key) is None and is_known(key, defaults()):
             yield (

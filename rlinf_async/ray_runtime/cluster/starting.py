@@ -36,13 +36,17 @@ class RayNotJoined(ConnectionError):
     """An existing Ray cluster has not let this process in; the message says why."""
 
 
+SIZES_OF_A_CLUSTER = frozenset({"num_cpus", "num_gpus", "resources"})
+"""Arguments of `ray.init` for a cluster that it starts."""
+
+
 @contextmanager
 def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """A block where `ray.init` is tried again if it fails to start a cluster of the run's own.
 
     Such a cluster is started with `options`, requires a token (`require_token`), and listens on the loopback
-    address only (`on_loopback`). Joining an existing cluster is left as it is. When Ray is up, `TERMINATION`
-    is installed: Ray itself would answer SIGTERM by aborting the process.
+    address only (`on_loopback`). An existing cluster is joined without `SIZES_OF_A_CLUSTER`. When Ray is up,
+    `TERMINATION` is installed: Ray itself would answer SIGTERM by aborting the process.
 
     Raises:
         Terminated: inside the block, by `ray.init`: SIGTERM has arrived during the start.
@@ -55,7 +59,9 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
 
     def init(*args: Any, **kwargs: Any) -> Any:
         own = _starts(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
-        settings = {**kwargs, **(options or {})} if own else kwargs
+        # Ray refuses to join a cluster with the size of a new one, which configs give for their own.
+        joining = {name: value for name, value in kwargs.items() if name not in SIZES_OF_A_CLUSTER}
+        settings = {**kwargs, **(options or {})} if own else joining
         with _exits_are_requests():
             if own:
                 require_token(os.environ, shared=bool(settings.get("include_dashboard")))

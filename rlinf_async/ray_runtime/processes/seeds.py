@@ -15,6 +15,7 @@ def seed_everything(seed: int) -> None:
     """Seed all generators that models sample from: flow-matching models draw the denoise step from
     `random`.
     """
+    seed %= 2**32  # numpy takes no seed of 2**32 or more
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -31,5 +32,4 @@ def learner_seed(seed: int, rank: int) -> int:
 
 def seed_version(seed: int, version: int) -> None:
     """Seed all sampling of one policy version, whatever was sampled before."""
-    # numpy takes no seed of 2**32 or more.
-    seed_everything((seed + SEED_STRIDE * version) % 2**32)
+    seed_everything(seed + SEED_STRIDE * version)

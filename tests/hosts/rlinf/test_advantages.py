@@ -124,3 +124,13 @@ def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(u
     assert [one.override for one in reasons] == [f"{key}=false" for key in unmasked]
     with pytest.raises(TypeError, match="must be Tensor, not NoneType"):
         estimate(config("grpo"), given | mask, normalize=True)
+
+
+def test_grpo_gives_a_critic_no_returns_and_is_refused_with_its_loss():
+    assert estimate(config("grpo"), rollout(), normalize=True).get("returns") is None
+    cfg = deepcopy(BASE)
+    cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor_critic", "group_size": 4}
+    (reason,) = algorithm_reasons(RLinfView.of(cfg))
+    assert reason.override == "algorithm.loss_type=actor"
+    cfg["algorithm"] |= {"loss_type": "actor"}
+    assert not list(algorithm_reasons(RLinfView.of(cfg)))

@@ -129,6 +129,21 @@ def test_a_key_that_is_nearly_a_known_one_is_named_with_that():
     assert said.endswith("did you mean algorithm.gamma?")
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("actor.optimizer.lr", "actor.optim.lr"),
+        ("env.training.total_num_envs", "env.train.total_num_envs"),
+        ("rollout.models.precision", "rollout.model.precision"),
+        ("runner.loggers", "runner.logger"),
+        ("cluster.component_placements.env", "cluster.component_placement"),
+    ],
+)
+def test_a_section_that_is_nearly_a_known_one_is_no_part_of_that(key, near):
+    (said,) = undecided(config({key: 1}))
+    assert said.endswith(f"did you mean {near}?")
+
+
 def test_what_packages_prepare_and_what_is_null_is_not_named():
     assert not list(undecided(config({"warm_start.seed": 3, "algorithm.brand_new_loss": None})))
 

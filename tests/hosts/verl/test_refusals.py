@@ -48,6 +48,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
         (["async.train.max_stalenes=2"], "did you mean async.train.max_staleness"),
         (["trainer.resume_mode=latest"], "resume_mode='latest' must be one of auto"),
         (["vla.ratio_level=step"], "vla.ratio_level='step'"),
+        (["+vla.model.precision=fp8"], "vla.model.precision='fp8' must be one of fp32, bf16, fp16"),
         ([f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp16"], "param_dtype=bf16"),
         (["data.train_batch_size=30"], "nearest: data.train_batch_size=32"),
         ([f"{ACTOR}.ppo_mini_batch_size=7"], "nearest: 8"),

@@ -176,8 +176,8 @@ def test_a_cluster_that_is_there_is_joined_or_not(monkeypatch, init, tmp_path, w
         (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
     options = {"include_dashboard": False}
     with starting_ray(say=lambda text: None, options=options), pytest.raises(Exception, match="timed out"):
-        ray.init(**given)
-    assert init.calls == [given]
+        ray.init(**given, num_cpus=16, num_gpus=0, resources={"sim": 1}, namespace="own")
+    assert init.calls == [{**given, "namespace": "own"}]
     assert init.asked == []
 
 

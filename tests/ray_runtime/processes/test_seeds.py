@@ -15,5 +15,6 @@ def test_no_learner_rank_draws_from_the_seed_of_an_inference_rank():
             worker = SimpleNamespace(_inference_rank=rank, generation=generation)
             PolicyWorker.sample_apart(worker, 7, deterministic)
             seeds.append(worker.sampling_seed)
+    PolicyWorker.sample_apart(worker, 2**32 - 1, deterministic)  # the largest seed of a config
     seeds += [learner_seed(7, rank) for rank in range(64)]
     assert len(set(seeds)) == len(seeds)
