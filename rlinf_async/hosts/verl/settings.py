@@ -181,9 +181,11 @@ def _step_reasons(settings: VerlSettings) -> Iterator[Reason]:
     elif settings.global_batch_size % per_pass:
         each = max(1, settings.global_batch_size // plan.learner_ranks)
         nearest = nearest_divisor(each, micro)
+        streamer = settings.asynchrony.streamer
+        own = streamer.enabled and streamer.micro_batch_size != "auto"
+        key = "async.streamer.micro_batch_size" if own else f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu"
         yield Reason(
-            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={micro} x {plan.learner_ranks} learner ranks "
-            "do not "
-            f"divide an optimizer step of {settings.global_batch_size} samples; nearest: {nearest}",
-            f"{ACTOR_SECTION}.ppo_micro_batch_size_per_gpu={nearest}",
+            f"{key}={micro} x {plan.learner_ranks} learner ranks do not divide an optimizer step of "
+            f"{settings.global_batch_size} samples; nearest: {nearest}",
+            f"{key}={nearest}",
         )

@@ -53,6 +53,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
         (["data.train_batch_size=30"], "nearest: data.train_batch_size=32"),
         ([f"{ACTOR}.ppo_mini_batch_size=7"], "nearest: 8"),
         ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=150"], "nearest: 160"),
+        (["async.streamer.micro_batch_size=7"], "async.streamer.micro_batch_size=7 x 1 learner ranks do not"),
         ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is missing"),
         (["trainer.total_training_steps=null"], "trainer.total_training_steps is missing"),
         (["async.rollout.shards=3"], "nearest number of shards"),
