@@ -192,7 +192,8 @@ def test_several_update_epochs_on_a_simulator_that_is_not_split_gain_what_one_se
 
 def test_a_critic_that_rlinf_does_not_train_beside_adapters_is_named():
     lora = ("++actor.model.is_lora=true", "++actor.model.lora_rank=4")
-    grpo = ("algorithm.adv_type=grpo", "algorithm.group_size=2", "env.train.group_size=2")
+    groups = ("algorithm.group_size=2", "env.train.group_size=2")
+    grpo = ("algorithm.adv_type=grpo", "algorithm.loss_type=actor", *groups)
     said = "RLinf does not train the critic of gr00t"
     assert len(remark(said, "actor.model.model_type=gr00t", *lora)) == 1
     assert remark(said, "actor.model.model_type=gr00t") == []

@@ -89,7 +89,7 @@ def assert_goes_on_alike(folder, overrides, *, steps, saves=None, drop=()):
 
 def test_every_key_of_the_optimizer_is_tried():
     served = {row.name for row in TABLE.rows if row.name.startswith("actor.optim.") and row.fate == "served"}
-    assert served <= {f"actor.optim.{name}" for name in CASES}
+    assert served - {"actor.optim.*"} <= {f"actor.optim.{name}" for name in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
