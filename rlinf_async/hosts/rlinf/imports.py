@@ -11,7 +11,6 @@ Three things take seconds of CPU time in every process that imports them, and mo
 
 from __future__ import annotations
 
-import builtins
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from rlinf_async.hosts.rlinf.late_names import LateName
+from rlinf_async.hosts.rlinf.late_names import LateName, standing_in
 
 SHARDED_TENSORS = "torch.distributed.tensor"
 LATE_NAMES = {
@@ -78,24 +77,16 @@ def names_when_used() -> Iterator[None]:
 
     All other modules get what they ask for; and once torch's package is loaded, all get its `DTensor`.
     """
-    import_now = builtins.__import__
-
-    def import_later(name: str, *arguments: Any, **named: Any) -> Any:
-        given = {**dict(zip(("globals", "locals", "fromlist"), arguments, strict=False)), **named}
-        importer = (given.get("globals") or {}).get("__name__", "")
-        late = _late(name, tuple(given.get("fromlist") or ())) if importer.startswith("rlinf.") else None
-        return import_now(name, *arguments, **named) if late is None else SimpleNamespace(**late)
-
-    with patch.object(builtins, "__import__", import_later):
+    with standing_in(_late):
         yield
 
 
-def _late(module: str, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the stand-ins for `names` of a module; None if one of them has none."""
+def _late(module: str, names: tuple[str, ...]) -> SimpleNamespace | None:
+    """Return the stand-in for a module with `names`; None if one of them has none."""
     if module == SHARDED_TENSORS and names == ("DTensor",) and module not in sys.modules:
-        return {"DTensor": LateDTensor}
+        return SimpleNamespace(DTensor=LateDTensor)
     if names and LATE_NAMES.get(module, set()).issuperset(names):
-        return {name: LateName(module, name) for name in names}
+        return SimpleNamespace(**{name: LateName(module, name) for name in names})
     return None
 
 

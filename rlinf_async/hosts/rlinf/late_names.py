@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
+
+
+@contextmanager
+def standing_in(choose: Callable[[str, tuple[str, ...]], Any]) -> Iterator[None]:
+    """Have modules of RLinf get stand-ins by their imports inside the block.
+
+    Args:
+        choose: returns the stand-in for a module, given its name and the names that are imported from it
+            (none by `import module`); None if the module itself is imported.
+    """
+    import_now = builtins.__import__
+
+    def import_later(name: str, *arguments: Any, **named: Any) -> Any:
+        given = {**dict(zip(("globals", "locals", "fromlist"), arguments, strict=False)), **named}
+        importer = (given.get("globals") or {}).get("__name__", "")
+        names = tuple(given.get("fromlist") or ())
+        late = choose(name, names) if importer.startswith("rlinf.") else None
+        return import_now(name, *arguments, **named) if late is None else late
+
+    with patch.object(builtins, "__import__", import_later):
+        yield
 
 
 class LateName:

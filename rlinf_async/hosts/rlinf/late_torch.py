@@ -6,16 +6,14 @@ stand-ins, too, which serve in annotations; every other use loads torch.
 
 from __future__ import annotations
 
-import builtins
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from typing import Any
-from unittest.mock import patch
 
-from rlinf_async.hosts.rlinf.late_names import LateName
+from rlinf_async.hosts.rlinf.late_names import LateName, standing_in
 
 TORCH = "torch"
 
@@ -26,17 +24,12 @@ def torch_when_used() -> Iterator[None]:
 
     Modules that import parts of torch, or names from it, load it as ever.
     """
-    import_now = builtins.__import__
     root = LateTorch()
 
-    def import_later(name: str, *arguments: Any, **named: Any) -> Any:
-        given = {**dict(zip(("globals", "locals", "fromlist"), arguments, strict=False)), **named}
-        importer = (given.get("globals") or {}).get("__name__", "")
-        if name == TORCH and not given.get("fromlist") and importer.startswith("rlinf."):
-            return sys.modules.get(TORCH, root)
-        return import_now(name, *arguments, **named)
+    def choose(module: str, names: tuple[str, ...]) -> Any:
+        return sys.modules.get(TORCH, root) if module == TORCH and not names else None
 
-    with patch.object(builtins, "__import__", import_later):
+    with standing_in(choose):
         try:
             yield
         finally:
