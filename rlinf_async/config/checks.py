@@ -11,8 +11,8 @@ from typing import Any
 from rlinf_async.config.removed import check_not_removed
 from rlinf_async.core.config_keys import clipped, did_you_mean, nearest, shortened
 
-LARGEST_NUMBER = 1e9
-"""Seconds of 30 years: the clocks of threads end at some 9e9."""
+LARGEST_SETTING = 1e9
+"""The largest setting above 0. Most are times: seconds of 30 years, as clocks of threads end at some 9e9."""
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -40,8 +40,8 @@ def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
         return
     word = "auto or " if auto else ""
     # `math.inf`, not `is_finite`: a whole number may be too large for a float.
-    if isinstance(value, int | float) and LARGEST_NUMBER < value < math.inf:
-        largest = f"{LARGEST_NUMBER:.0f}"
+    if isinstance(value, int | float) and LARGEST_SETTING < value < math.inf:
+        largest = f"{LARGEST_SETTING:.0f}"
         raise ValueError(
             f"{name}={shortened(value)} must be {word}a number up to {largest}; nearest: {largest}"
         )

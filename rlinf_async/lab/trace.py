@@ -26,7 +26,7 @@ RUN_FACTS = ("title", "began", "versions", "python", "cores", "levels", "max_sta
 
 
 TRACE_MARK = b'{"traceEvents"'
-"""The begin of every trace."""
+"""The first bytes of every trace."""
 
 
 def write_trace(run: Path, out: Path) -> int:

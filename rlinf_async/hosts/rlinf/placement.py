@@ -71,10 +71,12 @@ def assignments(cluster: Mapping[str, Any], machines: Machines) -> dict[str, Ass
         ValueError: as in `world_sizes`; a node group lacks a key; or a placement exceeds named `machines`.
     """
     by_group: dict[str, Assignment] = {}
-    _node_groups(cluster)  # RLinf reads all of them
+    groups_by_label = _node_groups(cluster)
     for names, placement in cluster["component_placement"].items():
         groups, text = _groups_and_ranks(placement)
-        resources = [resource for group in groups for resource in _resources_of(cluster, group, machines)]
+        resources = [
+            resource for group in groups for resource in _resources_of(groups_by_label, group, machines)
+        ]
         where = f"cluster.component_placement.{names}={text}"
         processes = _processes_of(str(text), len(resources), where, is_bounded=machines.named)
         # For a rank beyond an assumed cluster only the node groups are known.
@@ -119,19 +121,20 @@ def _groups_and_ranks(placement: object) -> tuple[list[str], Any]:
     return [str(label).strip() for label in labels], placement["placement"]
 
 
-def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) -> list[Resource]:
+def _resources_of(
+    groups_by_label: Mapping[str, Mapping[str, Any]], label: str, machines: Machines
+) -> list[Resource]:
     """Return the ranks of a node group in order: its robots, its accelerators, or else its nodes."""
     if label == CLUSTER:
         return machines.resources(range(machines.nodes))
     if label == NODES:
         return [(NODE, node) for node in range(machines.nodes)]
-    by_label = {str(group["label"]): group for group in _node_groups(cluster)}
-    if label not in by_label:
+    if label not in groups_by_label:
         raise ValueError(
             f"cluster.component_placement names node_group={label!r}, but cluster.node_groups has "
-            f"{', '.join(by_label) or 'none'}"
+            f"{', '.join(groups_by_label) or 'none'}"
         )
-    group = by_label[label]
+    group = groups_by_label[label]
     nodes = _ranks(
         str(group["node_ranks"]),
         machines.nodes,
@@ -145,7 +148,8 @@ def _resources_of(cluster: Mapping[str, Any], label: str, machines: Machines) ->
     return [(NODE, node) for node in nodes] if group.get("ignore_hardware") else machines.resources(nodes)
 
 
-def _node_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _node_groups(cluster: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return all node groups by label; RLinf reads all, also those that no placement names."""
     groups: list[Any] = list(cluster.get("node_groups") or ())
     for number, group in enumerate(groups):
         held = group if isinstance(group, Mapping) else {}
@@ -154,7 +158,7 @@ def _node_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                 f"cluster.node_groups[{number}]={shortened(group)} must be a block with label and node_ranks,"
                 " as in {label: simulators, node_ranks: 0-1}"
             )
-    return groups
+    return {str(group["label"]): group for group in groups}
 
 
 def _processes_of(text: str, available: int, where: str, *, is_bounded: bool) -> tuple[tuple[int, ...], ...]:

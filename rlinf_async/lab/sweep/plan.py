@@ -163,13 +163,11 @@ def plan(
             that the sweep sets, or a directory that is not free.
     """
     axes = [parse_axis(text) for text in vary or ()]
-    if modes is None:
-        modes = "off,full" if axes else "ladder"
-    _check_numbers(parse_settings(modes), axes, seeds, success)
-    settings = varied(parse_settings(modes), axes)
+    named = parse_settings(("off,full" if axes else "ladder") if modes is None else modes)
+    _check_numbers(named, axes, seeds, success)
+    settings = varied(named, axes)
     workload = host_of(cfg).workload(cfg)
-    own = {**SWEEP_KEYS, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
-    _refuse_own(overrides, axes, own)
+    _refuse_own(overrides, axes, workload)
     _check_steps(workload)
     absent = _check_settings(settings, config_name, config_dir, overrides)
     config_path = None if config_dir is None else str(config_dir.resolve())
@@ -231,7 +229,8 @@ def _check_steps(workload: Workload) -> None:
         )
 
 
-def _refuse_own(overrides: Sequence[str], axes: Sequence[Axis], own: Mapping[str, str]) -> None:
+def _refuse_own(overrides: Sequence[str], axes: Sequence[Axis], workload: Workload) -> None:
+    own = {**SWEEP_KEYS, workload.run_dir: "--output", next(iter(workload.seeds)): "--seeds"}
     for key, _ in axes:
         bare = key.lstrip("+")
         if bare in own:
