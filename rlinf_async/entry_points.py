@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from rlinf_async.core.failures import ForeignError, words_of
+from rlinf_async.core.failures import ForeignError, one_line
 
 OWN_PACKAGE = "rlinf-async"
 ENVS_GROUP, MODELS_GROUP = "rlinf_async.envs", "rlinf_async.models"
@@ -65,9 +65,8 @@ def imported(entry: EntryPoint) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 a module may raise anything, as SystemExit
-        words = " ".join(words_of(error).split())
         package = f"mend the package {entry.dist.name}" if entry.dist else "mend its package"
         raise ValueError(
-            f"the entry point {entry.name} = {entry.value} ({entry.group}) cannot be imported: {words}; "
-            f"{package}"
+            f"the entry point {entry.name} = {entry.value} ({entry.group}) cannot be imported: "
+            f"{one_line(error)}; {package}"
         ) from ForeignError.of(error)

@@ -64,8 +64,6 @@ ALLOWED = {
     "observe/stacks.py": {WRITES, CHANGES},
     "observe/reading/stacks.py": {WRITES},
     "hosts/local/whole_process.py": {LISTENS, WRITES},
-    "cli/application.py": {WRITES},
-    "observe/display.py": {WRITES},
     "supervise.py": {STARTS, CHANGES},
     "hosts/rlinf/borrowed.py": {BY_NAME},
     "hosts/rlinf/late_names.py": {BY_NAME},

@@ -19,6 +19,7 @@ from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED_STATUS
+from rlinf_async.observe.files import discard
 
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points of further commands, by name; those of this package are in `rlinf_async.lab`."""
@@ -105,7 +106,7 @@ class Commands(PlainFlags, TyperGroup):
             say_error(f"what this command prints or writes has no room: {error.strerror}")
             if sys.stdout is not None:
                 # Python would fail on the same output when it exits.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                discard(sys.stdout.fileno())
             sys.exit(1)
 
     def invoke(self, ctx: Any) -> Any:

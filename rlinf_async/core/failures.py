@@ -108,6 +108,8 @@ class ShardFailure(RuntimeError):
         return kind_of(self.error)
 
 
+LONGEST_ERROR = 200
+"""Most characters of a foreign error within a sentence."""
 LONGEST_MESSAGE = 20_000
 """Most characters of a foreign error's message that are kept."""
 
@@ -149,6 +151,11 @@ def words_of(error: BaseException) -> str:
     if ORDER_PASSED.search(words) and (trace := frames_of(error)).count(TRACE_HEAD) > 1:
         return f"{words} ({origin_of(trace)})"
     return words
+
+
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """`words_of` an error on one line, cut after `most` characters if that is given."""
+    return " ".join(words_of(error).split())[:most]
 
 
 TRACE_HEAD = "Traceback (most recent call last):"

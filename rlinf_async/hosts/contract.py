@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rlinf_async.core.config_keys import shortened
+from rlinf_async.core.failures import LONGEST_ERROR, one_line
 from rlinf_async.hosts.observations import copied
 
 Tensors = dict[str, torch.Tensor]
@@ -208,8 +209,8 @@ class Contract:
             return copied(value)
         # Broad: copying calls methods of foreign classes, and torch has tensors that cannot be copied so.
         except Exception as error:
-            words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise ValueError(self._refusal(f"{name} that cannot be copied ({words})", "arrays")) from error
+            words = f"{name} that cannot be copied ({one_line(error, LONGEST_ERROR)})"
+            raise ValueError(self._refusal(words, "arrays")) from error
 
     def numbers(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a copy of `value` as a tensor of this shape; in float32 if `value` is not floating-point."""

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import PARTS, StepReport
+from rlinf_async.observe.files import discard
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import clock, seconds
 from rlinf_async.observe.state import RunState
@@ -293,9 +294,7 @@ def _silence(console: Console) -> None:
     """Print nothing more, and drop what has not been written, which would fail when the process exits."""
     console.quiet = True
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(nowhere, console.file.fileno())
-        os.close(nowhere)
+        discard(console.file.fileno())
 
 
 def _console() -> Console:

@@ -225,6 +225,13 @@ def names_in(directory: Path, suffix: str) -> list[Path]:
     return sorted(paths)
 
 
+def discard(descriptor: int) -> None:
+    """Have a descriptor, as of an output without a reader, take all that is written, and keep nothing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def _write(file: int, content: bytes | memoryview) -> None:
     view = memoryview(content)
     while view:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rlinf_async.core.failures import LONGEST_ERROR, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class, names_of
 
 SIZES_GROUP = "rlinf_async.model_sizes"
@@ -44,6 +45,5 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
         raise
     # Broad: the builder belongs to another package, and may raise any exception.
     except Exception as error:
-        message = " ".join(str(error).split())[:200]
         name = section.get("model_type")
-        raise ValueError(f"{key} does not make a {name}: {type(error).__name__}: {message}") from error
+        raise ValueError(f"{key} does not make a {name}: {one_line(error, LONGEST_ERROR)}") from error

@@ -19,8 +19,8 @@ from rlinf_async.config import words
 from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
-from rlinf_async.hosts.local.config import checked, own_blocks, settings_of
-from rlinf_async.hosts.local.unread import unread_keys
+from rlinf_async.hosts.local.config import checked, settings_of
+from rlinf_async.hosts.local.remarks import remarks_of
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 
@@ -85,11 +85,7 @@ class LocalHost(Host):
             "streams": settings.run.streams,
             "optimizer_steps": settings.run.optimizer_steps,
             **asdict(settings.plan),
-            "remarks": [
-                *own_blocks(cfg),
-                *unread_keys(plain(cfg)["model"]),
-                *explanation.remarks(settings.run, auto_reset=False),
-            ],
+            "remarks": remarks_of(cfg, settings),
         }
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:

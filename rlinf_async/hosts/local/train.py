@@ -15,13 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
-from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.explanation import remarks
-from rlinf_async.hosts.local.config import own_blocks, settings_of
+from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.remarks import remarks_of
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
-from rlinf_async.hosts.local.unread import unread_keys
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.observe.events import StepReport
@@ -67,8 +65,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
         look=look,
         keep_steps=False,
     )
-    unread = unread_keys(plain(cfg)["model"])
-    for remark in (*own_blocks(cfg), *unread, *remarks(settings.run, auto_reset=False)):
+    for remark in remarks_of(cfg, settings):
         display.note(remark)
     display.start(title, step=0, total=settings.batches)
 

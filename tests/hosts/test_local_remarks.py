@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rlinf_async import entry_points
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.local.config import settings_of
-from rlinf_async.hosts.local.unread import unread_keys
+from rlinf_async.hosts.local.remarks import unread_keys
 
 SECTION = {"model_type": "mine", "inputs": 3, "own": {"a": 1}, "hiden": 8}
 

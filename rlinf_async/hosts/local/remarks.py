@@ -1,4 +1,4 @@
-"""Remarks on keys of the block `model` that its policy does not read."""
+"""Remarks on a config of the local host, which `explain` and `train` both say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import shortened
+from rlinf_async.hosts import explanation
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.policy_size import parameters
+from rlinf_async.hosts.local.config import own_blocks
+from rlinf_async.hosts.local.settings import LocalSettings
+
+
+def remarks_of(cfg: DictConfig, settings: LocalSettings) -> list[str]:
+    """Return the remarks on a config that can run with `settings`."""
+    return [
+        *own_blocks(cfg),
+        *unread_keys(plain(cfg)["model"]),
+        *explanation.remarks(settings.run, auto_reset=False),
+    ]
+
 
 CHOOSING_KEYS = frozenset({"model_type", "model_path"})
 """Keys that this package reads."""
