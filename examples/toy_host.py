@@ -24,10 +24,10 @@ from rlinf_async.loops.env import run_shard, together
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import TakenPieces
-from rlinf_async.loops.request_broker import RankRequests
+from rlinf_async.loops.request_broker import RankRequests, request_broker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
+from rlinf_async.loops.trajectory_broker import TrajectoryBroker, trajectory_broker
 from rlinf_async.observe.meters import BusyMeter
 
 DECISIONS = 4
@@ -173,7 +173,7 @@ def shard_in(thread: ThreadPoolExecutor, number: int) -> Numbers:
 async def main() -> None:
     torch.manual_seed(SETTINGS.seed)
     learner, acting = Learner(torch.nn.Linear(1, 1)), Inference(torch.nn.Linear(1, 1))
-    requests, trajectories = SETTINGS.request_broker(), SETTINGS.trajectory_broker()
+    requests, trajectories = request_broker(SETTINGS), trajectory_broker(SETTINGS)
     pieces = Pieces(trajectories)
     recorder = partial(NumberRecorder, settings=SETTINGS, every_end=False, episodes=[])
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
 from rlinf_async.observe.ending import IGNORED_SIGNALS
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import Newest, find_newest, sequence_of

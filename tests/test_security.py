@@ -17,7 +17,8 @@ import pytest
 
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.events import Fault, Status
+from rlinf_async.observe.events import Status
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog

@@ -55,7 +55,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.envs import StateEnvs
 from rlinf_async.hosts.local.policy import GaussianPolicy
-from rlinf_async.hosts.rlinf.scenes import Stages
+from rlinf_async.hosts.rlinf.stock_scenes import Stages
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 RESULTS_FILE = Path(__file__).parent / "results" / "group-scene.jsonl"

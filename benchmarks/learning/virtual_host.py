@@ -34,7 +34,7 @@ from rlinf_async.hosts.workers.shard import ShardOutput
 from rlinf_async.lab.virtual.clock import run
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 

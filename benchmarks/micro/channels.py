@@ -26,7 +26,8 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime import handles
 from rlinf_async.ray_runtime.processes import request_clients
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
-from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.wire import connection
 
 PAUSE_S = 1.0

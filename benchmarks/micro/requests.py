@@ -22,7 +22,8 @@ from rlinf_async.hosts.channels import start_channels
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.wire.payloads import read_sealed
 from rlinf_async.wire.shown_memory import Reader
 

@@ -39,13 +39,16 @@ PASS_WEIGHT = 1 / 8
 """The weight of a pass in the mean of all passes."""
 
 
-def channel_nodes(first: str, *, env: Sequence[str], inference: Sequence[str]) -> list[str]:
+def channel_nodes(
+    first: str, *, env: Sequence[str], inference: Sequence[str], barrier: bool = False
+) -> list[str]:
     """Return the nodes that have a request channel of their own; `first`, the driver's node, comes first.
 
     Args:
         env, inference: the nodes of the env workers and of the inference ranks, by rank.
+        barrier: True if a batch waits for the shards of all nodes, as with level 2 off.
     """
-    if set(env) != set(inference):
+    if barrier or set(env) != set(inference):
         return [first]
     return [first, *(node for node in dict.fromkeys(env) if node != first)]
 

@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
+from rlinf_async.core.shard_times import ShardTimes
+
 USUAL_WORK_S = 0.003
 """Seconds of an env worker's interpreter for a decision of a shard, as measured on two cores in company."""
 NEAR_BEST = 0.97
@@ -35,105 +37,6 @@ LEAST_GAIN = 1.1
 """The throughput over the present one for which environments are built anew."""
 HALVINGS = 50
 """Steps of the search for a time of service; each halves its interval."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardTimes:
-    """What the shards of one env worker took in their first rollouts, in seconds."""
-
-    resets: Sequence[float]
-    """The reset of each shard."""
-    steps: Sequence[Sequence[float]]
-    """The step of each decision, of each shard, in the order of the shards."""
-    decision_s: float
-    """From one decision of a shard to the next: its step, its answer, and all waits."""
-    cpu_s: float
-    """The CPU time of the env worker's process per decision of a shard."""
-
-    def __post_init__(self) -> None:
-        if len(self.resets) != len(self.steps):
-            raise ValueError(f"{len(self.resets)} resets and {len(self.steps)} shards must be as many")
-
-    @property
-    def complete(self) -> bool:
-        """True if every shard has played."""
-        return bool(self.steps) and all(self.steps) and min(self.decision_s, self.cpu_s) > 0
-
-    @property
-    def step_s(self) -> float:
-        """The mean step of a shard."""
-        return _mean([second for shard in self.steps for second in shard])
-
-    def work_s(self, answer_s: float) -> float:
-        """Return the seconds of the interpreter per decision of a shard; see the theory above.
-
-        Args:
-            answer_s: seconds of an answer without the waits for this worker's interpreter.
-        """
-        shards, away_s = len(self.steps), self.step_s + answer_s
-        measured = shards / self.decision_s
-        least, most = self.cpu_s, max(self.cpu_s, self.decision_s)
-        for _ in range(HALVINGS):
-            middle = (least + most) / 2
-            if throughput(shards, away_s=away_s, work_s=middle) > measured:
-                least = middle
-            else:
-                most = middle
-        return least
-
-    def rate(self, shards: int, answer_s: float) -> float:
-        """Return the rollouts a second, of the present size, that `shards` shards would play.
-
-        Args:
-            shards: a divisor of the present number.
-        """
-        together = len(self.steps) // shards
-        rollouts = [self._joined(first, together) for first in range(0, len(self.steps), together)]
-        away_s = _mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
-        work_s = self.work_s(answer_s) * _mean([decisions for _, decisions in rollouts])
-        return together * throughput(shards, away_s=away_s, work_s=work_s)
-
-    def _joined(self, first: int, together: int) -> tuple[float, int]:
-        """Return the seconds and the decisions of a rollout of some neighbouring shards as one."""
-        members = slice(first, first + together)
-        steps = [max(seconds) for seconds in zip_longest(*self.steps[members], fillvalue=0.0)]
-        return max(self.resets[members]) + sum(steps), len(steps)
-
-
-class FirstRollouts:
-    """Collects the `ShardTimes` of an env worker with `shards` shards; pure: the caller passes the time."""
-
-    def __init__(self, shards: int) -> None:
-        self._resets: list[list[float]] = [[] for _ in range(shards)]
-        self._steps: list[list[float]] = [[] for _ in range(shards)]
-        self._ends = [0.0] * shards
-        self._spent_s = 0.0
-        """Seconds of all shards from one decision to the next, within their first rollouts."""
-        self._decisions = 0
-
-    def reset(self, shard: int, seconds: float, now: float) -> None:
-        """Add a reset, which begins a rollout; only the first rollout of a shard counts."""
-        if len(self._resets[shard]) < 2:
-            self._resets[shard].append(seconds)
-        self._ends[shard] = now
-
-    def step(self, shard: int, seconds: float, now: float) -> None:
-        """Add the step of a decision."""
-        self._decisions += 1
-        if len(self._resets[shard]) == 1:
-            self._steps[shard].append(seconds)
-            self._spent_s += now - self._ends[shard]
-            self._ends[shard] = now
-
-    def times(self, cpu_s: float) -> ShardTimes:
-        """Return the times up to now; `cpu_s` is the CPU time of the env worker's process since its start."""
-        counted = sum(map(len, self._steps))
-        return ShardTimes(
-            resets=[resets[0] if resets else 0.0 for resets in self._resets],
-            steps=[list(steps) for steps in self._steps],
-            decision_s=self._spent_s / counted if counted else 0.0,
-            cpu_s=cpu_s / self._decisions if self._decisions else 0.0,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +93,44 @@ def throughput(customers: int, *, away_s: float, work_s: float) -> float:
     return rate
 
 
+def work_seconds(times: ShardTimes, answer_s: float) -> float:
+    """Return the seconds of the interpreter per decision of a shard; see the theory above.
+
+    Args:
+        answer_s: seconds of an answer without the waits for this worker's interpreter.
+    """
+    shards, away_s = len(times.steps), times.step_s + answer_s
+    measured = shards / times.decision_s
+    least, most = times.cpu_s, max(times.cpu_s, times.decision_s)
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        if throughput(shards, away_s=away_s, work_s=middle) > measured:
+            least = middle
+        else:
+            most = middle
+    return least
+
+
+def rollout_rate(times: ShardTimes, shards: int, answer_s: float) -> float:
+    """Return the rollouts a second, of the present size, that `shards` shards would play.
+
+    Args:
+        shards: a divisor of the present number.
+    """
+    together = len(times.steps) // shards
+    rollouts = [_joined(times, first, together) for first in range(0, len(times.steps), together)]
+    away_s = _mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
+    work_s = work_seconds(times, answer_s) * _mean([decisions for _, decisions in rollouts])
+    return together * throughput(shards, away_s=away_s, work_s=work_s)
+
+
+def _joined(times: ShardTimes, first: int, together: int) -> tuple[float, int]:
+    """Return the seconds and the decisions of a rollout of some neighbouring shards as one."""
+    members = slice(first, first + together)
+    steps = [max(seconds) for seconds in zip_longest(*times.steps[members], fillvalue=0.0)]
+    return max(times.resets[members]) + sum(steps), len(steps)
+
+
 def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Sequence[int]) -> ShardFit | None:
     """Return the best number of shards per env worker among `choices` and the present number.
 
@@ -203,7 +144,7 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
         return None
     present = len(workers[0].steps)
     numbers = sorted({present, *(choice for choice in choices if present % choice == 0)})
-    sums = {number: sum(times.rate(number, answer_s) for times in workers) for number in numbers}
+    sums = {number: sum(rollout_rate(times, number, answer_s) for times in workers) for number in numbers}
     rates = {number: rate / sums[present] for number, rate in sums.items()}
     best = next(number for number in numbers if rates[number] >= NEAR_BEST * max(rates.values()))
     return ShardFit(
@@ -212,7 +153,7 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
         rates=rates,
         step_s=_mean([times.step_s for times in workers]),
         answer_s=answer_s,
-        work_s=_mean([times.work_s(answer_s) for times in workers]),
+        work_s=_mean([work_seconds(times, answer_s) for times in workers]),
         decision_s=_mean([times.decision_s for times in workers]),
     )
 

@@ -115,3 +115,8 @@ class Piece:
     def staleness(self) -> int:
         """Policy updates between the oldest action in the piece and its training."""
         return self.ticket.batch - self.oldest
+
+
+def place_of(ticket: Ticket) -> str:
+    """Return the name of a rollout's place in its batch: "epoch/place"."""
+    return f"{ticket.epoch}/{ticket.place}"

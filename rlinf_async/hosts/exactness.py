@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.footprints import precision_of
+from rlinf_async.core.precision import precision_of
+from rlinf_async.entry_points import OWN_MODELS
 from rlinf_async.loops.run_settings import RunSettings
 
 EXACT_VERDICT, NOT_EXAMINED = "exact", "not examined"
-# All entry points of `rlinf_async.models` in pyproject.toml except `tiny_pi0`, which draws one denoise step
-# for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP_MODELS`).
-OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
-"""Models of this package that draw random numbers for every sample separately."""
 
 
 def train_exactness(asynchrony: AsyncConfig) -> str:

@@ -15,24 +15,13 @@ from typing import Any
 from rlinf_async.config import MAX_COMPARED_BYTES
 from rlinf_async.core.footprint import GIGABYTE, LearnerFootprint, accelerator_bytes, peak
 from rlinf_async.core.gpu_shares import size_in_words
+from rlinf_async.core.precision import bytes_of
 from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
 MEGABYTE = 10**6
 PUBLISHED_VERSIONS = 2
 """Versions of the trained weights that are kept for inference: the newest and the next one."""
-PRECISION_NAMES = {
-    "32": "fp32",
-    "32-true": "fp32",
-    "float32": "fp32",
-    "16": "fp16",
-    "16-mixed": "fp16",
-    "float16": "fp16",
-    "bf16-mixed": "bf16",
-    "bfloat16": "bf16",
-}
-"""The frameworks' other names of precisions."""
-BYTES_OF_PRECISION = {"fp32": 4, "fp16": 2, "bf16": 2}
 MAX_HEADER_BYTES = 100_000_000
 """The largest header of a safetensors file that the library accepts."""
 NOT_COUNTED = "activations, gathered layers, transport buffers, CUDA contexts and simulators come on top"
@@ -51,16 +40,6 @@ class ModelSize:
 
 
 UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
-
-
-def precision_of(name: object) -> str:
-    """Return `fp32`, `fp16` or `bf16` for any of their names; other names are returned unchanged."""
-    return PRECISION_NAMES.get(str(name), str(name))
-
-
-def bytes_of(precision: object, *, default: int) -> int:
-    """Return the bytes per number of a precision, by any of its names; `default` for an unknown one."""
-    return BYTES_OF_PRECISION.get(precision_of(precision), default)
 
 
 def any_in_half(precisions: Iterable[object]) -> bool:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from rlinf_async.config import AsyncConfig
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD
 
 TAKE_ON_GROUP = "rlinf_async.take_on"
 """Entry points, by environment name, of classes with a method `take_on(seed_offset, rollout)`; see
 docs/extending.md. Before Ray starts only the names are read, so that no simulator is imported."""
 
-TAKE_ON_METHOD = "take_on"
 
 DRAWING_SIMULATORS = frozenset({"calvin", "libero", "metaworld"})
 """RLinf's environments that draw the tasks and initial states of every rollout at random from one common set:

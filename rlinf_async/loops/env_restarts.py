@@ -17,7 +17,7 @@ from rlinf_async.core.failures import (
 )
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.ports import ShardEnv
-from rlinf_async.observe.events import Fault, RecordFault, record_nothing
+from rlinf_async.observe.faults import Fault, RecordFault, record_nothing
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
 

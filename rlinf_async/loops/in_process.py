@@ -37,9 +37,11 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.core.frames import FrameCount
+from rlinf_async.core.frame_counts import FrameCount
 from rlinf_async.loops.env import together
+from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.trajectory_broker import trajectory_broker
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread
 
@@ -52,8 +54,8 @@ class InProcessRun:
     def __init__(self, settings: RunSettings, *, busy: Mapping[str, BusyMeter]) -> None:
         """`busy` are the meters of "env", "inference" and "learner", for the reports."""
         self._run_settings, self._busy = settings, busy
-        self._requests = settings.request_broker()
-        self._trajectories = settings.trajectory_broker()
+        self._requests = request_broker(settings)
+        self._trajectories = trajectory_broker(settings)
 
     @property
     def ledger(self) -> Ledger:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import MAX_PROBE_SAMPLES
-from rlinf_async.loops.queues import BarrierQueues, SharedQueues
-from rlinf_async.loops.request_broker import RequestBroker
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-from rlinf_async.loops.weight_broker import WeightBroker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,47 +168,3 @@ class RunSettings:
             "skips_ended": self.skips_ended,
             "trains_live_only": self.left_out.masked,
         }
-
-    def request_broker(self) -> RequestBroker:
-        """Return the broker of requests: with dynamic batches (level 2), or batches of all shards in
-        flight."""
-        rollout, deadline_s = self.asynchrony.rollout, self.asynchrony.advanced.deadline_s
-        if not rollout.enabled:
-            in_step = self.asynchrony.deterministic
-            return RequestBroker(BarrierQueues(self.plan, deadline_s=deadline_s, in_step=in_step))
-        return RequestBroker(
-            SharedQueues(max_size=self.max_batch_size, max_wait=rollout.max_wait, deadline_s=deadline_s)
-        )
-
-    def channel_nodes(self, first: str, *, env: Sequence[str], inference: Sequence[str]) -> list[str]:
-        """Return the nodes that have a request channel; see `core.request_channels.channel_nodes`."""
-        if not self.asynchrony.rollout.enabled:
-            return [first]  # a barrier waits for shards of all nodes
-        return channel_nodes(first, env=env, inference=inference)
-
-    def weight_broker(self, on_published: Callable[[int], None]) -> WeightBroker:
-        """Return the broker of new weights."""
-        return WeightBroker(
-            ranks=self.plan.inference_ranks,
-            on_published=on_published,
-            deadline_s=self.asynchrony.advanced.deadline_s,
-        )
-
-    async def may_offer(self, version: int, trajectories: TrajectoryBroker) -> None:
-        """Wait until the weights of `version` may be offered: in a deterministic run until all rollouts that
-        need the version before have ended, else not at all.
-        """
-        if self.asynchrony.deterministic:
-            await trajectories.collected(version)
-
-    def trajectory_broker(self, *, version: int = 0, ledger: Ledger | None = None) -> TrajectoryBroker:
-        """Return the gate and the buffer of the run, at its start with `version`."""
-        return TrajectoryBroker(
-            self.plan,
-            max_staleness=self.asynchrony.max_staleness,
-            any_place=self.asynchrony.takes_tasks,
-            until=self.batches,
-            version=version,
-            ledger=ledger,
-            deadline_s=self.asynchrony.advanced.deadline_s,
-        )

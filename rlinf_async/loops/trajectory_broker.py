@@ -13,6 +13,7 @@ from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.restarts import Generations
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.waiting import Bell
 from rlinf_async.observe.meters import Spread
 
@@ -252,3 +253,26 @@ class TrajectoryBroker:
             f"trajectories of batch {batch} on learner rank {rank}: {have} of {self._plan.pieces_per_rank} "
             f"pieces have arrived, {len(self._outstanding)} rollouts are being collected; {self.ledger}"
         )
+
+
+def trajectory_broker(
+    settings: RunSettings, *, version: int = 0, ledger: Ledger | None = None
+) -> TrajectoryBroker:
+    """Return the gate and the buffer of a run, at its start with `version`."""
+    return TrajectoryBroker(
+        settings.plan,
+        max_staleness=settings.asynchrony.max_staleness,
+        any_place=settings.asynchrony.takes_tasks,
+        until=settings.batches,
+        version=version,
+        ledger=ledger,
+        deadline_s=settings.asynchrony.advanced.deadline_s,
+    )
+
+
+async def may_offer(settings: RunSettings, version: int, trajectories: TrajectoryBroker) -> None:
+    """Wait until the weights of `version` may be offered: in a deterministic run until all rollouts that
+    need the version before have ended, else not at all.
+    """
+    if settings.asynchrony.deterministic:
+        await trajectories.collected(version)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_async.core.publication import PublicationBoard
 from rlinf_async.core.restarts import Generations
+from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.waiting import Bell
 
 
@@ -110,3 +111,12 @@ class WeightBroker:
         """No more weights will come: `next` returns None from now on."""
         self._is_closed = True
         self._bell.ring()
+
+
+def weight_broker(settings: RunSettings, on_published: Callable[[int], None]) -> WeightBroker:
+    """Return the broker of new weights of a run."""
+    return WeightBroker(
+        ranks=settings.plan.inference_ranks,
+        on_published=on_published,
+        deadline_s=settings.asynchrony.advanced.deadline_s,
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular, write_whole
 from rlinf_async.observe.reading.run_reader import read_faults
 

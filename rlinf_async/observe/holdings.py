@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from rlinf_async.core.growth import Held
+from rlinf_async.core.holding import Held
 
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
 CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")

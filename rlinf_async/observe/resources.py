@@ -11,8 +11,9 @@ from typing import Any
 
 import psutil
 
-from rlinf_async.core.growth import Foreteller, Foretold, Held
-from rlinf_async.observe.events import Fault
+from rlinf_async.core.growth import Foreteller, Foretold
+from rlinf_async.core.holding import Held
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.holdings import Holding, as_plain
 from rlinf_async.observe.pace import seconds
 from rlinf_async.observe.run_dir import RunDir

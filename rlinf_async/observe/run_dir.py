@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Ending, Fault, Status
+from rlinf_async.observe.events import Ending, Status
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
 from rlinf_async.observe.plain_data import DamagedError, read_json_file

@@ -13,7 +13,8 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.diagnosis import Diagnosis
-from rlinf_async.observe.events import Fault, FaultCounts, StepReport
+from rlinf_async.observe.events import FaultCounts, StepReport
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import Load, torch_is_for_cpu
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import Pace

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.loops.request_broker import settle
+from rlinf_async.loops.requests import settle
 from rlinf_async.wire.handshake import Handshake, NotKnown
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import has_other_nodes, node_address, this_node

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from rlinf_async.core.failures import PeerError, in_words
-from rlinf_async.loops.request_broker import settle
+from rlinf_async.loops.requests import settle
 from rlinf_async.wire.connection import Address, Connection, Receive
 from rlinf_async.wire.nodes import on_lost_node
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos.runs import DEMO_BY_HOST, Outcome, training
 from benchmarks.chaos.victims import VICTIM_KINDS
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.run_dir import RunDir
 
 

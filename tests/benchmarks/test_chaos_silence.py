@@ -3,7 +3,7 @@
 import json
 
 from benchmarks.chaos import silence
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.run_dir import RunDir
 from tests.benchmarks.making_victims import started_in, status
 

@@ -9,8 +9,10 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import PeerError
+from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
-from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.wire.payloads import read_sealed
 from rlinf_async.wire.shown_memory import Reader
 from tests.making import request, run_settings
@@ -30,7 +32,7 @@ class InProcess:
     """Shards and ranks that call the broker themselves."""
 
     def __init__(self, settings):
-        self.broker = settings.request_broker()
+        self.broker = request_broker(settings)
 
     def client(self, *, generation=0, node=""):
         return Shards(self.broker, generation, node)

@@ -37,7 +37,7 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from tests.conformance.environments import Steady
 from tests.conformance.hostile_values import alterations
 from tests.conformance.hosts import ENVS, host_or_skip

@@ -4,7 +4,8 @@ import weakref
 
 import pytest
 
-from rlinf_async.core.frames import FrameCount, FrameMeter, Frames, count_of
+from rlinf_async.core.frame_counts import FrameCount, FrameMeter, count_of
+from rlinf_async.core.frames import Frames
 
 
 def test_outside_of_a_decision_everything_is_drawn():

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_async.core.shard_fit import FirstRollouts, ShardTimes, fit_shards, throughput
+from rlinf_async.core.shard_fit import fit_shards, rollout_rate, throughput, work_seconds
+from rlinf_async.core.shard_times import FirstRollouts, ShardTimes
 
 CHOICES = (2, 4, 8, 16, 32)
 SECONDS = st.floats(1e-4, 10.0)
@@ -65,7 +66,7 @@ def test_the_work_of_a_decision_is_found_from_the_measured_throughput(work_s, an
         decision_s=64 / throughput(64, away_s=0.035 + answer_s, work_s=work_s),
         cpu_s=work_s / 2,
     )
-    assert waiting.work_s(answer_s) == pytest.approx(work_s, rel=1e-3)
+    assert work_seconds(waiting, answer_s) == pytest.approx(work_s, rel=1e-3)
 
 
 def test_fast_decisions_join_shards_and_slow_ones_leave_them():
@@ -104,20 +105,20 @@ def test_a_number_that_does_not_divide_the_present_one_is_never_taken():
 def test_a_joined_shard_steps_as_long_as_its_slowest_member_and_until_its_longest_rollout_ends():
     measured = ShardTimes(resets=[1.0, 3.0], steps=[[1.0, 5.0], [2.0, 1.0, 4.0]], decision_s=1e9, cpu_s=1e-9)
     away_s = 3.0 + 2.0 + 5.0 + 4.0
-    rate = 2 / (away_s + 3 * measured.work_s(0.0))
-    assert measured.rate(1, 0.0) == pytest.approx(rate)
+    rate = 2 / (away_s + 3 * work_seconds(measured, 0.0))
+    assert rollout_rate(measured, 1, 0.0) == pytest.approx(rate)
 
 
 def test_without_variation_one_shard_does_what_many_do_with_an_idle_interpreter():
     measured = times(cv=0.0, work_s=1e-6)
-    assert measured.rate(2, 0.0) == pytest.approx(measured.rate(64, 0.0), rel=1e-2)
+    assert rollout_rate(measured, 2, 0.0) == pytest.approx(rollout_rate(measured, 64, 0.0), rel=1e-2)
 
 
 def test_workers_of_unequal_speed_are_fitted_together():
     fast, slow = times(step_s=0.035), times(step_s=1.0)
     both = fit_shards([fast, slow], answer_s=0.0, choices=CHOICES)
-    expected = sum(one.rate(32, 0.0) for one in (fast, slow)) / sum(one.rate(64, 0.0) for one in (fast, slow))
-    assert both.rates[32] == pytest.approx(expected)
+    at = {n: sum(rollout_rate(one, n, 0.0) for one in (fast, slow)) for n in (32, 64)}
+    assert both.rates[32] == pytest.approx(at[32] / at[64])
 
 
 def test_a_run_in_which_a_shard_has_not_played_keeps_its_number():

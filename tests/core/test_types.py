@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 
 TICKET = Ticket(shard=3, batch=1, epoch=0, place=3, version=1)
 REQUEST = ActionRequest(

@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.config import AsyncConfig
 from rlinf_async.entry_points import find
 from rlinf_async.hosts.channels import CHANNELS_GROUP
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
 from rlinf_async.loops.run_settings import RunSettings
 from tests.hosts.rlinf.given import ONE_EACH, config
 
@@ -31,7 +31,7 @@ def started(name, settings, *arguments):
 
 
 def settings_of_rlinf():
-    return RLinfSettings.read(config(), AsyncConfig.from_mapping({"mode": "full"}), ONE_EACH)
+    return read_settings(config(), AsyncConfig.from_mapping({"mode": "full"}), ONE_EACH)
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("requests", ()), ("coordinator", ("0",))])

@@ -12,7 +12,7 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.local import LocalSettings, declared
 from rlinf_async.hosts.local.declared import DeclaredPolicy, environments_of, policy_of
 from rlinf_async.hosts.local.inference import InferenceRank
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.observe.meters import BusyMeter
 from tests.hostile_errors import WORST
 from tests.making import request

@@ -14,7 +14,7 @@ from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner, with_estimates
 from rlinf_async.hosts.local.policy import GaussianPolicy
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.observe.meters import BusyMeter
 from tests.making import accept
 

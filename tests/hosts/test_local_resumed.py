@@ -28,6 +28,7 @@ from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
 from rlinf_async.loops.env import Renewal, run_shard, together
 from rlinf_async.loops.learner import WAITING_METRIC
+from rlinf_async.loops.trajectory_broker import trajectory_broker
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended, resume_buffer, save_buffer
 from tests.hosts.local_runs import same, small
@@ -74,7 +75,7 @@ class SavingRun(LocalRun):
         self.start = saved.step
         self._model.load_state_dict(saved.weights)
         training._optimizer.load_state_dict(saved.optimizer)
-        self._trajectories = broker = self._settings.run.trajectory_broker(version=saved.step)
+        self._trajectories = broker = trajectory_broker(self._settings.run, version=saved.step)
         place = self.folder / str(saved.step)
         run = self._settings.run
         became = resume_buffer(place, saved.step, broker.gate, broker.buffer, run, lambda data: data)

@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.simulators import Evaluation, Rebuilds, going_on, shard_choices
+from rlinf_async.hosts.kit.rebuilds import Rebuilds
+from rlinf_async.hosts.simulators import Evaluation, going_on, shard_choices
 from tests.making import plan, run_settings
 
 LIBERO = {"env_type": "libero"}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.loops.request_broker import answering, asked_until_answered, settle
+from rlinf_async.loops.requests import answering, asked_until_answered, settle
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from tests.making import rollout
 

@@ -8,7 +8,7 @@ from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
-from rlinf_async.observe.events import record_nothing
+from rlinf_async.observe.faults import record_nothing
 from tests.loops.test_env import Story, collect
 from tests.loops.virtual import now, run
 from tests.making import ticket

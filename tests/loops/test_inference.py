@@ -8,7 +8,7 @@ import pytest
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.inference import PolicyThread, serve_policy
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.observe.ending import ending_of
 from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.observe.spans import SpanLog

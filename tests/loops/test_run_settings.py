@@ -9,6 +9,8 @@ import pytest
 from rlinf_async.config import MAX_COMPARED_BYTES, AsyncConfig
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError
+from rlinf_async.loops.request_broker import request_broker
+from rlinf_async.loops.trajectory_broker import trajectory_broker
 from tests.loops.virtual import now, settle
 from tests.making import plan, request, rollout, run_settings
 
@@ -64,7 +66,7 @@ def test_versions_are_remembered_that_are_compared_or_that_anchor_what_comes_lat
 async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_none_beyond_its_end(
     version, admitted
 ):
-    broker = settings().trajectory_broker(version=version)
+    broker = trajectory_broker(settings(), version=version)
     tickets = []
     ask = asyncio.create_task(broker.admit(0))
     await settle()
@@ -78,7 +80,7 @@ async def test_the_gate_lets_as_many_batches_ahead_as_the_run_begins_with_and_no
 
 @pytest.mark.parametrize(("balance", "goes_on"), [("exact", False), ("tasks", True)])
 async def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balance_lets_it(balance, goes_on):
-    broker = settings(train={"max_staleness": 0}, advanced={"balance": balance}).trajectory_broker()
+    broker = trajectory_broker(settings(train={"max_staleness": 0}, advanced={"balance": balance}))
     await broker.admit(0)
     second = asyncio.create_task(broker.admit(0))
     await settle()
@@ -88,26 +90,26 @@ async def test_a_shard_that_is_early_takes_the_place_of_another_only_where_balan
 
 async def test_a_run_that_goes_on_counts_on_in_the_ledger_of_the_one_before():
     of = settings()
-    broker = of.trajectory_broker(version=5, ledger=Ledger(produced=10, trained=10))
+    broker = trajectory_broker(of, version=5, ledger=Ledger(produced=10, trained=10))
     ticket = await broker.admit(0)
     await broker.put(ticket, rollout(of.plan, ticket))
     assert (broker.ledger.produced, broker.ledger.trained) == (11, 10)
-    assert of.trajectory_broker().ledger == Ledger()
+    assert trajectory_broker(of).ledger == Ledger()
 
 
 @pytest.mark.parametrize("level_2", [True, False])
 async def test_every_wait_ends_at_the_deadline_of_the_run(level_2):
     of = settings(advanced={"deadline_s": 7}, rollout={"enabled": level_2})
     with pytest.raises(DeadlineError, match="7 s"):
-        await of.trajectory_broker().take(0, 0, whole=True)
+        await trajectory_broker(of).take(0, 0, whole=True)
     assert now() == 7
     with pytest.raises(DeadlineError, match="7 s"):
-        await of.request_broker().act(request())
+        await request_broker(of).act(request())
     assert now() == 14
 
 
 async def test_dynamic_batches_are_as_large_and_wait_as_long_as_the_run_says():
-    requests = settings(rollout={"max_wait_ms": 2000}).request_broker()
+    requests = request_broker(settings(rollout={"max_wait_ms": 2000}))
     asked = [asyncio.create_task(requests.act(request(size=3))) for _ in range(3)]
     await settle()
     assert (len(await requests.take(0)), now()) == (2, 0)
@@ -120,7 +122,7 @@ async def test_dynamic_batches_are_as_large_and_wait_as_long_as_the_run_says():
 async def test_only_the_passes_of_a_deterministic_run_hold_all_shards_of_a_rank(block, together):
     """Level 2 is off: the shards of one worker are two stages, of which one is answered while one steps."""
     of = settings(**{"mode": "train", "train": {"max_staleness": 1}, **block})
-    requests = of.request_broker()
+    requests = request_broker(of)
     taking = asyncio.create_task(requests.take(0))
     asked = []
     for shard in range(2):

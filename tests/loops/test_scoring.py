@@ -15,6 +15,7 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.scores import ToScore
 from rlinf_async.loops.learner import learn_batch
+from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.loops.scoring import ScoredPieces
 from tests.loops.test_streaming_learner import HORIZON, Training, learner_of
 from tests.loops.virtual import now, run, settle
@@ -104,7 +105,7 @@ class Inference:
     """Ranks that answer, and die, around the broker of a run; they act by the version that is published."""
 
     def __init__(self, of, chance):
-        self.broker, self.of, self._chance = of.request_broker(), of, chance
+        self.broker, self.of, self._chance = request_broker(of), of, chance
         self.version, self.answered = -1, 0
 
     async def published(self, version):
@@ -407,7 +408,7 @@ async def test_a_piece_that_is_taken_back_ends_the_wait_of_no_other():
 
 async def test_what_a_rank_that_died_was_to_score_another_scores():
     of = settings(inference_ranks=2)
-    broker = of.request_broker()
+    broker = request_broker(of)
     pieces = scored(of, broker, Handing(next(pieces_of(0))), lambda version: asyncio.sleep(0))
     taken, _ = await pieces.take(0, whole=False)
     first = await broker.take(0)
@@ -426,7 +427,7 @@ async def test_what_a_rank_that_died_was_to_score_another_scores():
 
 async def test_what_is_taken_back_no_rank_is_given():
     of = settings()
-    broker = of.request_broker()
+    broker = request_broker(of)
     pieces = scored(of, broker, Handing(*pieces_of(0)), lambda version: asyncio.sleep(0))
     taken, _ = await pieces.take(0, whole=False)
     await settle()

@@ -32,7 +32,7 @@ from rlinf_async.lab.plan import command as plan_command
 from rlinf_async.lab.plan.command import Comparison
 from rlinf_async.lab.plan.prediction import foresee
 from rlinf_async.observe.ending import RunFailed, ending_of
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import identity
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside

@@ -5,7 +5,8 @@ import pytest
 
 from rlinf_async.core.failures import frames_of, in_words
 from rlinf_async.observe import run_dir as run_dir_module
-from rlinf_async.observe.events import Fault, FaultCounts
+from rlinf_async.observe.events import FaultCounts
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.run_reader import FaultReader, count_faults, read_faults
 from rlinf_async.observe.run_dir import LONGEST_ERROR, SHORT_ERROR, RunDir
 

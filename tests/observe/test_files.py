@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from rlinf_async.observe import files
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import lines_in, make_directory, read_regular
 from rlinf_async.observe.reading.run_reader import FaultReader, RunReader, count_faults
 from rlinf_async.observe.run_dir import RunDir

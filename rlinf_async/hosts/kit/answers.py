@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rlinf_async.core.tensors import Tree, slice_samples
+from rlinf_async.hosts.kit.echoes import without_echoes
 from rlinf_async.hosts.kit.examination import FirstLook, drawing_by, whole_decision
 from rlinf_async.hosts.observations import each_alike, observations_of
 
@@ -139,33 +140,3 @@ def add_bootstrap_values(
     values = values_of([observation for _, observation in finals], sum(sizes))
     for (answer, _), part in zip(finals, split({"values": values}, sizes), strict=True):
         answer["bootstrap_values"] = part["values"]
-
-
-def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, dict[str, str]]:
-    """Leave out the `inputs` of a policy that equal images of an observation.
-
-    Returns:
-        The other inputs, and a mapping from the name of each input left out to the name of the equal image.
-    """
-    pictures = {name: pixels for name, pixels in observation.items() if _is_picture(pixels)}
-    echoes = {
-        name: picture
-        for name, value in inputs.items()
-        if _is_picture(value)
-        for picture, pixels in pictures.items()
-        # By content, as the policy may have copied an image. Cropped or cast images are no echo.
-        if torch.equal(value, pixels)  # type: ignore[arg-type]
-    }
-    return {name: value for name, value in inputs.items() if name not in echoes}, echoes
-
-
-def with_echoes(inputs: Tree, echoes: Mapping[str, str], observation: Mapping[str, Any]) -> Tree:
-    """Put back the images that `without_echoes` left out of `inputs`, as copies from `observation`."""
-    return {**inputs, **{name: observation[picture].clone() for name, picture in echoes.items()}}
-
-
-def _is_picture(value: object) -> bool:
-    """Return True for uint8 tensors on the CPU. Others are small, or differ from the observation's tensor in
-    device or type.
-    """
-    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.device.type == "cpu"

@@ -12,7 +12,7 @@ from torch import nn
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.answers import Answering
 from rlinf_async.hosts.kit.examination import Buffers, FirstLook
-from rlinf_async.hosts.simulators import reseeded
+from rlinf_async.hosts.kit.rebuilds import reseeded
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.processes.seeds import seed_everything

@@ -1,4 +1,4 @@
-"""Cuts rollouts into pieces that end with the last decision of their episodes, and joins pieces."""
+"""Cuts rollouts into pieces that end with the last decision of their episodes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.sharding import pieces
-from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened, map_tensors, slice_samples
+from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.run_settings import RunSettings
 
 BEYOND_FIELD = "bootstrap_inputs"
 """The field with the inputs of the last observation, [1, B, ...]; all others have T or T + 1 rows."""
-REWARDS_FIELD = "rewards"
 
 
 def cut_into_pieces(
@@ -62,39 +60,6 @@ def cut_into_pieces(
         steps_per_decision=steps_per_decision,
         skipped=skipped,
     )
-
-
-def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
-    """Join pieces along B into fields of a rollout of `horizon` decisions, [T, B, ...] or [T + 1, B, ...].
-
-    The last decision of a shorter piece is repeated up to the horizon, without a reward: all episodes of the
-    piece have ended, and the loss masks the repeated rows.
-    """
-    return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
-
-
-def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
-    """Return the fields of a piece with the policy's inputs moved into `inputs`; their numbers there, [T, B]
-    or [1, B], take their place.
-    """
-    numbers: Tree = {
-        name: inputs.hold(field)
-        for name in (INPUTS_FIELD, BEYOND_FIELD)
-        if isinstance(field := payload.get(name), dict)
-    }
-    return payload | numbers
-
-
-def to_the_horizon(payload: Tree, horizon: int) -> Tree:
-    """Return the fields of a piece, extended to `horizon` decisions."""
-    missing = horizon - len(leaf(payload, "prev_logprobs"))
-    if not missing:
-        return payload
-    beyond = {name: payload[name] for name in (BEYOND_FIELD,) if name in payload}
-    longer = lengthened({name: field for name, field in payload.items() if name not in beyond}, missing)
-    rewards = leaf(longer, REWARDS_FIELD)
-    rewards[len(rewards) - missing :] = 0
-    return longer | beyond
 
 
 def _rows_but(surplus: int, tree: Tree) -> Tree:

@@ -31,7 +31,8 @@ from rlinf_async.core.tensors import (
     slice_samples,
 )
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.pieces import BEYOND_FIELD, side_by_side, to_the_horizon, with_numbers
+from rlinf_async.hosts.kit.joined_pieces import side_by_side, to_the_horizon, with_numbers
+from rlinf_async.hosts.kit.pieces import BEYOND_FIELD
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.loops.run_settings import RunSettings
 

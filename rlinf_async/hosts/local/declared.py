@@ -22,12 +22,12 @@ from rlinf_async.hosts.contract import check_environments, is_set
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
+from rlinf_async.hosts.kit.rebuilds import reseeded
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, checked_scores
-from rlinf_async.hosts.simulators import reseeded
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 

@@ -18,7 +18,7 @@ from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge, storages
 from rlinf_async.loops.foreign import DaemonThread, blaming_the_policy, contained
 from rlinf_async.loops.inference import PolicyThread
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.observe.meters import BusyMeter
 

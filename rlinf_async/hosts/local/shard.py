@@ -12,12 +12,12 @@ import torch
 
 from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_row
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.whole_process import WholeProcess, call_in
-from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.hosts.workers.shard import ShardOutput, Stage, TrainShard
 from rlinf_async.loops.foreign import DaemonThread, let_go
 from rlinf_async.loops.run_settings import RunSettings

@@ -15,7 +15,7 @@ import torch
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.core.frames import FrameMeter
+from rlinf_async.core.frame_counts import FrameMeter
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
@@ -34,7 +34,9 @@ from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
-from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, Fault, FaultCounts, StepReport
+from rlinf_async.loops.trajectory_broker import may_offer
+from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCounts, StepReport
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
@@ -312,7 +314,7 @@ class LocalRun(InProcessRun):
         seconds.
         """
         began = time.monotonic()
-        await self._settings.run.may_offer(version, self._trajectories)
+        await may_offer(self._settings.run, version, self._trajectories)
         offered = time.monotonic()
         state = _copy(self._model)
         check_weights(version, state)

@@ -32,7 +32,7 @@ from rlinf_async.hosts.rlinf.losses import (
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, shared_chance
 from rlinf_async.hosts.rlinf.sources import Sources
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
-from rlinf_async.hosts.simulators import splitting
+from rlinf_async.hosts.splitting import splitting
 from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")

@@ -20,8 +20,9 @@ from rlinf_async.hosts.rlinf.doorway import names_our_parts
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.reasons import Fit, fit
-from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
+from rlinf_async.hosts.rlinf.stock_scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 from rlinf_async.hosts.rlinf.view import RLinfView
 
@@ -92,7 +93,7 @@ def resolve(
         hardware = cluster or machines(cfg)
         if sizes is None:
             sizes = world_sizes(values["cluster"], hardware)
-        settings = RLinfSettings.read(values, fitting.asynchrony, sizes)
+        settings = read_settings(values, fitting.asynchrony, sizes)
         settings = replace(settings, learner_scores=_why_learner_scores(values, fitting.asynchrony, hardware))
     except ValueError as error:
         raise RefusedError([*beside, *fitting.reasons, *reasons_of(error)]) from error

@@ -12,10 +12,11 @@ from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 from rlinf_async.hosts.rlinf.frames.choice import DECISIONS_ONLY, watcher
 from rlinf_async.hosts.rlinf.left_out import reasons_kept
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import counts_after_the_end
 from rlinf_async.hosts.rlinf.standing import stands
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.simulators import splitting
+from rlinf_async.hosts.splitting import splitting
 
 TRAIN_SECTION = "env.train"
 

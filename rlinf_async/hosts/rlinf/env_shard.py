@@ -11,17 +11,16 @@ import torch
 from rlinf_async.hosts.contract import Contract, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.ends import Ends
-from rlinf_async.hosts.kit.playing import Playing, as_they_ended
+from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD, Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import Known, evaluate_step, interact_step, known_configs
 from rlinf_async.hosts.rlinf.known_config import KnownConfig
 from rlinf_async.hosts.rlinf.rewards import ShardRewards
-from rlinf_async.hosts.rlinf.scenes import STAND_METHOD
 from rlinf_async.hosts.rlinf.standing import stands
+from rlinf_async.hosts.rlinf.stock_scenes import STAND_METHOD
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
-from rlinf_async.hosts.tasks import TAKE_ON_METHOD
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 

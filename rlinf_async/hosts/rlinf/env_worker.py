@@ -16,6 +16,7 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.frames import draw_last_only
+from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
 from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
@@ -23,11 +24,11 @@ from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribu
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.known_config import StepConfig
 from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker, ShardRewards
-from rlinf_async.hosts.rlinf.scenes import Stages, with_stock_scenes
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker
-from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
+from rlinf_async.hosts.splitting import simulators_apart
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each

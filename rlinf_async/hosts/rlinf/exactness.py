@@ -11,12 +11,12 @@ from rlinf_async.hosts.rlinf import nft
 from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
-from rlinf_async.hosts.rlinf.scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.stock_scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 if TYPE_CHECKING:
-    from rlinf_async.hosts.rlinf.settings import RLinfSettings
+    from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 
 
 def exactness(view: RLinfView, settings: RLinfSettings) -> dict[str, str]:

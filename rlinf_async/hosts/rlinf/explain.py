@@ -30,10 +30,11 @@ from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.presence import checked, config_reasons, presence_reasons
 from rlinf_async.hosts.rlinf.reasons import Fit
 from rlinf_async.hosts.rlinf.replacements import replacements
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, overlap
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import overlap
 from rlinf_async.hosts.rlinf.translation import translations
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.simulators import splitting
+from rlinf_async.hosts.splitting import splitting
 
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""

@@ -10,18 +10,13 @@ from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.footprint import LearnerFootprint, Strategy
-from rlinf_async.hosts.footprints import (
-    UNKNOWN_SIZE,
-    ModelSize,
-    bytes_of,
-    checkpoint_size,
-    facts,
-)
+from rlinf_async.core.precision import bytes_of
+from rlinf_async.hosts.footprints import UNKNOWN_SIZE, ModelSize, checkpoint_size, facts
 from rlinf_async.hosts.kit.building import parameters_of
 from rlinf_async.hosts.kit.policy_size import is_declared, naming, parameters
 from rlinf_async.hosts.rlinf.models import CAST_BYTES, VLM_PREFIX
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 
 MODEL_SECTION = "actor.model"
 DEFAULT_BYTES = 4

@@ -10,7 +10,7 @@ from rlinf_async.core.gpu_shares import GPU_SHARES_KEY, SharedGpu
 from rlinf_async.hosts.footprints import UNKNOWN_SIZE
 from rlinf_async.hosts.rlinf.footprints import Estimate, estimated
 from rlinf_async.hosts.rlinf.placement import ACCELERATOR, NODE, Machines, Resource, assignments
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.observe.spans import Process
 
 OTHER_PROCESSES = {"env": str(Process.ENV), "reward": "reward worker"}

@@ -29,8 +29,8 @@ from rlinf_async.hosts.rlinf.config import (
     write_back,
     write_shards,
 )
+from rlinf_async.hosts.rlinf.declared_models import register_models
 from rlinf_async.hosts.rlinf.managers import light_processes
-from rlinf_async.hosts.rlinf.models import register_models
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups

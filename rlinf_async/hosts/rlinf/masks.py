@@ -8,7 +8,7 @@ of a micro-batch.
 
 from __future__ import annotations
 
-from rlinf_async.hosts.exactness import OWN_MODELS
+from rlinf_async.entry_points import OWN_MODELS
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.view import RLinfView
 

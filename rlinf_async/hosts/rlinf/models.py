@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.entry_points import MODELS_GROUP, imported, names_of
-from rlinf_async.hosts.exactness import OWN_MODELS
+from rlinf_async.entry_points import MODELS_GROUP, OWN_MODELS, names_of
 from rlinf_async.hosts.rlinf.sources import sources_of
 
 if TYPE_CHECKING:
@@ -91,16 +89,6 @@ STEP_COUNT_KEYS = ("num_steps", "denoising_steps")
 """Keys of the number of denoise steps, in the model's own section or beside it."""
 
 
-def register_models() -> None:
-    """Register every entry point of `rlinf_async.models` as a `model_type` of RLinf. May be called again."""
-    # Imported here, as it takes seconds.
-    from rlinf_async.hosts.rlinf.borrowed import register_model
-
-    for entry in entry_points(group=MODELS_GROUP):
-        # `force`: else RLinf refuses a name that is registered, and a second call would fail.
-        register_model(entry.name, _Builder(entry), category="embodied", force=True)
-
-
 def model_types() -> set[str]:
     """Return every `model_type` of the installed RLinf and of entry points.
 
@@ -116,16 +104,6 @@ def model_types() -> set[str]:
         names = set(SupportedModel.models)
     builders = set() if sources is None else sources.given_to("register_model", "models/__init__.py")
     return {*names, *builders, *names_of(MODELS_GROUP)}
-
-
-class _Builder:
-    """Imports a model's builder only when RLinf builds the model."""
-
-    def __init__(self, entry: Any) -> None:
-        self._entry = entry
-
-    def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
-        return imported(self._entry)(cfg, torch_dtype)
 
 
 def shared_chance(cfg: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 if TYPE_CHECKING:
-    from rlinf_async.hosts.rlinf.settings import RLinfSettings
+    from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 
 WAITS = "RLinf's NFT has no training step for a part of a batch"
 """Why level 3 streams nothing."""

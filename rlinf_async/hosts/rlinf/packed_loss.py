@@ -20,7 +20,7 @@ import torch
 
 from rlinf_async.core.packing import Part, Pass
 from rlinf_async.core.tensors import Tree, leaf, map_tensors, rows_of
-from rlinf_async.hosts.rlinf.losses import Loss
+from rlinf_async.hosts.rlinf.corrected_loss import Loss
 
 ROW_FIELDS = (
     "logprobs",

@@ -20,8 +20,9 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.nft import correction_reasons, without_ratio
+from rlinf_async.hosts.rlinf.run_settings import HISTORY
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
-from rlinf_async.hosts.rlinf.settings import HISTORY, last_step, overlap
+from rlinf_async.hosts.rlinf.settings import last_step, overlap
 from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.tasks import settled, task_reasons

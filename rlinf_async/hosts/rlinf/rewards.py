@@ -26,9 +26,9 @@ import torch
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.hosts.observations import alike, merge
 from rlinf_async.hosts.rlinf.compat import reward_method
-from rlinf_async.hosts.rlinf.settings import HISTORY, PER_STEP, TERMINAL
+from rlinf_async.hosts.rlinf.run_settings import HISTORY, PER_STEP, TERMINAL
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ModelRewards
-from rlinf_async.loops.request_broker import settle
+from rlinf_async.loops.requests import settle
 from rlinf_async.ray_runtime.handles import Handle
 
 ScoreInputs = Callable[[dict[str, Any]], Awaitable[Any]]

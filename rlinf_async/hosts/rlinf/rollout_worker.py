@@ -20,7 +20,7 @@ from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
 from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 

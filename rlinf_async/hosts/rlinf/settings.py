@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
@@ -15,9 +14,10 @@ from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multip
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import left_out
-from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, has_ratio
+from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
+from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import (
     Evaluation,
@@ -26,7 +26,6 @@ from rlinf_async.hosts.simulators import (
     request_reasons,
     shard_choices,
 )
-from rlinf_async.loops.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -34,135 +33,91 @@ if TYPE_CHECKING:
 OFFLOAD_KEYS = tuple(f"{section}.enable_offload" for section in ("actor", "rollout", "env.train", "env.eval"))
 """RLinf's keys that move a part off its accelerator while another works."""
 
-PER_STEP, TERMINAL, HISTORY = "per_step", "terminal", "history_buffer"
-REWARD_MODES = (PER_STEP, TERMINAL, HISTORY)
-"""RLinf's `reward.reward_mode`: the reward model scores the result of every decision, only ends of episodes,
-or the history up to every decision."""
+
+def read_settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> RLinfSettings:
+    """Read the settings from a config, with every `auto` resolved.
+
+    Args:
+        cfg: RLinf's config as plain data.
+        sizes: the number of processes of each component.
+
+    Raises:
+        ValueError: sizes do not fit together; with the nearest ones that do.
+    """
+    view = RLinfView.of(cfg)
+    plan, chunks = _plan(view, asynchrony, sizes), view.num_action_chunks
+    takes_turns, evaluation = offloading(cfg, asynchrony), _evaluation(view)
+    micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
+    most = max_batch_size(asynchrony.rollout, plan, evaluation)
+    settings = RLinfSettings(
+        asynchrony=asynchrony,
+        plan=plan,
+        horizon=view.max_steps_per_rollout_epoch // chunks,
+        steps_per_decision=chunks,
+        batches=last_step(view.runner)[1],
+        global_batch_size=view.global_batch_size,
+        micro_batch_size=view.micro_batch_size if micro == "auto" else int(micro),
+        update_epoch=view.update_epoch,
+        max_batch_size=most,
+        buckets=_buckets(view, asynchrony, plan, most),
+        loss=str(view.loss),
+        advantage=str(view.advantage),
+        # RLinf's actor does not pass `normalize_advantages`, and its default in GAE is True.
+        normalizes=view.advantage == GAE_TYPE,
+        seed=view.seed,
+        # -1 means never in RLinf; here 0 does.
+        save_every=max(0, view.save_interval),
+        takes_turns=takes_turns,
+        skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(view)),
+        shard_choices=() if takes_turns else _shard_choices(view, asynchrony, plan, most),
+        left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
+    )
+    refuse(
+        [
+            *_chunk_reasons(view),
+            *size_reasons(view, sizes.get("reward", 0)),
+            *request_reasons(settings),
+            *_batch_reasons(settings),
+            *evaluation.size_reasons(settings),
+        ]
+    )
+    return settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class RLinfSettings(RunSettings):
-    """The settings that the asynchronous workers need besides RLinf's own config."""
-
-    loss: str
-    advantage: str
-    takes_turns: bool = False
-    """True if learner, inference or simulators are offloaded while another of them works."""
-    reward_workers: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-    """Ray's handles of RLinf's reward workers, in the order of their ranks; set once they have started."""
-
-    @property
-    def has_critic(self) -> bool:
-        """True if advantages are computed from values."""
-        return self.advantage == GAE_TYPE
-
-    @property
-    def compares_groups(self) -> bool:
-        """True if advantages compare the members of a group."""
-        return self.advantage == GRPO_TYPE
-
-    @property
-    def has_ratio(self) -> bool:
-        """True if the loss compares probabilities of two policies; else RLinf trains whole batches."""
-        return has_ratio(self.loss)
-
-    @property
-    def streams(self) -> bool:
-        """As in `RunSettings`; never if RLinf's actor trains whole batches, or a teacher scores them."""
-        return self.has_ratio and not self.distils and super().streams
-
-    @property
-    def distils(self) -> bool:
-        """True if advantages are a teacher's log-probabilities, less the policy's own."""
-        return self.advantage == DISTILLATION
-
-    @property
-    def restartable(self) -> frozenset[str]:
-        """As in `RunSettings`; empty if processes take turns on their accelerators."""
-        return frozenset() if self.takes_turns else super().restartable
-
-    @classmethod
-    def read(cls, cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mapping[str, int]) -> RLinfSettings:
-        """Read the settings from a config, with every `auto` resolved.
-
-        Args:
-            cfg: RLinf's config as plain data.
-            sizes: the number of processes of each component.
-
-        Raises:
-            ValueError: sizes do not fit together; with the nearest ones that do.
-        """
-        view = RLinfView.of(cfg)
-        plan, chunks = _plan(view, asynchrony, sizes), view.num_action_chunks
-        takes_turns, evaluation = offloading(cfg, asynchrony), _evaluation(view)
-        micro = asynchrony.streamer.micro_batch_size if asynchrony.streamer.enabled else "auto"
-        most = max_batch_size(asynchrony.rollout, plan, evaluation)
-        settings = cls(
-            asynchrony=asynchrony,
-            plan=plan,
-            horizon=view.max_steps_per_rollout_epoch // chunks,
-            steps_per_decision=chunks,
-            batches=last_step(view.runner)[1],
-            global_batch_size=view.global_batch_size,
-            micro_batch_size=view.micro_batch_size if micro == "auto" else int(micro),
-            update_epoch=view.update_epoch,
-            max_batch_size=most,
-            buckets=_buckets(view, asynchrony, plan, most),
-            loss=str(view.loss),
-            advantage=str(view.advantage),
-            # RLinf's actor does not pass `normalize_advantages`, and its default in GAE is True.
-            normalizes=view.advantage == GAE_TYPE,
-            seed=view.seed,
-            # -1 means never in RLinf; here 0 does.
-            save_every=max(0, view.save_interval),
-            takes_turns=takes_turns,
-            skips_ended=asynchrony.skip.ended and not any(counts_after_the_end(view)),
-            shard_choices=() if takes_turns else _shard_choices(view, asynchrony, plan, most),
-            left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
+def _batch_reasons(settings: RLinfSettings) -> Iterator[Reason]:
+    plan, micro, whole = settings.plan, settings.micro_batch_size, settings.global_batch_size
+    per_step = micro * plan.learner_ranks
+    samples = (
+        f"{settings.samples_per_batch} samples per step ({plan.total_envs} environments x "
+        f"{plan.rollout_epochs} rollout epochs x {settings.horizon} decisions)"
+    )
+    if settings.samples_per_batch % per_step:
+        per_rank = settings.samples_per_batch // plan.learner_ranks
+        nearest = nearest_divisor(per_rank, micro)
+        yield Reason(
+            f"micro_batch_size={micro} x {plan.learner_ranks} learner ranks do not "
+            f"divide {samples}; nearest micro_batch_size: {nearest}{_other_total(settings, per_step)}"
         )
-        refuse(
-            [
-                *_chunk_reasons(view),
-                *size_reasons(view, sizes.get("reward", 0)),
-                *request_reasons(settings),
-                *settings._reasons(),
-                *evaluation.size_reasons(settings),
-            ]
+    elif whole % per_step or settings.samples_per_batch % whole:
+        steps = settings.samples_per_batch // per_step
+        nearest = per_step * nearest_divisor(steps, whole / per_step)
+        yield Reason(
+            f"actor.global_batch_size={whole} must be a multiple of micro_batch_size="
+            f"{micro} x {plan.learner_ranks} learner ranks, and divide {samples}; "
+            f"nearest: {nearest}",
+            f"actor.global_batch_size={nearest}",
         )
-        return settings
 
-    def _reasons(self) -> Iterator[Reason]:
-        per_step = self.micro_batch_size * self.plan.learner_ranks
-        samples = (
-            f"{self.samples_per_batch} samples per step ({self.plan.total_envs} environments x "
-            f"{self.plan.rollout_epochs} rollout epochs x {self.horizon} decisions)"
-        )
-        if self.samples_per_batch % per_step:
-            per_rank = self.samples_per_batch // self.plan.learner_ranks
-            nearest = nearest_divisor(per_rank, self.micro_batch_size)
-            yield Reason(
-                f"micro_batch_size={self.micro_batch_size} x {self.plan.learner_ranks} learner ranks do not "
-                f"divide {samples}; nearest micro_batch_size: {nearest}{self._other_total(per_step)}"
-            )
-        elif self.global_batch_size % per_step or self.samples_per_batch % self.global_batch_size:
-            steps = self.samples_per_batch // per_step
-            nearest = per_step * nearest_divisor(steps, self.global_batch_size / per_step)
-            yield Reason(
-                f"actor.global_batch_size={self.global_batch_size} must be a multiple of micro_batch_size="
-                f"{self.micro_batch_size} x {self.plan.learner_ranks} learner ranks, and divide {samples}; "
-                f"nearest: {nearest}",
-                f"actor.global_batch_size={nearest}",
-            )
 
-    def _other_total(self, per_step: int) -> str:
-        """Return, as the end of a sentence, the nearest number of environments that keeps the micro-batch
-        size.
-        """
-        plan = self.plan
-        each = per_step // math.gcd(per_step, plan.rollout_epochs * self.horizon)
-        each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
-        nearest = nearest_multiple(plan.total_envs, each)
-        return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
+def _other_total(settings: RLinfSettings, per_step: int) -> str:
+    """Return, as the end of a sentence, the nearest number of environments that keeps the micro-batch
+    size.
+    """
+    plan = settings.plan
+    each = per_step // math.gcd(per_step, plan.rollout_epochs * settings.horizon)
+    each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
+    nearest = nearest_multiple(plan.total_envs, each)
+    return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
 
 
 def _chunk_reasons(view: RLinfView) -> Iterator[Reason]:

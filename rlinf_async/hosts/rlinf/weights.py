@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.footprints import precision_of
+from rlinf_async.core.precision import precision_of
 from rlinf_async.hosts.kit.sharded import ShardedWeights
 from rlinf_async.ray_runtime.publication.weights import Types
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.declared_models import register_models
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
 
 EXT_MODULE = "RLINF_EXT_MODULE"

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlinf_async.core.footprint import LearnerFootprint
+from rlinf_async.core.precision import bytes_of
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import dead_work, explanation, workers
 from rlinf_async.hosts import footprints as memory
@@ -137,7 +138,7 @@ def footprints(view: VerlView, settings: VerlSettings, *, gpu_memory: float | No
     model = _model_size(view)
     learner = _learner(view, settings, model)
     # Without a precision the builder decides: assume the type of the learner's stored parameters.
-    inference = memory.bytes_of(view.inference_precision, default=learner.stored)
+    inference = bytes_of(view.inference_precision, default=learner.stored)
     plan = settings.plan
     return memory.facts(
         settings,
@@ -163,8 +164,8 @@ def _learner(view: VerlView, settings: VerlSettings, model: ModelSize) -> Learne
     return LearnerFootprint(
         parameters=model.parameters,
         trainable=0 if settings.adapters else model.parameters,
-        stored=memory.bytes_of(view.stored_precision, default=4),
-        computed=memory.bytes_of(view.learner_precision, default=2),
+        stored=bytes_of(view.stored_precision, default=4),
+        computed=bytes_of(view.learner_precision, default=2),
         # veRL's fsdp_size=-1 shards over all ranks.
         ranks=min(ranks, sharing) if sharing > 0 else ranks,
         strategy="full_shard" if view.reshards else "shard_grad_op",

@@ -16,7 +16,8 @@ from rlinf_async.entry_points import ENVS_GROUP, load_class
 from rlinf_async.hosts.contract import check_environments
 from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.frames import draw_last_only
-from rlinf_async.hosts.simulators import Rebuilds, simulators_apart, start_again
+from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
+from rlinf_async.hosts.splitting import simulators_apart
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, ShardRecorder, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go

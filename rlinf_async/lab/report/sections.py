@@ -14,7 +14,8 @@ from rlinf_async.lab.report.measures import Measures, Staleness, mean_of
 from rlinf_async.lab.report.resources import resources
 from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import ALL_PARTS, slowest
-from rlinf_async.observe.events import Fault, FaultCounts
+from rlinf_async.observe.events import FaultCounts
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.plain_data import finite
 
 SLOWEST_STEPS = 3

@@ -15,7 +15,8 @@ from rlinf_async.core.types import MAX_PROBE_SAMPLES, ActionRequest, Piece
 from rlinf_async.lab.virtual.times import Times, TrainingTimes, WayTimes
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
-from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker

@@ -32,9 +32,12 @@ from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import PrefetchedPieces
 from rlinf_async.loops.ports import PiecePort
-from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.trajectory_broker import may_offer
+from rlinf_async.loops.weight_broker import weight_broker
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import BusyMeter
@@ -135,7 +138,7 @@ class VirtualRun(InProcessRun):
         busy = {name: BusyMeter(width=width, now=self._now) for name, width in widths.items()}
         super().__init__(settings, busy=busy)
         self._records = Records(run_dir, settings, now=self._now)
-        self._weights = settings.weight_broker(self._trajectories.publish)
+        self._weights = weight_broker(settings, self._trajectories.publish)
         self._reports: list[StepReport] = []
         self._trained_at: list[float] = []
 
@@ -251,7 +254,7 @@ class VirtualRun(InProcessRun):
 
     async def _send(self, version: int, seconds: float, spans: SpanLog) -> None:
         """The way of `version` to all inference ranks, then what there is to say of its step."""
-        await self._settings.may_offer(version, self._trajectories)
+        await may_offer(self._settings, version, self._trajectories)
         with spans.span("send", version=version):
             await asyncio.sleep(self._times.weights.send_s)
         self._weights.offer(version, ())

@@ -10,7 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import Fault, FaultCounts, Status, StepReport
+from rlinf_async.observe.events import FaultCounts, Status, StepReport
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of

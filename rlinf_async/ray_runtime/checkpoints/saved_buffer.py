@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from rlinf_async.core.admission import AdmissionGate
 from rlinf_async.core.buffer import Ledger, TrajectoryBuffer
 from rlinf_async.core.failures import PeerError
-from rlinf_async.core.types import Piece, Ticket
+from rlinf_async.core.types import Piece, Ticket, place_of
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.files import opened, write_whole
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
@@ -175,11 +175,6 @@ def resume_buffer(
         why=why or "they are too old",
         rollouts=frozenset((piece.ticket.batch, place_of(piece.ticket)) for piece in pieces_again),
     )
-
-
-def place_of(ticket: Ticket) -> str:
-    """Return the name of a rollout's place in its batch: "epoch/place"."""
-    return f"{ticket.epoch}/{ticket.place}"
 
 
 def _before(batch: int, pieces: Sequence[Piece], ledger: Ledger) -> tuple[list[Piece], Ledger]:

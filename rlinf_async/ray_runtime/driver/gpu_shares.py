@@ -17,7 +17,8 @@ from rlinf_async.core.gpu_shares import (
     names_in_words,
     size_in_words,
 )
-from rlinf_async.observe.events import Ending, Fault
+from rlinf_async.observe.events import Ending
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP, Member

@@ -30,7 +30,7 @@ import ray
 from rlinf_async.core.failures import in_words
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.events import Fault, FaultKind
+from rlinf_async.observe.faults import Fault, FaultKind
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import Process, SpanLog, kind_and_rank
 from rlinf_async.ray_runtime.driver.fleet import DEATHS, Fleet, Revival, Wait

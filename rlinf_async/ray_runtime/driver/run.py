@@ -12,6 +12,7 @@ from typing import Any
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.buffer import Ledger
+from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.episodes import mean_of_episodes
@@ -181,7 +182,8 @@ class AsyncRun:
         if not has_other_nodes():
             return
         nodes = {group: self.fleet.run(group, RunProcess.node) for group in ("env", "inference")}
-        for node in self.settings.channel_nodes(this_node(), **nodes)[1:]:
+        barrier = not self.settings.asynchrony.rollout.enabled
+        for node in channel_nodes(this_node(), **nodes, barrier=barrier)[1:]:
             self._requests[node] = self._parts.request_channel_on(node)
             self.fleet.add("requests", self._requests[node])
 

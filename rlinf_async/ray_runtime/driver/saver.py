@@ -18,7 +18,7 @@ from rlinf_async import __version__
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.ending import full_disk, short
-from rlinf_async.observe.events import Fault
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest, prune, written_aside
 from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT

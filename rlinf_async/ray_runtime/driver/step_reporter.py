@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.frames import FrameCount
+from rlinf_async.core.frame_counts import FrameCount
 from rlinf_async.observe.episodes import mean_of_episodes
-from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, Fault, FaultCounts, StepReport
+from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCounts, StepReport
+from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import Shares, merged, prefixed
 from rlinf_async.observe.reading.run_reader import FaultReader

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import in_words
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.loops.trajectory_broker import TrainedBatch
+from rlinf_async.loops.trajectory_broker import TrainedBatch, may_offer, trajectory_broker
+from rlinf_async.loops.weight_broker import weight_broker
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.publication.weight_place import WeightPlace
 from rlinf_async.wire.connection import Address, Listener
@@ -32,8 +33,8 @@ class Coordinator(RunProcess):
 
     def __init__(self, settings: RunSettings, version: int) -> None:
         self._settings = settings
-        self._broker = settings.trajectory_broker(version=version)
-        self._weights = settings.weight_broker(self._broker.publish)
+        self._broker = trajectory_broker(settings, version=version)
+        self._weights = weight_broker(settings, self._broker.publish)
         # Errors of the broker reach callers unchanged: the driver treats a PeerError as the consequence of
         # another failure.
         self._listener = Listener(Listening.PACE, replies(self._answer_call, as_raised=Exception))
@@ -122,7 +123,7 @@ class Coordinator(RunProcess):
         """Offer the weights of `version`, at `places` in the memory of the learner, to inference ranks."""
         # Before the first version there are no rollouts to wait for.
         if self._weights.version is not None:
-            await self._settings.may_offer(version, self._broker)
+            await may_offer(self._settings, version, self._broker)
         self._weights.offer(version, places)
 
     async def next_weights(

@@ -17,11 +17,11 @@ import torch
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights, serve_policy
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare
-from rlinf_async.ray_runtime.processes.request_clients import RequestServer
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.ray_runtime.processes.run_process import hand_over_quickly
 from rlinf_async.ray_runtime.processes.seeds import seed_version
 from rlinf_async.ray_runtime.publication.weight_file import Tensors

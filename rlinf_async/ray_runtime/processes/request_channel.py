@@ -1,11 +1,11 @@
 """The channel of action requests.
 
-Theory of operation. The channel is a process with a broker inside. Its clients (`request_clients`) connect
-to it directly; Ray's calls only tell them the address. Askers are env workers, and learner ranks that have
-pieces scored; inference ranks take requests in batches. The channel sees the asker, the size and the node of
-a request. The payload of a request stays in the asker's memory, where the rank that has taken the request
-reads it (`wire`; on the channel's own node a small payload may come along). The answer goes from the rank
-straight to the asker. So the channel loads no torch, as the coordinator does not.
+Theory of operation. The channel is a process with a broker inside. Its clients (`request_clients`,
+`request_server`) connect to it directly; Ray's calls only tell them the address. Askers are env workers, and
+learner ranks that have pieces scored; inference ranks take requests in batches. The channel sees the asker,
+the size and the node of a request. The payload of a request stays in the asker's memory, where the rank that
+has taken the request reads it (`wire`; on the channel's own node a small payload may come along). The answer
+goes from the rank straight to the asker. So the channel loads no torch, as the coordinator does not.
 
     asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
     rank  -> channel   take: wait for a batch, or look for one; failed: the requests of a failed forward pass
@@ -27,7 +27,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.request_broker import request_broker
+from rlinf_async.loops.requests import NEXT_BATCH, Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import Spread
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
@@ -35,15 +36,12 @@ from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.peers import replies
 
-NEXT_BATCH = "next batch"
-"""The key of an inference rank's wait for a batch; keys of requests are numbers."""
-
 
 class RequestChannel(RunProcess):
     """The process between env shards and inference ranks."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self._broker = settings.request_broker()
+        self._broker = request_broker(settings)
         self._listener = Listener(Listening.REQUESTS, self._receive)
         self._answer_take = replies(self._take, as_raised=Exception)
         self._closed = asyncio.Event()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async import __version__
-from rlinf_async.observe.events import Fault, FaultKind, RecordFault, record_nothing
+from rlinf_async.observe.faults import Fault, FaultKind, RecordFault, record_nothing
 from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity

@@ -6,7 +6,7 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.algorithms.registry import register_advantage
 
-from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
+from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.reasons import algorithm_reasons
 from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import BASE

@@ -6,7 +6,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.explain import explain
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
 from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import ONE_EACH, config
 
@@ -81,7 +81,7 @@ def test_simulators_that_are_stepped_until_their_shard_has_ended_are_told(simula
         section["env_class"] = "mine"
     changes = {f"env.train.{key}": value for key, value in section.items()}
     cfg = config(changes)
-    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping({"mode": "full"}), ONE_EACH)
+    settings = read_settings(cfg, AsyncConfig.from_mapping({"mode": "full"}), ONE_EACH)
     ended = {one["kind"]: one for one in dead_work(RLinfView.of(cfg), settings)}["ended"]
     assert unit in ended["left_out"]
     assert len(ended["kept"]) == (reason is not None)

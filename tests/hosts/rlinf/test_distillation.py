@@ -8,8 +8,8 @@ import torch
 from rlinf_async.config import Weighting
 from rlinf_async.hosts.judge.reasons import RefusedError, refuse
 from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf.corrected_loss import CorrectedLoss
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
-from rlinf_async.hosts.rlinf.losses import CorrectedLoss
 from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import config

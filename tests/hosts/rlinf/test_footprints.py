@@ -10,7 +10,7 @@ from rlinf_async.core.footprint import GIGABYTE
 from rlinf_async.hosts.footprints import rows
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
 from tests.hosts.rlinf.given import config
 
 BILLION = 10**9
@@ -31,7 +31,7 @@ def memory(changes=None, *, gpus=8, mode="full", **options):
     cfg = config({**VLA, **together, "async.mode": mode, **(changes or {})})
     machines = Machines(nodes=1, gpus=gpus)
     sizes = world_sizes(cfg["cluster"], machines)
-    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping(cfg["async"]), sizes)
+    settings = read_settings(cfg, AsyncConfig.from_mapping(cfg["async"]), sizes)
     return footprints(cfg, settings, machines, **options)
 
 

@@ -6,7 +6,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.gpu_shares import CONTEXT_BYTES
 from rlinf_async.hosts.rlinf import footprints, gpu_shares
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
 from tests.hosts.rlinf.given import config
 from tests.hosts.rlinf.test_footprints import VLA
 
@@ -21,7 +21,7 @@ def given(placement, changes=None, *, machines=None, known=True, monkeypatch):
     cfg = config({**VLA, **ON, **placed, **(changes or {})})
     monkeypatch.setattr(footprints, "model_size", lambda section: SIZED if known else None)
     sizes = world_sizes(cfg["cluster"], machines)
-    settings = RLinfSettings.read(cfg, AsyncConfig.from_mapping(cfg["async"]), sizes)
+    settings = read_settings(cfg, AsyncConfig.from_mapping(cfg["async"]), sizes)
     return cfg, settings, machines
 
 

@@ -19,7 +19,8 @@ from rlinf_async.hosts.rlinf.keys import (
     undecided,
     unserved_key_reasons,
 )
-from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS, REWARD_MODES
+from rlinf_async.hosts.rlinf.run_settings import REWARD_MODES
+from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS
 from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package

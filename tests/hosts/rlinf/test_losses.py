@@ -5,7 +5,8 @@ from rlinf.algorithms.registry import get_policy_loss, policy_loss
 
 from rlinf_async.config import Weighting
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.rlinf.losses import LOSS_NAME, CorrectedLoss, register
+from rlinf_async.hosts.rlinf.corrected_loss import CorrectedLoss, register
+from rlinf_async.hosts.rlinf.losses import LOSS_NAME
 
 BATCH, CHUNKS, DIMS = 6, 3, 4
 SHAPES = [

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.exactness import OWN_MODELS, own_chance, rollout_exactness
+from rlinf_async.entry_points import OWN_MODELS
+from rlinf_async.hosts.exactness import own_chance, rollout_exactness
 from rlinf_async.hosts.rlinf.models import (
     ONE_STEP_MODELS,
     PER_SAMPLE_MODELS,

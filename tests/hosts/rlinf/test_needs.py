@@ -17,7 +17,7 @@ from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf import sources as rlinf_sources
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.models import register_models
+from rlinf_async.hosts.rlinf.declared_models import register_models
 from rlinf_async.hosts.rlinf.needs import (
     IF_THERE,
     Needs,

@@ -8,7 +8,7 @@ from rlinf.algorithms.registry import get_policy_loss, policy_loss
 
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.packing import Packing
-from rlinf_async.hosts.rlinf.losses import register
+from rlinf_async.hosts.rlinf.corrected_loss import register
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from tests.hosts.rlinf.test_losses import SHAPES, micro_batch
 

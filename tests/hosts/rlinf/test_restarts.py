@@ -6,11 +6,11 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 
+from rlinf_async.hosts.kit.rebuilds import Rebuilds
 from rlinf_async.hosts.rlinf import hooks
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
-from rlinf_async.hosts.simulators import Rebuilds
 from tests.making import plan, run_settings
 
 AGAIN = {"max_restarts": -1, "max_task_retries": 0}

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.rlinf.scenes import Stages, scene_reasons, with_stock_scenes
+from rlinf_async.hosts.rlinf.scenes import scene_reasons
+from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
 

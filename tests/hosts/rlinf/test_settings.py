@@ -7,13 +7,13 @@ from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.rlinf.settings import RLinfSettings, counts_after_the_end, last_step
+from rlinf_async.hosts.rlinf.settings import counts_after_the_end, last_step, read_settings
 from rlinf_async.hosts.rlinf.view import RLinfView
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 
 def read(changes=None, sizes=ONE_EACH, **block):
-    return RLinfSettings.read(config(changes), AsyncConfig.from_mapping({"mode": "full", **block}), sizes)
+    return read_settings(config(changes), AsyncConfig.from_mapping({"mode": "full", **block}), sizes)
 
 
 def processes(env=1, rollout=1, actor=1):

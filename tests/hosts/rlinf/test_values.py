@@ -24,9 +24,9 @@ from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.keys import TABLE, undecided
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.reasons import fit
-from rlinf_async.hosts.rlinf.settings import RLinfSettings
+from rlinf_async.hosts.rlinf.settings import read_settings
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.simulators import splitting
+from rlinf_async.hosts.splitting import splitting
 from tests.checkouts import RELEASED, TREES, others, package
 from tests.hosts.rlinf.given import ONE_EACH, config
 
@@ -88,7 +88,7 @@ def test_types_that_are_read_from_sources_are_those_that_the_released_rlinf_has_
 def test_a_simulator_that_no_table_names_is_one_shard_and_a_note(types):
     for kind in types.env_type:
         cfg = config({"env.train.env_type": kind})
-        shards = RLinfSettings.read(cfg, fit(cfg).asynchrony, ONE_EACH).plan.shards_per_worker
+        shards = read_settings(cfg, fit(cfg).asynchrony, ONE_EACH).plan.shards_per_worker
         why = why_so_many(cfg["env"]["train"], FULL.rollout, stages=1, key="rollout.pipeline_stage_num")
         if IS_KNOWN_VALUE["env_type"](kind):
             assert "was not examined" not in why
@@ -107,7 +107,7 @@ def test_a_model_that_no_table_names_is_not_examined_or_refused_without_a_guess(
     for kind in types.model_type:
         cfg = config({"actor.model.model_type": kind, "actor.model.add_value_head": True})
         found = fit(cfg)
-        settings = RLinfSettings.read(cfg, FULL, ONE_EACH)
+        settings = read_settings(cfg, FULL, ONE_EACH)
         verdict = exactness(RLinfView.of(cfg), settings)["rollout"]
         unserved = {*models.UNSERVED_MODELS, *models.EVALUATED_MODELS}
         assert bool(found.reasons) == (kind in unserved), kind

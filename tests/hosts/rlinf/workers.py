@@ -23,7 +23,8 @@ from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.queues import BarrierQueues, SharedQueues
-from rlinf_async.loops.request_broker import Pending, RequestBroker
+from rlinf_async.loops.request_broker import RequestBroker
+from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.wire.payloads import seal
 from tests.hosts.rlinf.learners import without_ray

@@ -16,7 +16,7 @@ from torch import nn
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.workers import inference_actor, policy
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.wire.payloads import seal
 from tests.hosts.workers.given import ACTION, CHUNK, settings
 from tests.making import request

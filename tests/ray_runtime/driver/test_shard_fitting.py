@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_async.core.shard_fit import ShardTimes, throughput
+from rlinf_async.core.shard_fit import throughput
+from rlinf_async.core.shard_times import ShardTimes
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir

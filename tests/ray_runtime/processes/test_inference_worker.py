@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import PeerError, PolicyFailure
-from rlinf_async.loops.request_broker import Pending
+from rlinf_async.loops.requests import Pending
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker
 from rlinf_async.ray_runtime.publication.weights import types_of
 from rlinf_async.wire.memory import MemoryFile, Pickled

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
-from rlinf_async.ray_runtime.processes import request_clients
-from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes import request_clients, request_server
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.wire import connection
 from rlinf_async.wire.connection import Connection
 from tests.conformance.requests import Channel, act, answer, ask, dynamic, observation
@@ -194,7 +195,8 @@ async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
     channel = Channel()
     sides = {}
     for node in "ab":
-        monkeypatch.setattr(request_clients, "this_node", lambda node=node: node)
+        for module in (request_clients, request_server):
+            monkeypatch.setattr(module, "this_node", lambda node=node: node)
         server = channel.server("ab".index(node))
         sides[node] = (channel.client(), asyncio.create_task(server.take()))
         await settle()

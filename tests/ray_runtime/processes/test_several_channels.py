@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rlinf_async.core.failures import DeadlineError
 from rlinf_async.core.request_channels import FIRST_PASS_S
 from rlinf_async.loops.inference import serve_policy
-from rlinf_async.ray_runtime.processes import request_clients
-from rlinf_async.ray_runtime.processes.request_clients import RequestClient, RequestServer
+from rlinf_async.ray_runtime.processes import request_clients, request_server
+from rlinf_async.ray_runtime.processes.request_clients import RequestClient
+from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from tests.conformance.requests import Channel, act, answer, ask, dynamic, five_decisions, observation, seen
 from tests.loops.virtual import now, run, settle
 from tests.making import request
@@ -58,12 +59,10 @@ class Nodes:
         return self._on(node, RequestServer, rank=rank, **fields)
 
     def _on(self, node, side, **fields):
-        here = request_clients.this_node
-        request_clients.this_node = lambda: node
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (request_clients, request_server):
+                patch.setattr(module, "this_node", lambda: node)
             return side(self.channels, **fields)
-        finally:
-            request_clients.this_node = here
 
     async def close(self):
         for channel in self.channels.values():

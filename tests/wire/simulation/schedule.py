@@ -15,6 +15,7 @@ import ray
 import rlinf_async.loops.env
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
 from rlinf_async.ray_runtime.processes import run_process
@@ -276,7 +277,8 @@ class Schedule:
             ],
         }
         groups = {group: [a._node for a in self.groups[group]] for group in ("env", "inference")}
-        nodes = settings.channel_nodes(self.nodes[0], **groups) if self.loops else self.nodes[:1]
+        barrier = not settings.asynchrony.rollout.enabled
+        nodes = channel_nodes(self.nodes[0], **groups, barrier=barrier) if self.loops else self.nodes[:1]
         self.groups["requests"] += [
             actor(f"requests-{number}", partial(parts.Channel, self, settings), node)
             for number, node in enumerate(nodes[1:], start=1)

@@ -1,0 +1,31 @@
+"""Models of entry points, as model types of RLinf."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from rlinf_async.entry_points import MODELS_GROUP, imported
+
+if TYPE_CHECKING:
+    import torch
+
+
+def register_models() -> None:
+    """Register every entry point of `rlinf_async.models` as a `model_type` of RLinf. May be called again."""
+    # Imported here, as it takes seconds.
+    from rlinf_async.hosts.rlinf.borrowed import register_model
+
+    for entry in entry_points(group=MODELS_GROUP):
+        # `force`: else RLinf refuses a name that is registered, and a second call would fail.
+        register_model(entry.name, _Builder(entry), category="embodied", force=True)
+
+
+class _Builder:
+    """Imports a model's builder only when RLinf builds the model."""
+
+    def __init__(self, entry: Any) -> None:
+        self._entry = entry
+
+    def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
+        return imported(self._entry)(cfg, torch_dtype)
