@@ -82,5 +82,5 @@ def unknown_reason(key: str, name: object, names: Sequence[str], description: st
     user knows whether it was meant.
     """
     near = misspelt(name, names)
-    hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names)}"
+    hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names) or 'none'}"
     return Reason(f"{key}={shortened(name)} is not {description}{hint}")

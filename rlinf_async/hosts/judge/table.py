@@ -24,6 +24,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,17 +64,23 @@ class Kind:
     """The Python type; numbers are finite, a bool is not one, and 2.0 is not a whole one."""
     names: tuple[str, ...] = ()
     """The values, unless empty."""
-    or_list: bool = False
-    """True if a list of such values is accepted, too."""
+    lengths: range = range(0)
+    """The lengths that a list of such values may have; none if lists are not accepted."""
+    single: bool = True
+    """True if a value that is no list is accepted."""
     least: float = -math.inf
     most: float = math.inf
     above: float = -math.inf
-    """An exclusive limit; `least` and `most` are inclusive."""
+    below: float = math.inf
+    """Exclusive limits; `least` and `most` are inclusive."""
 
     def accepts(self, value: Any) -> bool:
         """Return True if `value`, which is not None, is of this kind."""
-        if self.or_list and isinstance(value, list | tuple):
-            return all(map(replace(self, or_list=False).accepts, value))
+        if self.lengths and isinstance(value, list | tuple):
+            each = replace(self, lengths=range(0), single=True)
+            return len(value) in self.lengths and all(map(each.accepts, value))
+        if not self.single:
+            return False
         if self.names:
             return type(value) in (str, int) and str(value) in self.names  # YAML reads 16 as a number
         if self.type not in NUMBER_TYPES:
@@ -90,16 +97,16 @@ class Kind:
             return misspelt(wrong, self.names) if wrong else None
         if self.type is bool:
             return bool(value) if type(value) is int and value in (0, 1) else None
-        number = _number(value) if self.type in NUMBER_TYPES else None
-        # There is no nearest number above an exclusive limit.
-        if number is None or not self._fits(number):
-            return None
-        return min(max(round(number) if self.type is int else number, self.least), self.most)
+        number = _number(value) if self.type in NUMBER_TYPES and self.single else None
+        if number is not None and self.type is int:
+            number = round(number)
+        # There is no nearest number within an exclusive limit.
+        return None if number is None or not self._fits(number) else min(max(number, self.least), self.most)
 
     def _fits(self, value: float) -> bool:
-        """Return True if a number is above the exclusive limit and, unless whole, fits into a float."""
+        """Return True if a number is within the exclusive limits and, unless whole, fits into a float."""
         # The comparison is False for NaN, too.
-        return (self.type is int or abs(value) <= LARGEST_NUMBER) and value > self.above
+        return (self.type is int or abs(value) <= LARGEST_NUMBER) and self.above < value < self.below
 
 
 NUMBER_TYPES = (int, int | float)
@@ -112,9 +119,14 @@ FLAG_KIND, TEXT_KIND = Kind("true or false", bool), Kind("a text", str)
 BLOCK_KIND = Kind("a block of keys", Mapping)
 NUMBER_WORDS = re.compile(
     r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
-    r"( (of at most|and at most|to) (?P<most>\S+))?"
+    r"( (of at most|and at most|to) (?P<most>\S+))?( and below (?P<below>\S+))?"
 )
-CHOICE_PREFIX, LIST_SUFFIX = "one of ", ", or a list of them"
+CHOICE_PREFIX, PAIR_PREFIX = "one of ", "a list of two, each "
+LIST_SUFFIXES = {
+    ", or a list of them": range(sys.maxsize),
+    ", or a list of one or more": range(1, sys.maxsize),
+}
+LIMITS = ("least", "most", "above", "below")
 
 
 def kind_of(words: str) -> Kind:
@@ -124,10 +136,14 @@ def kind_of(words: str) -> Kind:
         ValueError: `words` mention a number, but do not match `NUMBER_WORDS`.
     """
     if number := NUMBER_WORDS.fullmatch(words):
-        limits: Any = {name: int(number[name]) for name in ("least", "most", "above") if number[name]}
+        limits: Any = {name: int(number[name]) for name in LIMITS if number[name]}
         return Kind(words, int if number["whole"] else int | float, **limits)
-    if words.endswith(LIST_SUFFIX):
-        return replace(kind_of(words.removesuffix(LIST_SUFFIX)), words=words, or_list=True)
+    if words.startswith(PAIR_PREFIX):
+        each = kind_of(words.removeprefix(PAIR_PREFIX))
+        return replace(each, words=words, lengths=range(2, 3), single=False)
+    for suffix, lengths in LIST_SUFFIXES.items():
+        if words.endswith(suffix):
+            return replace(kind_of(words.removesuffix(suffix)), words=words, lengths=lengths)
     if words.startswith(CHOICE_PREFIX):
         return Kind(words, names=tuple(words.removeprefix(CHOICE_PREFIX).split(", ")))
     if " number" in words:

@@ -30,12 +30,16 @@ class NothingDrawn(TorchFunctionMode):
         return func(*args, **options)
 
 
-def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:
-    """Return the number of parameters of the policy that `build` makes from `section`, on the meta device.
+def built(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> torch.nn.Module:
+    """Return the policy that `build` makes from `section`, on the meta device.
 
     A `small` policy is built on the CPU: arithmetic on meta tensors loads torch's compiler.
     """
     config = section if OmegaConf.is_config(section) else OmegaConf.create(dict(section))
     with NothingDrawn(), torch.device("cpu" if small else "meta"):
-        policy = checked_policy(build(config, torch.float32))
-    return sum(each.numel() for each in policy.parameters())
+        return checked_policy(build(config, torch.float32))
+
+
+def parameters_of(build: Callable[..., Any], section: Mapping[str, Any], *, small: bool = False) -> int:
+    """Return the number of parameters of the policy that `built` returns."""
+    return sum(each.numel() for each in built(build, section, small=small).parameters())

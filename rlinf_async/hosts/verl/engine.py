@@ -28,6 +28,7 @@ from rlinf_async.core.tensors import Tree, map_tensors, size_of
 from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.sharded import reshard
 from rlinf_async.hosts.policy_contract import checked_scores
+from rlinf_async.hosts.verl.units import why_no_units
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
 from rlinf_async.loops.finite import SkippedSteps
@@ -126,15 +127,14 @@ class PolicyEngine(FSDPEngine):
         return HeldInputs(pinned=get_device_name() == "cuda")
 
     def _check_units(self, policy: nn.Module) -> None:
-        # veRL only asserts that there are classes to wrap; its AssertionError names neither the key nor
-        # classes.
-        units = (self.engine_config.wrap_policy or {}).get("transformer_layer_cls_to_wrap")
-        if not units and not getattr(policy, "_no_split_modules", None):
-            classes = sorted({type(module).__name__ for module in policy.modules() if module is not policy})
-            raise ValueError(
-                "actor_rollout_ref.actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap must name the "
-                f"layers of {type(policy).__name__} that FSDP2 wraps; it consists of {', '.join(classes)}"
-            )
+        # veRL only asserts that there are classes to wrap, fails at null, and ignores a class that is not
+        # there.
+        wrap_policy = self.engine_config.wrap_policy or {}
+        units = wrap_policy.get("transformer_layer_cls_to_wrap")
+        if why := why_no_units(policy, units):
+            raise ValueError(why)
+        if units is None:
+            wrap_policy.pop("transformer_layer_cls_to_wrap", None)
 
     def _build_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """Build the optimizer, with one parameter group for the policy and one for its value head, if it has

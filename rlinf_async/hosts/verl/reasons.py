@@ -30,13 +30,8 @@ from rlinf_async.hosts.verl.defaults import changes, default_of, defaults, is_kn
 from rlinf_async.hosts.verl.installation import get_ready
 from rlinf_async.hosts.verl.placement import placement_reasons
 from rlinf_async.hosts.verl.settings import VerlSettings, process_count, section, size_reasons
-from rlinf_async.hosts.verl.view import (
-    ACTOR_SECTION,
-    FSDP_SECTION,
-    MODEL_SECTION,
-    OPTIM_SECTION,
-    VerlView,
-)
+from rlinf_async.hosts.verl.trials import optimizer_reasons, unit_reasons
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, FSDP_SECTION, MODEL_SECTION, VerlView
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
@@ -52,7 +47,6 @@ RUN_DIR_KEY = "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
 PRECISION_KEY = f"{FSDP_SECTION}.mixed_precision.param_dtype"
-USUAL_OPTIMIZER = ("AdamW", "torch.optim")
 NO_EVALUATION = "trainer.test_freq=-1 trainer.val_before_train=false"
 JUDGED_PREFIXES = (
     f"{ACTOR_SECTION}.",
@@ -137,6 +131,8 @@ def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]
             f"{PRECISION_KEY}=bf16",
         )
     yield from task_reasons(section(view, "train"), asynchrony)
+    yield from optimizer_reasons(view)
+    yield from unit_reasons(view)
     # A run would load parts of a checkpoint that its checkpoints do not have.
     load, save = presence.names_in(view.loaded_contents), presence.names_in(view.saved_contents)
     if missing := [name for name in load if name not in save]:
@@ -229,7 +225,6 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
                 yield unknown_reason(key, name, names, description)
     if isinstance(view.model, Mapping):
         yield from presence.model_reasons(view.model, key="vla.model")
-    yield from _optimizer_reasons(view)
     if view.lora_rank and not is_here("peft"):
         yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
     yield from presence.logger_reasons("trainer.logger", view.logger, LOGGER_PACKAGES, instead="console")
@@ -245,21 +240,6 @@ def _file_reasons(view: VerlView) -> Iterator[Reason]:
         yield from presence.directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
     if view.resume_mode == "resume_path" and (why := why_no_checkpoint(view.resumed_path)):
         yield Reason(why, "trainer.resume_mode=disable")
-
-
-def _optimizer_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield a reason if veRL would not find the optimizer; an unusual package is imported."""
-    name, package = view.optimizer, view.optimizer_package
-    if not (isinstance(name, str) and isinstance(package, str)) or (name, package) == USUAL_OPTIMIZER:
-        return
-    try:
-        module = import_module(package)
-    except (ImportError, TypeError, ValueError) as error:  # an empty or a relative name
-        yield Reason(f"{OPTIM_SECTION}.optimizer_impl={package} cannot be imported: {error}")
-        return
-    if not hasattr(module, name):
-        classes = [each for each, value in vars(module).items() if isinstance(value, type)]
-        yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
 
 
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:

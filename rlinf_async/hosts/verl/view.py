@@ -43,8 +43,13 @@ class VerlView(View):
     saved_contents: str | list[str] = key(f"{ACTOR_SECTION}.checkpoint.save_contents", [])
     optimizer: str | None = key(f"{OPTIM_SECTION}.optimizer")
     optimizer_package: str | None = key(f"{OPTIM_SECTION}.optimizer_impl")
+    optimizer_arguments: Mapping[str, Any] = key(f"{OPTIM_SECTION}.override_optimizer_config", {})
+    learning_rate: float = key(f"{OPTIM_SECTION}.lr")
+    weight_decay: float = key(f"{OPTIM_SECTION}.weight_decay", 0.0)
+    betas: list[float] = key(f"{OPTIM_SECTION}.betas")
 
     fsdp_size: int = key(f"{FSDP_SECTION}.fsdp_size", -1)
+    units: str | list[str] = key(f"{FSDP_SECTION}.wrap_policy.transformer_layer_cls_to_wrap", [])
     reshards: bool = key(f"{FSDP_SECTION}.reshard_after_forward", True)
     accumulates: bool = key(f"{FSDP_SECTION}.use_no_sync_for_gradient_accumulation", False)
     stored_precision: str = key(f"{FSDP_SECTION}.model_dtype", "fp32")

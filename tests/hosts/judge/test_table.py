@@ -35,6 +35,10 @@ KINDS = tuple(
             "a number from 0 to 1",
             "a number above 0 and at most 1",
             "a finite number above 1",
+            "a finite number of at least 0 and below 1",
+            "a whole number above 0 and below 3",
+            "a list of two, each a finite number of at least 0 and below 1",
+            "a text, or a list of one or more",
             "true or false",
             "one of chunk_level, action_level",
             "one of bf16, 16",
@@ -53,6 +57,19 @@ UNSTATED_KIND = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
+
+
+@pytest.mark.parametrize("value", [[0.9, 1.0], [-0.1, 0.9], [0.9], [0.9, 0.99, 0.999], [], 0.9, ["0.9", 0.9]])
+def test_two_numbers_below_1_are_neither_more_nor_fewer_nor_1(value):
+    key = Key(name="betas", kind=kind_of("a list of two, each a finite number of at least 0 and below 1"))
+    assert key.reason([0, 0.999]) is None
+    assert "must be a list of two, each a finite number" in key.reason(value).text
+    assert key.reason(value).override == ""
+
+
+def test_a_list_of_one_or_more_is_not_empty():
+    kind = kind_of("the name of a layer, or a list of one or more")
+    assert [kind.accepts(value) for value in (["a"], "a", [], 7, [7])] == [True, True, False, False, False]
 
 
 @given(kind=st.sampled_from(KINDS), value=UNSTATED_KIND)

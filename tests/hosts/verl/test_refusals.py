@@ -108,3 +108,50 @@ def test_verls_own_default_config_is_told_what_it_lacks():
     said = " ".join(reason.text for reason in caught.value.reasons)
     for key in ("strategy", "use_remove_padding", "critic.enable", "env.train"):
         assert key in said
+
+
+OPTIM = f"{ACTOR}.optim"
+ARGUMENTS = f"{OPTIM}.override_optimizer_config"
+WRAP = f"{ACTOR}.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words", "remedy"),
+    [
+        ([f"{OPTIM}.betas=[0.9,1.0]"], "optim.betas=[0.9, 1.0] must be a list of two", None),
+        ([f"{OPTIM}.optimizer=SGD"], "unexpected keyword argument 'eps'; remove", f"~{ARGUMENTS}.eps"),
+        ([f"+{ARGUMENTS}.epsilon=1e-5"], "argument 'epsilon'; remove", f"~{ARGUMENTS}.epsilon"),
+        (
+            [f"+{ARGUMENTS}.foreach=true", f"+{ARGUMENTS}.fused=true"],
+            "optimizer=AdamW of torch.optim fails with",
+            None,
+        ),
+        ([f"{OPTIM}.optimizer=Muon"], "optimizer=Muon of torch.optim fails with", None),
+        ([f"{OPTIM}.optimizer=Adm"], "did you mean 'Adam'?", None),
+        ([f"{OPTIM}.optimizer_impl=torch.optm"], "torch.optm cannot be imported", None),
+        ([f"{ARGUMENTS}.eps=-1"], "eps=-1 must be a finite number of at least 0", f"{ARGUMENTS}.eps=0"),
+        ([f"{WRAP}=[Liner]"], "GaussianMLP that FSDP2 wraps; did you mean 'Linear'?", None),
+        ([f"{WRAP}=null"], "it consists of Linear, ", None),
+        ([f"{WRAP}=[]"], "must be the name of a layer, or a list of one or more", None),
+    ],
+)
+def test_what_a_learner_rank_would_fail_to_build_is_known_before_ray(overrides, words, remedy):
+    with pytest.raises(RefusedError) as caught:
+        read(composed(*overrides))
+    assert words in str(caught.value)
+    if remedy is not None:
+        assert [reason.override for reason in caught.value.reasons] == [remedy]
+        read(composed(*overrides, remedy))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"{OPTIM}.optimizer=SGD", f"~{ARGUMENTS}.eps"],
+        [f"{OPTIM}.optimizer=Adam", f"+{ARGUMENTS}.amsgrad=true"],
+        [f"{OPTIM}.betas=[0,0.5]"],
+        [f"{WRAP}=[Sequential,Nothing]"],
+    ],
+)
+def test_what_a_learner_rank_would_build_is_accepted(overrides):
+    read(composed(*overrides))

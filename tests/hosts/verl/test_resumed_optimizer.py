@@ -45,7 +45,8 @@ def state(worker):
 def test_every_key_of_the_optimizer_is_tried():
     served = {row.name for row in TABLE.rows if ".optim." in row.name and row.fate == "served"}
     tried = {name if "." in name else f"{OPTIM}.{name}" for name in CASES}
-    assert served - {f"{OPTIM}.override_optimizer_config.*"} <= tried
+    # All entries of one block are tried together.
+    assert {name for name in served if ".override_optimizer_config." not in name} <= tried
 
 
 def differences(name, folder, *, rank=0, ranks=1):
