@@ -45,9 +45,24 @@ def _here(row: Key) -> str:
     return f"{row.fate}: {why}" if why else str(row.fate)
 
 
+def conflicts(table: Table) -> Iterator[str]:
+    """A table in Markdown of the settings that do not go together, a line for each conflict."""
+    yield "| settings | instead | because |"
+    yield "|---|---|---|"
+    for row in table.conflicts:
+        parts = (
+            ("~" if sign == "~" else "", key, sign.strip("~"), "|".join(words))
+            for key, sign, words in row.settings
+        )
+        settings = " ".join(f"`{''.join(part)}`" for part in parts).replace("|", "\\|")
+        yield f"| {settings} | `{row.override}` | {row.why} |"
+
+
 def generate(page: str) -> str:
     """The page with its tables anew."""
-    return fill(page, {name: "\n".join(lines(table)) for name, table in TABLES.items()})
+    keys = {name: "\n".join(lines(table)) for name, table in TABLES.items()}
+    together = {f"{name}-conflicts": "\n".join(conflicts(TABLES[name])) for name in ("rlinf", "verl")}
+    return fill(page, {**keys, **together})
 
 
 if __name__ == "__main__":

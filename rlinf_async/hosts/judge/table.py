@@ -15,8 +15,15 @@ The property is a kind, in its words (`kind_of`), with a note in brackets; in `c
 a reason follows it. In `without effect` the property is a reason, and the keys may have any value. `refused`
 differs: an entry gives, as an override, the only value that is served, then the reason. The kind follows the
 override in brackets if the value does not tell it. A line `SECTION: NAME NAME` lists keys of one section.
-`open` has served keys that other code judges, `defaults` the values of keys that a config lacks, and
-`settings` the keys of each setting that other hosts have as well.
+`open` has served keys that other code judges, `defaults` the values of keys that a config lacks,
+`settings` the keys of each setting that other hosts have as well. `conflicts` has the settings that do not go
+together, with the remedy and the reason:
+
+    "algorithm.adv_type=GROUPED algorithm.group_size<2" = "algorithm.group_size=2: members are compared"
+
+A setting is `KEY` (it is on), `KEY=WORD|WORD`, `KEY<NUMBER` or `KEY>NUMBER`. `KEY!=WORD|WORD` and `~KEY` (it
+is off or absent) limit the others, and a refusal does not name them. A group of words may have a name.
+`async` is on if a level is.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -37,7 +44,7 @@ from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import clipped, dotted, dotted_names, entries, lookup, misspelt, shortened
-from rlinf_async.hosts.judge.reasons import Change, Reason
+from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason
 from rlinf_async.hosts.setting_keys import counterparts
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
@@ -121,6 +128,8 @@ NUMBER_WORDS = re.compile(
     r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
     r"( (of at most|and at most|to) (?P<most>\S+))?( and below (?P<below>\S+))?"
 )
+SETTING_WORDS = re.compile(r"(~?)([\w.]+)(?:(!?=|[<>])(\S+))?")
+"""A setting of a conflict: `~`, the key, a sign, and words."""
 CHOICE_PREFIX, PAIR_PREFIX = "one of ", "a list of two, each "
 LIST_SUFFIXES = {
     ", or a list of them": range(sys.maxsize),
@@ -263,7 +272,8 @@ def read_rows(
     `more` are further fields of `Key`, such as functions, for the rows of a dotted key or of a fate.
     """
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    tables.pop("settings", None)
+    for name in ("settings", "conflicts"):
+        tables.pop(name, None)
     defaults = dotted(tables.pop("defaults", {}))
     found = (fields for fate, entries in tables.items() for fields in _rows(fate, entries))
     rows = [Key(**{**row, **more.get(row["fate"], {}), **more.get(row["name"], {})}) for row in found]
@@ -304,6 +314,54 @@ def _refused_fields(setting: str) -> dict[str, Any]:
     return {"name": name, "kind": kind_of(words) if words else kind, "override": override, "serves": serves}
 
 
+HOLDS: Mapping[str, Callable[[Any, Sequence[str]], bool]] = {
+    "": lambda value, words: not is_off(value),
+    "~": lambda value, words: is_off(value),
+    "=": lambda value, words: written(value) in words,
+    "!=": lambda value, words: written(value) not in words,
+    "<": lambda value, words: (value or 0) < int(*words),
+    ">": lambda value, words: (value or 0) > int(*words),
+}
+"""{sign of a setting in a conflict: returns True if the value of its key fits its words}."""
+UNNAMED_SIGNS = ("~", "!=")
+"""Signs of settings that a refusal does not name."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Settings that do not go together, each with its key, its sign and its words."""
+
+    settings: tuple[tuple[str, str, Sequence[str]], ...]
+    override: str
+    why: str
+
+    @property
+    def is_of_levels(self) -> bool:
+        return any(key.partition(".")[0] == "async" for key, *_ in self.settings)
+
+    def reason(self, held: Mapping[str, Any]) -> Reason | None:
+        """Return the reason against `held`, the entries of a config; None if a setting is another."""
+        if not all(HOLDS[sign](held.get(key), words) for key, sign, words in self.settings):
+            return None
+        named = {key: held.get(key) for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS}
+        words = (
+            f"no {key}" if value is None else f"{key}={written(value)}"
+            for key, value in named.items()
+            if not isinstance(value, Mapping)
+        )
+        return override_reason(f"{' with '.join(words)}: {self.why}", self.override)
+
+
+def read_conflicts(file: Path, groups: Mapping[str, Iterable[str]]) -> Iterator[Conflict]:
+    """Yield the conflicts of a file; `groups` has the words that the name of a group stands for."""
+    for heading, text in tomllib.loads(file.read_text(encoding="utf-8"))["conflicts"].items():
+        settings = tuple(
+            (key, off or sign, sorted(groups.get(words, words.split("|"))))
+            for off, key, sign, words in SETTING_WORDS.findall(heading)
+        )
+        yield Conflict(settings, *text.split(": ", 1))
+
+
 class Table:
     """The keys of a host."""
 
@@ -311,6 +369,7 @@ class Table:
         self,
         rows: Sequence[Key],
         *,
+        conflicts: Iterable[Conflict] = (),
         default_of: Callable[[str], Any] = lambda key: None,
         knows_all_defaults: bool = False,
     ) -> None:
@@ -319,6 +378,7 @@ class Table:
         `knows_all_defaults`, a key without one may be null.
         """
         self.rows = tuple(sorted(rows, key=lambda row: row.is_pattern))
+        self.conflicts = tuple(conflicts)
         self._default_of, self._knows_all_defaults = default_of, knows_all_defaults
         self._row_of_key: dict[str, Key | None] = {}
         self.refused = [row for row in self.rows if row.fate == "refused"]
@@ -376,6 +436,15 @@ class Table:
             is_usual = row.name in usual and usual[row.name] == value
             if not (row.allows(value) or is_usual):
                 yield row.refused_reason(subject, value)
+
+    def conflict_reasons(
+        self, cfg: Mapping[str, Any], asynchrony: AsyncConfig | None = None
+    ) -> Iterator[Reason]:
+        """Yield a reason for each conflict in `cfg` (plain data), or for those with levels that are on."""
+        held = entries({**cfg, "async": asynchrony and asdict(asynchrony)})
+        for conflict in self.conflicts:
+            if conflict.is_of_levels is bool(asynchrony) and (reason := conflict.reason(held)):
+                yield reason
 
     def _open_rows(self, cfg: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Key]:
         """Yield a row for each key of `cfg` that has only its default to tell its kind."""

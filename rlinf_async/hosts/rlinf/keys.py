@@ -19,14 +19,15 @@ from typing import Any
 
 from rlinf_async.core.config_keys import nearest_key, shortened
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_rows
-from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_conflicts, read_rows
+from rlinf_async.hosts.rlinf import losses, models
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
+FILE = Path(__file__).with_name("keys.toml")
 ROWS, DEFAULTS = read_rows(
-    Path(__file__).with_name("keys.toml"),
+    FILE,
     {
         "cluster.profiling": {"serves": lambda block: not block or not block.get("enabled", True)},
         "runner.weight_sync_interval": {"null": 1},  # RLinf compares it with 0
@@ -34,7 +35,9 @@ ROWS, DEFAULTS = read_rows(
         "rollout.sampling_params.top_k": {
             "serves": lambda top_k: top_k is None or top_k <= 0,
             "levels": ("train",),
-            "where": lambda view, asynchrony: asynchrony.off_policy and view.model_type in TOKEN_MODELS,
+            "where": lambda view, asynchrony: (
+                asynchrony.off_policy and view.model_type in models.TOKEN_MODELS
+            ),
         },
         "actor.fsdp_config.sharding_strategy": {
             "serves": lambda strategy: strategy != "hybrid_shard",
@@ -42,7 +45,16 @@ ROWS, DEFAULTS = read_rows(
         },
     },
 )
-TABLE = Table(ROWS, default_of=DEFAULTS.get)
+CONFLICTS = read_conflicts(
+    FILE,
+    {
+        "COMPARING": losses.COMPARING_TYPES,
+        "CRITIC": [name for name, base in losses.ON_POLICY_LOSSES.items() if base == losses.CRITIC_LOSS],
+        "EVALUATED": models.EVALUATED_MODELS,
+        "WITHOUT_ADAPTERS": models.WITHOUT_ADAPTERS,
+    },
+)
+TABLE = Table(ROWS, conflicts=CONFLICTS, default_of=DEFAULTS.get)
 """Every key of RLinf's config."""
 TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
     row.name: dict(each.partition("=")[::2] for each in row.why.split(", "))

@@ -12,13 +12,13 @@ from typing import Any
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
-from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
+from rlinf_async.hosts.judge.reasons import Change, Reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
 from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
-from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, WITHOUT_ADAPTERS
+from rlinf_async.hosts.rlinf.models import UNSERVED_MODELS
 from rlinf_async.hosts.rlinf.nft import correction_reasons, without_ratio
 from rlinf_async.hosts.rlinf.run_settings import HISTORY
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
@@ -69,38 +69,16 @@ def other_algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def setting_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield the settings that do not go together, with or without a level."""
-    yield from algorithm_reasons(view)
+    yield from TABLE.conflict_reasons(view.cfg)
+    yield from ratio_reasons(view)
     yield from interval_reasons(view)
     yield from _schedule_reasons(view)
 
 
-def algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
-    if view.advantage in losses.COMPARING_TYPES and view.group_size < 2:
-        yield Reason(
-            f"algorithm.adv_type={view.advantage} compares the members of a group, and algorithm.group_size="
-            f"{view.group_size}; use 2 or more, in env.train.group_size too",
-            "algorithm.group_size=2",
-        )
-    # RLinf does not check this: its GRPO advantages have the shape of the mask, and fail without one.
-    for key in view.unmasking_keys if view.advantage == losses.GRPO_TYPE and not view.filters_rewards else ():
-        yield override_reason(
-            f"algorithm.adv_type=grpo with {key}=true: RLinf's advantages need a mask of the steps after an "
-            "episode's end, and there is none",
-            f"{key}=false",
-        )
-    trains_critic = losses.ON_POLICY_LOSSES.get(str(view.loss)) == losses.CRITIC_LOSS
-    if trains_critic and view.advantage == losses.GRPO_TYPE:
-        yield override_reason(
-            f"algorithm.loss_type={view.loss} trains a critic by returns, and adv_type=grpo makes none",
-            "algorithm.loss_type=actor",
-        )
-    elif trains_critic and not view.add_value_head:
-        yield override_reason(
-            f"algorithm.loss_type={view.loss} needs a critic", "actor.model.add_value_head=true"
-        )
-    # RLinf does not check the name of a level, and would form other ratios.
-    level = view.ratio_level
-    if level not in (None, *losses.RATIO_LEVELS) and level not in (known := _levels_of_rlinf()):
+def ratio_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield a reason for a level of ratios that RLinf does not check, so that it would form other ratios."""
+    level, known = view.ratio_level, _levels_of_rlinf()
+    if level not in (None, *losses.RATIO_LEVELS, *known):
         levels = (*losses.RATIO_LEVELS, *sorted(known.difference(losses.RATIO_LEVELS)))
         yield unknown_reason("algorithm.logprob_type", level, levels, "a level of RLinf's")
 
@@ -111,8 +89,8 @@ def _levels_of_rlinf() -> set[str]:
 
 
 def interval_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield the reasons why RLinf would not evaluate, or would fail after the first step: its
-    `check_progress` requires an evaluation at each save.
+    """Yield a reason if RLinf would fail after a step: its `check_progress` requires an evaluation at each
+    save.
     """
     evaluate, save = view.val_check_interval, view.save_interval
     if evaluate > 0 and save >= 0 and save % evaluate and not view.only_eval:
@@ -121,12 +99,6 @@ def interval_reasons(view: RLinfView) -> Iterator[Reason]:
             f"runner.save_interval={save} must be a multiple of runner.val_check_interval={evaluate}; "
             f"nearest: {near}",
             f"runner.save_interval={near}",
-        )
-    if view.asks_for_evaluation and view.evaluation is None:
-        yield Reason(
-            f"runner.val_check_interval={evaluate} asks for evaluation, and there is no block env.eval; add "
-            "it, or set runner.val_check_interval=-1",
-            "runner.val_check_interval=-1",
         )
 
 
@@ -154,11 +126,7 @@ def level_reasons(view: RLinfView, asynchrony: AsyncConfig) -> Iterator[Reason]:
     yield from correction_reasons(view)
     if view.distils:
         yield from teacher_reasons(view)
-    if model in EVALUATED_MODELS:
-        yield override_reason(
-            f"actor.model.model_type={model} can be evaluated by RLinf, and not trained",
-            "runner.only_eval=true",
-        )
+    yield from TABLE.conflict_reasons(view.cfg, asynchrony)
     if why := UNSERVED_MODELS.get(str(model)):
         yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
     if level not in (None, *losses.RATIO_LEVELS):
@@ -166,57 +134,22 @@ def level_reasons(view: RLinfView, asynchrony: AsyncConfig) -> Iterator[Reason]:
             f"algorithm.logprob_type={shortened(level)} is not examined, so that corrections may be wrong "
             f"with it; served are {', '.join(losses.RATIO_LEVELS)}; use async.mode=off"
         )
-    yield from _adapter_reasons(view.model)
     if view.backend != "fsdp":
         yield Reason(f"actor.training_backend={view.backend!r} is not supported; use fsdp, or async.mode=off")
     yield from task_reasons(view.train, asynchrony)
     yield from scene_reasons(view.train, asynchrony)
     yield from bonus_reasons(view, asynchrony)
-    if asynchrony.deterministic and view.asks_for_evaluation:
-        yield Reason(
-            f"async.deterministic does not support runner.val_check_interval={view.val_check_interval}: "
-            "evaluation draws from the generator that samples rollouts; set it to -1 and evaluate "
-            "checkpoints",
-            "runner.val_check_interval=-1",
-        )
 
 
 def _reward_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield the reasons why a run cannot have its reward model."""
-    if not view.scored_by_workers:
-        return
-    if "reward" not in [name.strip() for name in ",".join(view.placement).split(",")]:
+    """Yield a reason if the reward model of a run has no place."""
+    placed = [name.strip() for name in ",".join(view.placement).split(",")]
+    if view.scored_by_workers and "reward" not in placed:
         yield Reason(
             "reward.use_reward_model=True needs reward workers, and cluster.component_placement places no "
             "reward; add it, such as cluster.component_placement.reward: 0-0, or set "
             "reward.use_reward_model=false",
             "+cluster.component_placement.reward=0-0",
-        )
-    assigns = view.reward_mode == HISTORY and view.assigns_history
-    if assigns and view.auto_reset and view.rollout_epoch > 1:
-        yield Reason(
-            "async does not support reward.history_reward_assign=True with env.train.auto_reset=True and "
-            f"env.train.rollout_epoch={view.rollout_epoch}: a reward would belong to decisions of the "
-            "rollout before, which has been handed over; set env.train.rollout_epoch=1, with as many times "
-            "more of env.train.total_num_envs",
-            "env.train.rollout_epoch=1",
-        )
-
-
-def _adapter_reasons(model: Mapping[str, Any]) -> Iterator[Reason]:
-    """Yield a reason if RLinf's `get_model` would fail in each worker, as a layer or a rank is missing."""
-    if not model.get("is_lora") or model.get("lora_path") is not None:
-        return
-    if (name := model.get("model_type")) in WITHOUT_ADAPTERS:
-        yield Reason(
-            f"actor.model.is_lora=true does not go with actor.model.model_type={name}: it has no layer that "
-            "RLinf's adapters are for; set it to false",
-            "actor.model.is_lora=false",
-        )
-    elif model.get("lora_rank") is None:
-        yield Reason(
-            "actor.model.is_lora=true needs actor.model.lora_rank; set it, or actor.model.lora_path",
-            "++actor.model.lora_rank=32",
         )
 
 

@@ -21,7 +21,7 @@ from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
-from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, own_sections, read_rows
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, own_sections, read_conflicts, read_rows
 from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl import algorithms
@@ -55,8 +55,9 @@ JUDGED_PREFIXES = (
 )
 """The beginnings of keys that veRL's own check of a config reads."""
 
+FILE = Path(__file__).with_name("keys.toml")
 ROWS, _ = read_rows(
-    Path(__file__).with_name("keys.toml"),
+    FILE,
     {
         "trainer.use_v1": {"serves": lambda value: value is True},
         "critic.enable": {"serves": lambda value: value is False},
@@ -67,7 +68,15 @@ ROWS, _ = read_rows(
         "without effect": {"serves": lambda value: value == "vla"},
     },
 )
-TABLE = Table(ROWS, default_of=default_of, knows_all_defaults=True)
+CONFLICTS = read_conflicts(
+    FILE,
+    {
+        "COMPARING": algorithms.COMPARING_ESTIMATORS,
+        "STREAMED": algorithms.VALUE_ESTIMATORS | algorithms.GROUP_ESTIMATORS,
+        "VALUED": algorithms.VALUE_ESTIMATORS,
+    },
+)
+TABLE = Table(ROWS, conflicts=CONFLICTS, default_of=default_of, knows_all_defaults=True)
 """Our own keys, and veRL's keys with an effect here."""
 
 
@@ -122,14 +131,8 @@ def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield a reason for settings that do not go together."""
-    yield from _estimator_reasons(view, asynchrony)
-    yield from _evaluation_reasons(view, asynchrony)
-    if asynchrony.streamer.enabled and view.learner_precision in ("fp16", "float16"):
-        yield override_reason(
-            f"async.streamer does not support {PRECISION_KEY}={view.learner_precision}: its scaler may skip "
-            "a step",
-            f"{PRECISION_KEY}=bf16",
-        )
+    yield from TABLE.conflict_reasons(view.cfg)
+    yield from TABLE.conflict_reasons(view.cfg, asynchrony)
     yield from task_reasons(section(view, "train"), asynchrony)
     yield from optimizer_reasons(view)
     yield from unit_reasons(view)
@@ -161,51 +164,6 @@ def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
             f"and inference ranks; set {CPUS_KEY}={processes}, which places processes and may be more than "
             "there are cores",
             f"{CPUS_KEY}={processes}",
-        )
-
-
-def _estimator_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
-    name = view.estimator
-    setting = f"{ESTIMATOR_KEY}={name}"
-    if name in algorithms.COMPARING_ESTIMATORS and view.group_size < 2:
-        yield Reason(
-            f"{setting} compares the members of a group, and actor_rollout_ref.rollout.n=1; use 2 or more, "
-            "or adv_estimator=gae",
-            "actor_rollout_ref.rollout.n=2",
-        )
-    if why := algorithms.REFUSED_ESTIMATORS.get(name):
-        yield Reason(
-            f"trainer_mode vla_async does not support {setting}: {why}; use gae or grpo",
-            f"{ESTIMATOR_KEY}=grpo",
-        )
-    elif name in algorithms.VALUE_ESTIMATORS and view.add_value_head is False:
-        yield override_reason(f"{setting} needs values", "vla.model.add_value_head=true")
-    elif name not in algorithms.VALUE_ESTIMATORS and section(view, "train")["auto_reset"]:
-        yield override_reason(
-            f"{setting} compares whole episodes, which env.train.auto_reset=true cuts",
-            "env.train.auto_reset=false",
-        )
-    is_running = asynchrony.streamer.enabled and asynchrony.advanced.normalization == "running"
-    if is_running and not algorithms.streams(name):
-        yield override_reason(
-            f"async.advanced.normalization=running does not support {setting}, which looks at the whole "
-            "batch",
-            "async.advanced.normalization=deferred",
-        )
-
-
-def _evaluation_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
-    if asynchrony.deterministic and view.evaluates:
-        yield override_reason(
-            "async.deterministic does not support evaluation, which draws from the generator that samples "
-            "rollouts",
-            NO_EVALUATION,
-        )
-    if view.evaluates and view.evaluation is None:
-        yield override_reason(
-            "trainer.test_freq or trainer.val_before_train asks for evaluation, and there is no env.eval; "
-            "add that block",
-            NO_EVALUATION,
         )
 
 

@@ -1,21 +1,28 @@
 """What a value may be: what is accepted, what is near, and that what is near is accepted."""
 
 import math
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.host import every, load
+from rlinf_async.hosts.judge import table
 from rlinf_async.hosts.judge.table import (
     BLOCK_KIND,
     COUNT_KIND,
     FLAG_KIND,
     NUMBER_KIND,
+    SETTING_WORDS,
     WHOLE_KIND,
     Key,
     Table,
     kind_of,
+    read_conflicts,
     read_rows,
     written,
 )
@@ -301,3 +308,55 @@ def test_a_number_beyond_float32_is_refused_for_its_size(value):
 def test_a_list_is_no_block():
     kind = kind_of("a list")
     assert [kind.accepts(value) for value in ([], [{"a": 1}], {"a": 1}, "ab")] == [True, True, False, False]
+
+
+@pytest.fixture
+def conflicting(tmp_path):
+    """Returns the words and the remedy of the one conflict of a text in a config; None without a conflict."""
+
+    def conflicting(row, cfg, asynchrony=None):
+        (tmp_path / "keys.toml").write_text(f"[conflicts]\n{row}\n")
+        conflicts = read_conflicts(tmp_path / "keys.toml", {"GROUPED": ("rloo", "grpo")})
+        reasons = Table([], conflicts=conflicts).conflict_reasons(cfg, asynchrony)
+        return next(((each.text, each.override) for each in reasons), None)
+
+    return conflicting
+
+
+@pytest.mark.parametrize(
+    ("setting", "held", "others"),
+    [
+        ("a.b", (True, 2, "x", [1]), (None, False, 0, "", [])),
+        ("a.b=x|null", ("x", None), ("y", False)),
+        ("a.b=false", (False,), (None, 0, True)),
+        ("a.b=GROUPED", ("grpo", "rloo"), ("GROUPED", "gae", None)),
+        ("a.b<2", (1, None, -1), (2, 3)),
+        ("a.b>0", (1, 7), (0, -1, None)),
+    ],
+)
+def test_a_setting_of_a_conflict_holds_for_these_values_and_no_others(conflicting, setting, held, others):
+    row = f'"{setting}" = "a.b=5: it cannot be"'
+    found = {str(value): conflicting(row, {"a": {"b": value}}) for value in (*held, *others)}
+    assert {value for value, reason in found.items() if reason} == set(map(str, held))
+
+
+def test_a_conflict_names_its_settings_but_not_their_limits_and_then_the_remedy(conflicting):
+    row = '"async a.b=x a.c=null ~a.d a.e!=GROUPED" = "a.c=1: b needs: it"'
+    cfg = {"a": {"b": "x", "d": 0, "e": "gae"}}
+    said = "a.b=x with no a.c: b needs: it; use a.c=1"
+    assert conflicting(row, cfg, AsyncConfig()) == (said, "a.c=1")
+    assert conflicting(row, cfg) is None
+    for change in ({"d": 1}, {"e": "grpo"}, {"c": 0}):
+        assert conflicting(row, {"a": {**cfg["a"], **change}}, AsyncConfig()) is None
+
+
+@pytest.mark.parametrize("host", ["rlinf", "verl"])
+def test_every_conflict_is_of_known_keys_with_a_remedy(host):
+    file = Path(table.__file__).parents[1] / host / "keys.toml"
+    rows, _ = read_rows(file)
+    names = {row.name for row in rows}
+    for heading, text in tomllib.loads(file.read_text())["conflicts"].items():
+        assert all(SETTING_WORDS.fullmatch(setting) for setting in heading.split())
+        assert re.match(r"(\+\+)?[\w.]+=\S+: \w", text)
+        keys = {key for _, key, _, _ in SETTING_WORDS.findall(heading)}
+        assert {key for key in keys if not key.startswith("async")} <= names

@@ -6,9 +6,14 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.algorithms.registry import register_advantage
 
+<<<<<<< HEAD
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.reasons import algorithm_reasons
 from rlinf_async.hosts.rlinf.view import RLinfView
+=======
+from rlinf_async.hosts.rlinf.keys import TABLE
+from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
+>>>>>>> a5969f04 (refactor(hosts): settings that do not go together are rows of a table)
 from tests.hosts.rlinf.given import BASE
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
@@ -117,7 +122,7 @@ def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(u
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "filter_rewards": filters}
     for key in unmasked:
         cfg["env"]["train"][key.rpartition(".")[2]] = True
-    reasons = list(algorithm_reasons(RLinfView.of(cfg)))
+    reasons = list(TABLE.conflict_reasons(cfg))
     if filters:
         assert (reasons, len(estimate(config("grpo"), given, normalize=True)["advantages"])) == ([], STEPS)
         return
@@ -130,7 +135,7 @@ def test_grpo_gives_a_critic_no_returns_and_is_refused_with_its_loss():
     assert estimate(config("grpo"), rollout(), normalize=True).get("returns") is None
     cfg = deepcopy(BASE)
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor_critic", "group_size": 4}
-    (reason,) = algorithm_reasons(RLinfView.of(cfg))
+    (reason,) = TABLE.conflict_reasons(cfg)
     assert reason.override == "algorithm.loss_type=actor"
     cfg["algorithm"] |= {"loss_type": "actor"}
-    assert not list(algorithm_reasons(RLinfView.of(cfg)))
+    assert not list(TABLE.conflict_reasons(cfg))

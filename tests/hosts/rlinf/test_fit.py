@@ -101,7 +101,7 @@ def test_with_all_levels_off_nothing_is_touched():
 def test_a_model_that_rlinf_can_only_evaluate_is_refused_by_name():
     (reason,) = fitted({"actor.model.model_type": "molmoact2"}).reasons
     assert reason.text.startswith(
-        "actor.model.model_type=molmoact2 can be evaluated by RLinf, and not trained"
+        "actor.model.model_type=molmoact2: RLinf can evaluate this model, and not train it"
     )
 
 
@@ -120,9 +120,9 @@ def test_a_reward_model_is_served_but_for_a_reward_of_the_rollout_before():
 @pytest.mark.parametrize(
     ("changes", "said", "override"),
     [
-        ({"actor.model.model_type": "cnn_policy"}, "does not go with", "actor.model.is_lora=false"),
-        ({"actor.model.model_type": "mlp_policy"}, "does not go with", "actor.model.is_lora=false"),
-        ({"actor.model.lora_rank": None}, "needs actor.model.lora_rank", "++actor.model.lora_rank=32"),
+        ({"actor.model.model_type": "cnn_policy"}, "no layer", "actor.model.is_lora=false"),
+        ({"actor.model.model_type": "mlp_policy"}, "no layer", "actor.model.is_lora=false"),
+        ({"actor.model.lora_rank": None}, "no actor.model.lora_rank", "++actor.model.lora_rank=32"),
     ],
 )
 def test_adapters_that_rlinf_could_not_add_are_named_before_its_workers_start(changes, said, override):

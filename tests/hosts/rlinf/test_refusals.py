@@ -160,7 +160,7 @@ def test_sampling_from_all_tokens_and_models_that_read_no_top_k_are_allowed(mode
 
 
 def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_generator():
-    with pytest.raises(ValueError, match=r"async.deterministic does not support runner.val_check_interval=5"):
+    with pytest.raises(ValueError, match=r"async.deterministic=true with runner.val_check_interval=5"):
         check({"runner.val_check_interval": 5}, "train", deterministic=True)
     check({"runner.val_check_interval": -1}, "train", deterministic=True)
     check({"runner.val_check_interval": 5}, "train")

@@ -154,12 +154,12 @@ def test_a_level_that_rlinf_does_not_know_either_is_named_and_one_that_it_knows_
     monkeypatch,
 ):
     misspelt = config({"algorithm.logprob_type": "token_levle", **CRITIC})
-    (reason,) = reasons.algorithm_reasons(RLinfView.of(misspelt))
+    (reason,) = reasons.ratio_reasons(RLinfView.of(misspelt))
     assert "did you mean 'token_level'?" in reason.text
     assert reason.override == ""
     monkeypatch.setattr(reasons, "_levels_of_rlinf", lambda: {"sequence_token_level"})
     known = config({"algorithm.logprob_type": "sequence_token_level", **CRITIC})
-    assert not list(reasons.algorithm_reasons(RLinfView.of(known)))
+    assert not list(reasons.ratio_reasons(RLinfView.of(known)))
 
 
 CRITIC = {"actor.model.add_value_head": True}

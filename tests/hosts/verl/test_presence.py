@@ -44,7 +44,7 @@ MISTAKES = {
     "vla.ckpt_path=/dev/null/nowhere.pt": "does not exist",
     "ray_kwargs.ray_init.num_cpus=2": "set ray_kwargs.ray_init.num_cpus=3",
     "+trainer.total_training_step=3": "did you mean trainer.total_training_steps?",
-    "algorithm.adv_estimator=grpo": "compares the members of a group",
+    "algorithm.adv_estimator=grpo": "the members of a group are compared",
     "trainer.v1.trainer_mode=vla_asyn": "did you mean 'vla_async'?",
     "trainer.v1.trainer_mode=sync": "'sync' reads no async block",
     "env.stages=3": "nearest number of shards per worker that does: 2",

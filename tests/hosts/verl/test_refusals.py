@@ -41,7 +41,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
     ("overrides", "words"),
     [
         (["algorithm.adv_estimator=remax"], "adv_estimator=remax: it needs a second"),
-        (["vla.model.add_value_head=false"], "adv_estimator=gae needs values"),
+        (["vla.model.add_value_head=false"], "vla.model.add_value_head=false: the estimator needs values"),
         (["algorithm.adv_estimator=grpo", "env.train.auto_reset=true"], "compares whole episodes"),
         (["algorithm.adv_estimator=gpg", "async.advanced.normalization=running"], "looks at the whole batch"),
         (["async.mode=train", "async.deterministic=true", "trainer.test_freq=2"], "async.deterministic"),
@@ -61,7 +61,7 @@ def test_every_setting_of_the_table_is_refused_by_name_with_a_mend_that_works(co
         (["trainer.test_freq=2", "env.eval.total_num_envs=7", "async.rollout.shards=2"], "nearest: 8"),
         (["vla.model.num_action_chunks=3"], "nearest: 21"),
         (["env.train.env_class=null"], "env.train.env_class is missing"),
-        (["trainer.val_before_train=true", "env.eval=null"], "there is no env.eval"),
+        (["trainer.val_before_train=true", "env.eval=null"], "with no env.eval"),
     ],
 )
 def test_what_does_not_go_together_is_said_with_what_does(overrides, words):
