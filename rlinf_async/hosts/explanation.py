@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
+from rlinf_async.core.config_keys import clipped, misspelt
 from rlinf_async.core.shard_fit import USUAL_WORK_S
 from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.judge.reasons import Change
@@ -293,3 +295,14 @@ def show_rows(rows: Iterable[NamedText], notes: Iterable[str], console: Console)
         # Values contain brackets, which rich would take for markup and not print.
         table.add_row(name, escape(text))
     console.print(table)
+
+
+def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
+    """Yield a note for each section of `cfg` that is the user's own: neither `known` nor of a preparation."""
+    brought = entry_points(group="rlinf_async.preparations").names
+    for name in cfg:
+        if name not in known and name not in brought:
+            near = misspelt(name, known)
+            hint = f"; did you mean {near}?" if near else ""
+            own = f"{clipped(str(name))} is a block of this config's own"
+            yield f"{own}, which {framework} does not read{hint}"

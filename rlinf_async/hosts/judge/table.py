@@ -33,17 +33,16 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
-from rlinf_async.core.config_keys import clipped, dotted, dotted_names, entries, lookup, misspelt, shortened
+from rlinf_async.core.config_keys import dotted, dotted_names, entries, lookup, misspelt, shortened
 from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason
 from rlinf_async.hosts.setting_keys import counterparts
 
@@ -509,14 +508,3 @@ def _sections(names: Iterable[str]) -> frozenset[str]:
     """Return every section that contains one of the dotted `names`."""
     parts = [name.split(".") for name in names]
     return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
-
-
-def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
-    """Yield a note for each section of `cfg` that is the user's own: neither `known` nor of a preparation."""
-    brought = entry_points(group="rlinf_async.preparations").names
-    for name in cfg:
-        if name not in known and name not in brought:
-            near = misspelt(name, known)
-            hint = f"; did you mean {near}?" if near else ""
-            own = f"{clipped(str(name))} is a block of this config's own"
-            yield f"{own}, which {framework} does not read{hint}"

@@ -13,7 +13,7 @@ from rlinf_async.core.config_keys import dotted, misspelt, shortened
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
 from rlinf_async.hosts.judge.presence import directory_reasons, environment_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse
-from rlinf_async.hosts.judge.table import Table, own_sections
+from rlinf_async.hosts.judge.table import Table
 from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
 from rlinf_async.hosts.tasks import settled, task_reasons
 
@@ -57,11 +57,6 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             yield Reason(
                 f"a run of the local host does not read {key}={shortened(value)}; use {other}", f"~{key}"
             )
-
-
-def own_blocks(cfg: DictConfig) -> Iterator[str]:
-    """Yield a note for each top-level block of a config that is the user's own."""
-    yield from own_sections(cfg, TABLE.sections, framework="the local host")
 
 
 def checked(cfg: DictConfig) -> LocalSettings:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import dotted
+from rlinf_async.core.config_keys import dotted, nearest_key, shortened
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
@@ -23,7 +23,7 @@ from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_o
 from rlinf_async.hosts.rlinf.footprints import footprints, teacher_remark
 from rlinf_async.hosts.rlinf.gpu_shares import share_facts, share_remarks, share_rows
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import TABLE, undecided
+from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE, is_ignored, unknown
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
 from rlinf_async.hosts.rlinf.placement import Machines, occupancy, world_sizes
@@ -277,3 +277,17 @@ def sharing_parts(cfg: Mapping[str, Any], machines: Machines) -> list[str]:
         for name, word in COMPONENT_WORDS.items()
         if any(places[name].keys() & places[other].keys() for other in COMPONENT_WORDS if other != name)
     ]
+
+
+def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each undecided key of `cfg` (plain data) that is not refused."""
+    own = {name: value for name, value in cfg.items() if not is_ignored(name, value)}
+    yield from explanation.own_sections(own, KNOWN_SECTIONS, framework="RLinf")
+    for key, value in unknown(cfg).items():
+        if key.partition(".")[0] in KNOWN_SECTIONS and not is_ignored(key, value):
+            near = nearest_key(key, TABLE.names)
+            hint = f"; did you mean {near}?" if near else ""
+            yield (
+                f"{key}={shortened(value)}: the effect of this key was not examined; RLinf's workers and "
+                f"runners do not read it{hint}"
+            )

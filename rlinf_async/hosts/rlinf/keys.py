@@ -1,7 +1,7 @@
 """The table of RLinf's config keys: allowed values and effects, from `keys.toml`.
 
 A key without a row is undecided: it is misspelt, or a newer RLinf has it. A test looks for such keys in
-RLinf's example configs and in the sources of the classes that ours replace; `undecided` finds them in a
+RLinf's example configs and in the sources of the classes that ours replace; `unknown` finds them in a
 config. If RLinf's own workers or runners read such a key, our replacements would ignore it, so it is refused.
 Otherwise a note names it. Their syntax trees tell what they read: a key counts as read if it follows its
 section in an expression, as in `cfg.env.get("video_cfg")` or `self.cfg.env["a"].b`, or if it follows a
@@ -17,9 +17,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.config_keys import nearest_key, shortened
+from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.judge.table import Fate, Table, is_off, own_sections, read_conflicts, read_rows
+from rlinf_async.hosts.judge.table import Fate, Table, is_off, read_conflicts, read_rows
 from rlinf_async.hosts.rlinf import losses, models
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
@@ -81,24 +81,10 @@ def fate(key: str) -> Fate | None:
     return row.fate if row else None
 
 
-def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note for each undecided key of `cfg` (plain data) that is not refused."""
-    own = {name: value for name, value in cfg.items() if not _is_ignored(name, value)}
-    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
-    for key, value in _unknown(cfg).items():
-        if key.partition(".")[0] in KNOWN_SECTIONS and not _is_ignored(key, value):
-            near = nearest_key(key, TABLE.names)
-            hint = f"; did you mean {near}?" if near else ""
-            yield (
-                f"{key}={shortened(value)}: the effect of this key was not examined; RLinf's workers and "
-                f"runners do not read it{hint}"
-            )
-
-
 def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield a reason for each undecided key of `cfg` (plain data) that RLinf's workers or runners read."""
-    for key, value in _unknown(cfg).items():
-        if _is_ignored(key, value):
+    for key, value in unknown(cfg).items():
+        if is_ignored(key, value):
             yield Reason(
                 f"{key}={shortened(value)} is read by RLinf's own workers or runner, and by none of those "
                 "that take their places; remove it, or use async.mode=off",
@@ -106,7 +92,8 @@ def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
             )
 
 
-def _unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
+def unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the undecided keys of `cfg` (plain data) that a user has set, with their values."""
     brought = entry_points(group="rlinf_async.preparations").names
     return {
         key: value
@@ -122,7 +109,7 @@ def filled_in() -> set[str]:
     return set() if sources is None else sources.assigned("cfg", "config.py")
 
 
-def _is_ignored(key: str, value: Any) -> bool:
+def is_ignored(key: str, value: Any) -> bool:
     """Return True if RLinf's own workers read a key, a block around it, or a key inside.
 
     A whole section of RLinf that is only passed on does not count as a read of its keys.

@@ -20,7 +20,6 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import UNSERVED_MODELS
 from rlinf_async.hosts.rlinf.nft import correction_reasons, without_ratio
-from rlinf_async.hosts.rlinf.run_settings import HISTORY
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
 from rlinf_async.hosts.rlinf.settings import last_step, overlap
 from rlinf_async.hosts.rlinf.sources import sources_of

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from rlinf_async.core.config_keys import dotted, lookup, shortened
 from rlinf_async.core.footprint import LearnerFootprint
 from rlinf_async.core.precision import bytes_of
 from rlinf_async.entry_points import find
@@ -20,14 +21,19 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
+from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
 from rlinf_async.hosts.verl.checkpoint import beginning
 from rlinf_async.hosts.verl.config import filled_in, runnable_settings
+from rlinf_async.hosts.verl.defaults import changes, defaults, is_known
 from rlinf_async.hosts.verl.placement import in_words
-from rlinf_async.hosts.verl.reasons import TABLE, key_remarks
+from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.settings import VerlSettings, section
 from rlinf_async.hosts.verl.view import ACTOR_SECTION, VerlView
+
+OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
+"""Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
 
 
 def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
@@ -222,3 +228,24 @@ def _adapter_rows(facts: Mapping[str, Any]) -> Iterator[explanation.NamedText]:
             "adapters",
             f"of rank {adapters['rank']} on {adapters['targets']}, trained alone with the value_head",
         )
+
+
+def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each key of `cfg` (plain data) that does less than it says."""
+    yield from TABLE.without_effect(changes(cfg))
+    # A key of another framework that contradicts the key of the same setting here.
+    for key, value in dotted(cfg).items():
+        names = [name for name in counterparts(key) if name in TABLE.names]
+        if value is None or not names or key in TABLE.names:
+            continue
+        if (counting := lookup(cfg, names[0])) != value:
+            reader = "only the environment reads" if key.startswith("env.") else "nothing reads"
+            yield f"{reader} {key}={shortened(value)}: the run uses {names[0]}={shortened(counting)}"
+    for key, value in changes(cfg):
+        if TABLE.find(key) is None and is_known(key, defaults()):
+            yield (
+                f"{key}={shortened(value)}: the effect of this key under trainer_mode vla_async was not "
+                "examined"
+            )
+    if defaults():
+        yield from explanation.own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")

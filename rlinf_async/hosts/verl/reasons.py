@@ -17,12 +17,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import dotted, lookup, nearest, shortened
+from rlinf_async.core.config_keys import dotted, nearest, shortened
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
-from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, own_sections, read_conflicts, read_rows
-from rlinf_async.hosts.setting_keys import counterparts
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, read_conflicts, read_rows
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl import algorithms
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
@@ -37,8 +36,6 @@ ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
 CLASS_SUFFIX = "_target_"
 """The end of Hydra's keys that name a class or another callable."""
-OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
-"""Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
 LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
 """Loggers of veRL that need the package of the same name."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
@@ -78,27 +75,6 @@ CONFLICTS = read_conflicts(
 )
 TABLE = Table(ROWS, conflicts=CONFLICTS, default_of=default_of, knows_all_defaults=True)
 """Our own keys, and veRL's keys with an effect here."""
-
-
-def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key of `cfg` (plain data) that does less than it says."""
-    yield from TABLE.without_effect(changes(cfg))
-    # A key of another framework that contradicts the key of the same setting here.
-    for key, value in dotted(cfg).items():
-        names = [name for name in counterparts(key) if name in TABLE.names]
-        if value is None or not names or key in TABLE.names:
-            continue
-        if (counting := lookup(cfg, names[0])) != value:
-            reader = "only the environment reads" if key.startswith("env.") else "nothing reads"
-            yield f"{reader} {key}={shortened(value)}: the run uses {names[0]}={shortened(counting)}"
-    for key, value in changes(cfg):
-        if TABLE.find(key) is None and is_known(key, defaults()):
-            yield (
-                f"{key}={shortened(value)}: the effect of this key under trainer_mode vla_async was not "
-                "examined"
-            )
-    if defaults():
-        yield from own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")
 
 
 def value_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:

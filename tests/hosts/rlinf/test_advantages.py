@@ -6,14 +6,8 @@ import torch
 from omegaconf import OmegaConf
 from rlinf.algorithms.registry import register_advantage
 
-<<<<<<< HEAD
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
-from rlinf_async.hosts.rlinf.reasons import algorithm_reasons
-from rlinf_async.hosts.rlinf.view import RLinfView
-=======
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.losses import GroupAdvantages, estimate
->>>>>>> a5969f04 (refactor(hosts): settings that do not go together are rows of a table)
 from tests.hosts.rlinf.given import BASE
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3

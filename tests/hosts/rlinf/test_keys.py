@@ -10,13 +10,13 @@ from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.rlinf import keys
+from rlinf_async.hosts.rlinf.explain import undecided
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     DEFAULTS,
     TABLE,
     TRANSLATIONS,
     fate,
-    undecided,
     unserved_key_reasons,
 )
 from rlinf_async.hosts.rlinf.run_settings import REWARD_MODES

@@ -21,7 +21,8 @@ from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence, reasons
 from rlinf_async.hosts.rlinf.checkout import IS_KNOWN_VALUE, Values, unknown_values, values_of
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.keys import TABLE, undecided
+from rlinf_async.hosts.rlinf.explain import undecided
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.settings import read_settings
