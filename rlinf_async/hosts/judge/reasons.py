@@ -1,14 +1,22 @@
-"""The reasons why a config cannot run, reported all at once, and the settings that a run changes."""
+"""The reasons why a config cannot run, reported all at once; settings that do not go together, or that a run
+changes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import clipped, misspelt, shortened
 
+UNSET_VALUES = (None, False, 0, "")
+"""Values that switch nothing on; empty blocks and lists do not, either."""
+SETTING_WORDS = re.compile(r"(~?)([\w.]+)(?:(!?=|[<>])(\S+))?")
+"""A setting of a conflict: `~`, the key, a sign, and words."""
 MAX_SHOWN_REASONS = 3
 """Reasons in one message at most, so that it has five lines; the line of overrides covers all reasons."""
 
@@ -84,3 +92,64 @@ def unknown_reason(key: str, name: object, names: Sequence[str], description: st
     near = misspelt(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names) or 'none'}"
     return Reason(f"{key}={shortened(name)} is not {description}{hint}")
+
+
+def is_off(value: Any) -> bool:
+    """Return True if a value switches nothing on."""
+    # `in` compares by `==`: 0.0 and False equal 0, and True equals no unset value.
+    return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
+
+
+def written(value: Any) -> str:
+    """Return a value as an override writes it: `true`, `null`, `0.5`, `name`, `[one,two]`."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"  # a space would end the override
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+HOLDS: Mapping[str, Callable[[Any, Sequence[str]], bool]] = {
+    "": lambda value, words: not is_off(value),
+    "~": lambda value, words: is_off(value),
+    "=": lambda value, words: written(value) in words,
+    "!=": lambda value, words: written(value) not in words,
+    "<": lambda value, words: (value or 0) < int(*words),
+    ">": lambda value, words: (value or 0) > int(*words),
+}
+"""{sign of a setting in a conflict: returns True if the value of its key fits its words}."""
+UNNAMED_SIGNS = ("~", "!=")
+"""Signs of settings that a refusal does not name."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Settings that do not go together, each with its key, its sign and its words."""
+
+    settings: tuple[tuple[str, str, Sequence[str]], ...]
+    override: str
+    why: str
+
+    @property
+    def is_of_levels(self) -> bool:
+        return any(key.partition(".")[0] == "async" for key, *_ in self.settings)
+
+    def reason(self, held: Mapping[str, Any]) -> Reason | None:
+        """Return the reason against `held`, the entries of a config; None if a setting is another."""
+        if not all(HOLDS[sign](held.get(key), words) for key, sign, words in self.settings):
+            return None
+        named = {key: held.get(key) for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS}
+        words = (
+            f"no {key}" if value is None else f"{key}={written(value)}"
+            for key, value in named.items()
+            if not isinstance(value, Mapping)
+        )
+        return override_reason(f"{' with '.join(words)}: {self.why}", self.override)
+
+
+def read_conflicts(file: Path, groups: Mapping[str, Iterable[str]]) -> Iterator[Conflict]:
+    """Yield the conflicts of a file; `groups` has the words that the name of a group stands for."""
+    for heading, text in tomllib.loads(file.read_text(encoding="utf-8"))["conflicts"].items():
+        settings = tuple(
+            (key, off or sign, sorted(groups.get(words, words.split("|"))))
+            for off, key, sign, words in SETTING_WORDS.findall(heading)
+        )
+        yield Conflict(settings, *text.split(": ", 1))

@@ -43,21 +43,13 @@ from typing import Any, Literal
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, dotted_names, entries, lookup, misspelt, shortened
-from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason
+from rlinf_async.hosts.judge.reasons import UNSET_VALUES, Change, Conflict, Reason, is_off, written
 from rlinf_async.hosts.setting_keys import counterparts
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
-UNSET_VALUES = (None, False, 0, "")
-"""Values that switch nothing on; empty blocks and lists do not, either."""
 OVERRIDE_LITERALS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 """Values as an override writes them; all others are whole numbers or texts."""
 NULL_NOTE = "null is "
-
-
-def is_off(value: Any) -> bool:
-    """Return True if a value switches nothing on."""
-    # `in` compares by `==`: 0.0 and False equal 0, and True equals no unset value.
-    return value in UNSET_VALUES if not isinstance(value, Mapping | list) else not value
 
 
 @dataclass(frozen=True)
@@ -127,8 +119,6 @@ NUMBER_WORDS = re.compile(
     r"a (?P<whole>whole )?(finite )?number( (of at least|from) (?P<least>\S+))?( above (?P<above>\S+))?"
     r"( (of at most|and at most|to) (?P<most>\S+))?( and below (?P<below>\S+))?"
 )
-SETTING_WORDS = re.compile(r"(~?)([\w.]+)(?:(!?=|[<>])(\S+))?")
-"""A setting of a conflict: `~`, the key, a sign, and words."""
 CHOICE_PREFIX, PAIR_PREFIX = "one of ", "a list of two, each "
 LIST_SUFFIXES = {
     ", or a list of them": range(sys.maxsize),
@@ -171,13 +161,6 @@ def kind_of_default(default: Any) -> Kind:
     # Flags before numbers: Python's bool is an int.
     of_type = {bool: FLAG_KIND, int | float: NUMBER_KIND, Mapping: BLOCK_KIND, str: TEXT_KIND}
     return next((kind for type_, kind in of_type.items() if isinstance(default, type_)), UNCHECKED_KIND)
-
-
-def written(value: Any) -> str:
-    """Return a value as an override writes it: `true`, `null`, `0.5`, `name`, `[one,two]`."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(written, value))}]"  # a space would end the override
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number(value: Any) -> float | int | None:
@@ -311,54 +294,6 @@ def _refused_fields(setting: str) -> dict[str, Any]:
     kind = WHOLE_KIND if is_number else FLAG_KIND if isinstance(value, bool) else UNSTATED_KIND
     serves = is_off if value in UNSET_VALUES else (None, value).__contains__
     return {"name": name, "kind": kind_of(words) if words else kind, "override": override, "serves": serves}
-
-
-HOLDS: Mapping[str, Callable[[Any, Sequence[str]], bool]] = {
-    "": lambda value, words: not is_off(value),
-    "~": lambda value, words: is_off(value),
-    "=": lambda value, words: written(value) in words,
-    "!=": lambda value, words: written(value) not in words,
-    "<": lambda value, words: (value or 0) < int(*words),
-    ">": lambda value, words: (value or 0) > int(*words),
-}
-"""{sign of a setting in a conflict: returns True if the value of its key fits its words}."""
-UNNAMED_SIGNS = ("~", "!=")
-"""Signs of settings that a refusal does not name."""
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Settings that do not go together, each with its key, its sign and its words."""
-
-    settings: tuple[tuple[str, str, Sequence[str]], ...]
-    override: str
-    why: str
-
-    @property
-    def is_of_levels(self) -> bool:
-        return any(key.partition(".")[0] == "async" for key, *_ in self.settings)
-
-    def reason(self, held: Mapping[str, Any]) -> Reason | None:
-        """Return the reason against `held`, the entries of a config; None if a setting is another."""
-        if not all(HOLDS[sign](held.get(key), words) for key, sign, words in self.settings):
-            return None
-        named = {key: held.get(key) for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS}
-        words = (
-            f"no {key}" if value is None else f"{key}={written(value)}"
-            for key, value in named.items()
-            if not isinstance(value, Mapping)
-        )
-        return override_reason(f"{' with '.join(words)}: {self.why}", self.override)
-
-
-def read_conflicts(file: Path, groups: Mapping[str, Iterable[str]]) -> Iterator[Conflict]:
-    """Yield the conflicts of a file; `groups` has the words that the name of a group stands for."""
-    for heading, text in tomllib.loads(file.read_text(encoding="utf-8"))["conflicts"].items():
-        settings = tuple(
-            (key, off or sign, sorted(groups.get(words, words.split("|"))))
-            for off, key, sign, words in SETTING_WORDS.findall(heading)
-        )
-        yield Conflict(settings, *text.split(": ", 1))
 
 
 class Table:

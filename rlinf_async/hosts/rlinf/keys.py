@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import shortened
-from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.judge.table import Fate, Table, is_off, read_conflicts, read_rows
+from rlinf_async.hosts.judge.reasons import Reason, is_off, read_conflicts
+from rlinf_async.hosts.judge.table import Fate, Table, read_rows
 from rlinf_async.hosts.rlinf import losses, models
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of

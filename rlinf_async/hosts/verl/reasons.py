@@ -20,8 +20,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted, nearest, shortened
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge import presence
-from rlinf_async.hosts.judge.reasons import Reason, override_reason, unknown_reason
-from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, read_conflicts, read_rows
+from rlinf_async.hosts.judge.reasons import Reason, override_reason, read_conflicts, unknown_reason
+from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, read_rows
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl import algorithms
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
@@ -30,7 +30,7 @@ from rlinf_async.hosts.verl.installation import get_ready
 from rlinf_async.hosts.verl.placement import placement_reasons
 from rlinf_async.hosts.verl.settings import VerlSettings, process_count, section, size_reasons
 from rlinf_async.hosts.verl.trials import optimizer_reasons, unit_reasons
-from rlinf_async.hosts.verl.view import ACTOR_SECTION, FSDP_SECTION, MODEL_SECTION, VerlView
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, MODEL_SECTION, VerlView
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
@@ -43,8 +43,6 @@ LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
 RUN_DIR_KEY = "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
-PRECISION_KEY = f"{FSDP_SECTION}.mixed_precision.param_dtype"
-NO_EVALUATION = "trainer.test_freq=-1 trainer.val_before_train=false"
 JUDGED_PREFIXES = (
     f"{ACTOR_SECTION}.",
     "actor_rollout_ref.rollout.log_prob_",

@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.host import every, load
 from rlinf_async.hosts.judge import table
+from rlinf_async.hosts.judge.reasons import SETTING_WORDS, read_conflicts, written
 from rlinf_async.hosts.judge.table import (
     BLOCK_KIND,
     COUNT_KIND,
     FLAG_KIND,
     NUMBER_KIND,
-    SETTING_WORDS,
     WHOLE_KIND,
     Key,
     Table,
     kind_of,
-    read_conflicts,
     read_rows,
-    written,
 )
 from rlinf_async.hosts.setting_keys import counterparts
 
