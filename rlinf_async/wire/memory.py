@@ -207,15 +207,31 @@ def read(place: Sequence[Any]) -> Any:
     *file_of, head, lengths = place
     # `mmap` duplicates the descriptor of the same open file: the mapping keeps the lock as long as one of its
     # arrays lives.
-    with open_memory(*file_of) as file:
-        if not try_lock(file, fcntl.LOCK_SH):
-            raise PeerError("the memory of another process is being written again")
+    with open_locked(*file_of) as file:
         # Copy-on-write: a reader that writes gets pages of its own.
         mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    return unpickled(head, mapping, lengths)
+
+
+def unpickled(head: bytes, content: memoryview, lengths: Sequence[int]) -> Any:
+    """Return the value of a `Pickled`, of which `content` has the parts; its arrays are views of them."""
     *starts, _ = starts_of(lengths)
-    buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    buffers = [content[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
+
+
+def open_locked(where: str, process: int, number: int, inode: int) -> FileIO:
+    """`open_memory`, with a lock that keeps the content as it is until the file and its mappings are closed.
+
+    Raises:
+        PeerError: as `open_memory`; or the content is being replaced.
+    """
+    file = open_memory(where, process, number, inode)
+    if not try_lock(file, fcntl.LOCK_SH):
+        file.close()
+        raise PeerError("the memory of another process is being written again")
+    return file
 
 
 def try_lock(file: int | FileIO, kind: int) -> bool:

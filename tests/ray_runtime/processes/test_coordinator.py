@@ -25,8 +25,9 @@ from rlinf_async.ray_runtime.processes.rollout_data import (
     PieceClient,
     TrajectoryClient,
 )
-from rlinf_async.wire import memory, shown_memory
+from rlinf_async.wire import kept_mappings, memory, shown_memory
 from tests.making import piece, plan, rollout, run_settings, ticket
+from tests.open_files import memory_files
 
 
 def handle(coordinator):
@@ -195,7 +196,7 @@ def test_every_remote_call_of_the_coordinator_and_of_the_request_channel_is_one_
 
 # The data of pieces in the memory of a learner rank, whatever becomes of its maker.
 
-LARGE, SMALL = 50_000, 3
+HUGE, LARGE, SMALL = 300_000, 50_000, 3
 
 
 def made(of, number, *, size=LARGE, **options):
@@ -210,7 +211,7 @@ def rewards(held, of, **options):
     return number
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", [SMALL, LARGE, HUGE])
 async def test_each_rank_has_the_data_of_its_own_pieces_and_shows_them(size):
     ranks = [HeldPieces(), HeldPieces()]
     learners, of = LearnerRanks([rank.address() for rank in ranks]), ticket(2, batch=3)
@@ -255,6 +256,28 @@ async def test_data_is_let_go_with_its_batch_and_not_before():
         held.with_data(piece(ticket(0, batch=4)))
 
 
+async def test_a_learner_rank_maps_the_files_of_large_rollouts_once_and_until_they_are_closed():
+    gc.collect()  # what other tests have left
+    held, before = HeldPieces(), memory_files()
+    learners, mapped = LearnerRanks([held.address()]), set()
+    for batch in range(6):
+        for shard in range(2):
+            data = made(ticket(shard, batch=batch), 10 * batch + shard, size=HUGE)
+            await learners.give(data)
+        assert [rewards(held, ticket(shard, batch=batch)) for shard in range(2)] == [
+            10 * batch,
+            10 * batch + 1,
+        ]
+        held.let_go_before(batch + 1)
+        mapped.add(memory_files())
+    # Each file is open in its pool, and mapped by the pool and by the rank.
+    assert mapped == {before + 2 * 3}
+    for file in list(learners._memory._pool._files):
+        file.close()
+    held.let_go_before(7)
+    assert memory_files() == before
+
+
 async def test_from_another_machine_it_is_sent(monkeypatch):
     looked, held = [], HeldPieces()
 
@@ -264,7 +287,8 @@ async def test_from_another_machine_it_is_sent(monkeypatch):
             raise PeerError("on another machine")
         return memory.read(place)  # there
 
-    monkeypatch.setattr(shown_memory, "read", look)
+    for module in (kept_mappings, shown_memory):
+        monkeypatch.setattr(module, "read", look)
     await LearnerRanks([held.address()]).give(made(ticket(0), 9))
     assert len(looked) == 2
     assert rewards(held, ticket(0)) == 9.0
@@ -297,7 +321,7 @@ async def test_it_outlives_the_process_that_made_it():
 async def test_a_learner_rank_that_cannot_have_the_data_says_so_and_so_does_one_that_has_gone(monkeypatch):
     held = HeldPieces()
     address = held.address()
-    monkeypatch.setattr(shown_memory, "read", lambda place: 1 / 0)
+    monkeypatch.setattr(kept_mappings, "read", lambda place: 1 / 0)
     with pytest.raises(PeerError, match="division by zero"):
         await LearnerRanks([address]).give(made(ticket(0), 1))
     monkeypatch.undo()
