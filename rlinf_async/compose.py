@@ -154,6 +154,11 @@ def _hydra_at(directory: Path | None) -> AbstractContextManager[None]:
     return initialize_config_dir(str(directory.resolve()), version_base=VERSION_BASE)
 
 
+def unresolved(cfg: DictConfig) -> dict[str, Any]:
+    """A config as plain data, with its interpolations as they are written."""
+    return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
+
+
 def packaged_names() -> list[str]:
     """The names of this package's configs for the installed frameworks, and of those that need none."""
     names = sorted(path.name for path in files(CONFIG_PACKAGE).iterdir())

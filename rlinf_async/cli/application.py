@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
 from rlinf_async.cli import looking, training
-from rlinf_async.cli.arguments import fail, or_exit, say_error
+from rlinf_async.cli.arguments import LEAST_WIDTH, fail, or_exit, say_error
 from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
@@ -98,6 +98,7 @@ class Commands(PlainFlags, TyperGroup):
                 self.commands[name] = typer.main.get_command(further)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        _widen_help()
         try:
             return super().main(*args, **kwargs)
         except OSError as error:  # a closed pipe is Typer's
@@ -127,6 +128,13 @@ class Commands(PlainFlags, TyperGroup):
             if error.filename is None:  # no file, as with a closed pipe
                 raise
             fail(f"{clipped(str(error.filename))} cannot be used: {error.strerror or error}")
+
+
+def _widen_help() -> None:
+    """Give Typer's help, which has a console of its own, at least `LEAST_WIDTH` columns."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) < LEAST_WIDTH:
+        os.environ["COLUMNS"] = str(LEAST_WIDTH)
 
 
 def _check_directory() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from rlinf_async.supervise import CONFIG_ERROR
 
@@ -17,8 +17,22 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+LEAST_WIDTH = 60
+"""Fewest columns of an output. In fewer, rich cuts words and leaves out whole columns of tables; lines that
+the terminal breaks can be read, and copied."""
+
+
+class WideConsole(Console):
+    """A console with at least `LEAST_WIDTH` columns, whatever the terminal or `COLUMNS` says."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        size = super().size
+        return ConsoleDimensions(max(size.width, LEAST_WIDTH), size.height)
+
+
+console = WideConsole(highlight=False)
+errors = WideConsole(stderr=True, highlight=False)
 
 
 def _complete_name(incomplete: str) -> list[str]:
@@ -103,7 +117,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from rlinf_async.compose import compose_config, names_in, packaged_names
+    from rlinf_async.compose import compose_config, names_in, packaged_names, unresolved
     from rlinf_async.config_errors import refusal, sentence, unreadable_yaml
     from rlinf_async.core.config_keys import dotted
     from rlinf_async.hosts.host import recognised_file
@@ -118,7 +132,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
             name,
             overrides=overrides or [],
             known_configs=packaged_names() if directory is None else names_in(directory),
-            known_keys=lambda: dotted(_plain(compose_config(name, [], directory))),
+            known_keys=lambda: dotted(unresolved(compose_config(name, [], directory))),
         )
         fail(text)
     except RecursionError:
@@ -131,12 +145,6 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     except ValueError as error:
         # Last, as some of OmegaConf's errors are ValueErrors, too.
         fail(refusal(error, overrides or []))
-
-
-def _plain(cfg: DictConfig) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
 
 
 def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:

@@ -113,7 +113,9 @@ def configs(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(descriptions, indent=2))
         return
-    table = Table("config", "what it is", box=None)
+    table = Table(box=None)
+    table.add_column("config", no_wrap=True)
+    table.add_column("what it is")
     for name, text in descriptions.items():
         table.add_row(name, text)
     console.print(table)

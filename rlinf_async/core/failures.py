@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+import warnings
 from collections.abc import Iterable
 from typing import Literal
 
@@ -118,9 +119,14 @@ def _name(error: BaseException) -> str:
     return type(error).__name__
 
 
+WARNING_WORDS = "a warning, which PYTHONWARNINGS or python -W makes an error: "
+"""Words before the message of a warning that was raised: the fault is in the environment, not in the code."""
+
+
 def _text(error: BaseException) -> str:
     try:
-        return str(error)[:LONGEST_MESSAGE]
+        is_filtered = isinstance(error, Warning) and any(one[0] == "error" for one in warnings.filters)
+        return f"{WARNING_WORDS * is_filtered}{error}"[:LONGEST_MESSAGE]
     except BaseException as again:  # noqa: BLE001 foreign `__str__` may raise anything
         return f"(its message cannot be shown: {_name(again)})"
 

@@ -33,7 +33,9 @@ def run_checks() -> list[Check]:
 def _check_installation() -> list[Check]:
     torch = installation.check_torch(version("torch"))
     ground = [
-        installation.check_python(sys.version_info[:3]),
+        installation.check_python(
+            sys.version_info[:3], optimize=sys.flags.optimize, warnings=sys.warnoptions
+        ),
         torch,
         installation.check_extras({name: version(name) for name in ("jinja2",)}),
     ]

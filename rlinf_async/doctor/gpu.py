@@ -34,7 +34,8 @@ NCCL_PROBE = """
 import torch
 numbers = [torch.ones(1, device=f"cuda:{index}") for index in range(torch.cuda.device_count())]
 torch.cuda.nccl.all_reduce(numbers)
-assert numbers[-1].item() == len(numbers), f"a sum of {len(numbers)} ones gave {numbers[-1].item()}"
+if numbers[-1].item() != len(numbers):  # no `assert`, which PYTHONOPTIMIZE would leave out
+    raise AssertionError(f"a sum of {len(numbers)} ones gave {numbers[-1].item()}")
 print(".".join(map(str, torch.cuda.nccl.version())))
 """
 """Adds one number of every GPU, and prints the version of NCCL."""

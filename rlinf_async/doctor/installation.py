@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
+from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
 from rlinf_async.hosts.rlinf.checks import SHARED_IMPORTS
 from rlinf_async.observe.check import Check, output_of, release
@@ -37,8 +38,17 @@ def entry_points() -> list[EntryPoint]:
     return sorted(point for point in points if point.group.startswith("rlinf_async."))
 
 
-def check_python(version: tuple[int, ...]) -> Check:
+def check_python(version: tuple[int, ...], *, optimize: int = 0, warnings: Sequence[str] = ()) -> Check:
+    """`optimize`, `warnings`: Python's flags of `PYTHONOPTIMIZE` and `PYTHONWARNINGS`."""
     text = ".".join(map(str, version))
+    try:
+        check_interpreter(optimize)
+    except ValueError as error:
+        detail, _, mend = str(error).partition("; ")
+        return Check("python", "fail", detail, mend)
+    if any(one.startswith("error") for one in warnings):
+        detail = f"{text}; PYTHONWARNINGS makes warnings errors, and imports of torch and RLinf then fail"
+        return Check("python", "warn", detail, "unset PYTHONWARNINGS")
     # Equal to `requires-python` in pyproject.toml.
     if (3, 11) <= version[:2] <= (3, 13):
         return Check("python", "ok", text)

@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
+from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.entry_points import imported, load_class
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
@@ -182,6 +183,7 @@ class PackagedHost(Host):
         return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
+        check_interpreter()  # these hosts run on Ray
         facts: dict[str, Any] = self._own_module("explain").explain(cfg, cluster)
         return facts
 

@@ -1,6 +1,8 @@
 """The outputs of a command: full, closed, or left by their reader; and a working directory that is gone."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -50,3 +52,19 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(command, tmp_path)
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr == "error: the working directory does not exist any more; cd to one that does\n"
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "20"])
+@pytest.mark.parametrize(
+    "command", [("configs",), ("--help",), ("explain", "local/point_reach")], ids=lambda words: words[0]
+)
+def test_a_narrow_terminal_cuts_no_word(command, columns, tmp_path):
+    def words(wide):
+        environment = {**os.environ, "COLUMNS": wide}
+        done = subprocess.run(
+            [*COMMAND, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return sorted(re.findall(r"\w+", done.stdout))
+
+    assert words(columns) == words("200")

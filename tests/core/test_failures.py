@@ -1,5 +1,6 @@
 import asyncio
 import traceback
+import warnings
 
 import pytest
 
@@ -101,3 +102,15 @@ def test_words_that_only_look_like_a_traceback_stay_within_a_line():
         "ValueError: see an error without a message"
     )
     assert words_of(ValueError("it has met StopIteration")) == "ValueError: it has met StopIteration"
+
+
+def test_a_warning_that_was_made_an_error_says_by_what():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DeprecationWarning) as raised:
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        said = "DeprecationWarning: a warning, which PYTHONWARNINGS or python -W makes an error: old"
+        assert words_of(raised.value) == words_of(ForeignError.of(raised.value)) == said
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        assert words_of(UserWarning("raised as an error")) == "UserWarning: raised as an error"

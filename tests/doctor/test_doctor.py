@@ -37,6 +37,16 @@ def test_python_3_11_to_3_13_are_supported(version, status):
     assert installation.check_python(version).status == status
 
 
+def test_a_python_that_breaks_the_imports_of_frameworks_is_named_with_its_variable():
+    version = (3, 11, 7)
+    without_docstrings = installation.check_python(version, optimize=2)
+    assert (without_docstrings.status, without_docstrings.mend) == ("fail", "unset PYTHONOPTIMIZE")
+    assert installation.check_python(version, optimize=1).status == "ok"
+    strict = installation.check_python(version, warnings=["error::DeprecationWarning"])
+    assert (strict.status, strict.mend) == ("warn", "unset PYTHONWARNINGS")
+    assert installation.check_python(version, warnings=["ignore", "default"]).status == "ok"
+
+
 def test_an_old_or_absent_torch_fails():
     assert installation.check_torch("2.13.0+cpu").status == "ok"
     assert installation.check_torch("2.5.1").status == "fail"

@@ -103,7 +103,8 @@ class LocalHost(Host):
         settings = settings_of(cfg)
         if (cfg.get("settings") or {}).get("seed") is None:
             raise ValueError(
-                "the config has no settings.seed, so that its runs would all be the same; add it"
+                "the config has no settings.seed, so that its runs would all be the same; write settings: "
+                "{seed: 0} into its file"
             )
         return Workload(
             run_dir="run_dir",

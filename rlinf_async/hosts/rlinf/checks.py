@@ -36,7 +36,8 @@ if "RLinfAsyncSearchPath" not in names:
     import hydra_plugins.rlinf_async_search_path  # Hydra only warns when this fails; here it raises
     raise AssertionError("Hydra did not discover RLinfAsyncSearchPath")
 from rlinf.scheduler import Cluster
-assert hasattr(Cluster.__init__, "watched"), "the Hydra plugin does not watch for RLinf's cluster"
+if not hasattr(Cluster.__init__, "watched"):  # no `assert`, which PYTHONOPTIMIZE would leave out
+    raise AssertionError("the Hydra plugin does not watch for RLinf's cluster")
 from rlinf_async import plugin
 plugin.register()
 """

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlinf_async.compose import compose_config
+from rlinf_async.compose import compose_config, unresolved
 from rlinf_async.config import LEVEL_NAMES
+from rlinf_async.config_errors import sentence
+from rlinf_async.core.config_keys import clipped, dotted
 from rlinf_async.hosts.host import Workload, host_of
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.lab.sweep.cell import SweepCell
@@ -165,6 +167,7 @@ def plan(
     axes = [parse_axis(text) for text in vary or ()]
     named = parse_settings(("off,full" if axes else "ladder") if modes is None else modes)
     _check_numbers(named, axes, seeds, success)
+    _check_values(axes)
     settings = varied(named, axes)
     workload = host_of(cfg).workload(cfg)
     _refuse_own(overrides, axes, workload)
@@ -205,6 +208,24 @@ def plan(
 def seed_overrides(workload: Workload, seed: int) -> tuple[str, ...]:
     """Return the overrides of run number `seed`; number 0 has the config's own seeds."""
     return tuple(f"{key}={first + seed * SEED_STRIDE}" for key, first in workload.seeds.items())
+
+
+def _check_values(axes: Sequence[Axis]) -> None:
+    """Check that Hydra can read every value, and finds one value in it."""
+    for key, values in axes:
+        for value in values:
+            try:
+                override = OverridesParser.create().parse_override(f"{key}={value}")
+            except HydraException as error:
+                raise ValueError(
+                    f"--vary {clipped(f'{key}={value}')} cannot be read; close every bracket and quote, "
+                    "and put a text with unusual signs into quotes of its own, as in --vary \"KEY='a;b'\""
+                ) from error
+            if override.is_sweep_override():
+                raise ValueError(
+                    f"--vary {clipped(f'{key}={value}')} stands for several values; write them out, as in "
+                    f"--vary {key}=A,B"
+                )
 
 
 def _check_numbers(settings: Sequence[Setting], axes: Sequence[Axis], seeds: int, success: float) -> None:
@@ -261,17 +282,22 @@ def _check_settings(
             for reason in host.absent(cfg):
                 absent.setdefault(reason, []).append(setting.name)
         except (ValueError, OmegaConfBaseException, HydraException) as error:
-            for text in _reasons(error):
+            for text in _reasons(
+                error, setting, lambda: dotted(unresolved(compose_config(name, overrides, directory)))
+            ):
                 refused.setdefault(text, []).append(setting.name)
     if refused:
         raise ValueError("\n".join(_sentence(of, "cannot run", why) for why, of in refused.items()))
     return tuple(_sentence(of, "cannot run on this machine", why) for why, of in absent.items())
 
 
-def _reasons(error: Exception) -> list[str]:
+def _reasons(error: Exception, setting: Setting, known_keys: Callable[[], Iterable[str]]) -> list[str]:
     if isinstance(error, RefusedError):
         return [reason.text for reason in error.reasons]
-    return [" ".join(str(error).split()) if isinstance(error, HydraException) else str(error)]
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        # The config alone can be composed, so it is an override of the setting that does not fit.
+        return [sentence(error, "", overrides=setting.overrides, known_configs=(), known_keys=known_keys)]
+    return [str(error)]
 
 
 def _sentence(settings: Sequence[str], verb: str, reason: str) -> str:

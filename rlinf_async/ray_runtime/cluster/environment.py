@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.observe.files import PRIVATE_MODE
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -53,9 +54,10 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
     runs hold. `own`: True if the run can have a cluster of its own.
 
     Raises:
-        ValueError: nothing answers at the address in `environ`, the address contradicts `join`, or Ray cannot
-            make sockets in the folder for its files.
+        ValueError: nothing answers at the address in `environ`, the address contradicts `join`, Ray cannot
+            make sockets in the folder for its files, or Python cannot import Ray.
     """
+    check_interpreter()
     if join and environ.get(ADDRESS_VARIABLE) == "local":
         raise ValueError(
             f"--join, but {ADDRESS_VARIABLE}=local asks for a cluster of the run's own; "
@@ -99,7 +101,15 @@ def misplaced_sockets(environ: Mapping[str, str]) -> str | None:
         )
     if Path(folder).exists() and not Path(folder).is_dir():
         return f"{variable}={folder} is no directory, and Ray puts its files there"
+    if not _is_writable(Path(folder).absolute()):
+        return f"{variable}={folder} cannot be written by this account, and Ray puts its files there"
     return None
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return True if this account can make files in `folder`, or can make the folder."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 MODE_VARIABLE = "RAY_AUTH_MODE"

@@ -110,6 +110,27 @@ def test_the_digest_changes_with_the_config_and_only_with_it(tmp_path):
             "setting full cannot run: reward.use_reward_model=True needs reward workers",
         ),
         (("async.rollout.shards=5",), {"modes": "off,train,rollout"}, "setting rollout cannot run: .*shards"),
+        ((), {"vary": ["actor.micro_batch_size=32,}"]}, r"^--vary actor.micro_batch_size=} cannot be read;"),
+        (
+            (),
+            {"vary": ["actor.micro_batch_size=[1,2"]},
+            r"^--vary actor.micro_batch_size=\[1,2 cannot be read;",
+        ),
+        ((), {"vary": ["actor.micro_batch_size=8;9"]}, "^--vary actor.micro_batch_size=8;9 cannot be read;"),
+        ((), {"vary": ["actor.micro_batch_size='8"]}, "^--vary actor.micro_batch_size='8 cannot be read;"),
+        ((), {"vary": ["actor seed=1,2"]}, "^--vary actor seed=1 cannot be read;"),
+        (
+            (),
+            {"vary": ["actor.x=range(1,4)"]},
+            r"^--vary actor.x=range\(1,4\) stands for several values; write",
+        ),
+        ((), {"vary": ["actor.x=choice(1,4)"]}, r"^--vary actor.x=choice\(1,4\) stands for several values"),
+        (
+            (),
+            {"vary": ["actor.micro_batch_siz=8,16"]},
+            "cannot run: the config has no actor.micro_batch_siz; did you mean actor.micro_batch_size",
+        ),
+        ((), {"vary": ["actor.micro_batch_size=${x}"]}, "'x' not found, in actor.micro_batch_size$"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_starts(tmp_path, overrides, changes, words):

@@ -12,6 +12,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray._private.utils import validate_socket_filepath
 
+from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.doctor import machine
 from rlinf_async.ray_runtime.cluster import environment
 from rlinf_async.ray_runtime.cluster.environment import (
@@ -57,7 +58,7 @@ LONGEST_SESSION = "/ray/session_2026-11-27_02-21-43_123456_4194304/sockets/plasm
 
 
 def test_the_limit_is_rays_own() -> None:
-    fits = "/" + "x" * (LONGEST_FOLDER - 1)
+    fits = "/tmp/".ljust(LONGEST_FOLDER, "x")
     validate_socket_filepath(fits + LONGEST_SESSION)
     assert misplaced_sockets({"TMPDIR": fits}) is None
     with pytest.raises(OSError, match="AF_UNIX path length"):
@@ -65,6 +66,27 @@ def test_the_limit_is_rays_own() -> None:
     assert f"where Ray's sockets leave room for {LONGEST_FOLDER}" in str(
         misplaced_sockets({"TMPDIR": fits + "x"})
     )
+
+
+def test_a_folder_that_this_account_cannot_write_is_refused(tmp_path: Path, monkeypatch) -> None:
+    def access(path: os.PathLike[str], mode: int) -> bool:
+        return not tmp_path.is_relative_to(path)
+
+    monkeypatch.setattr(environment, "LONGEST_FOLDER", 1000)
+    monkeypatch.setattr(os, "access", access)
+    for folder in (tmp_path, tmp_path / "made" / "by" / "ray"):
+        with pytest.raises(ValueError, match=r"cannot be written by this account.*export RAY_TMPDIR=/tmp"):
+            choose_cluster(own=True, join=False, environ={"TMPDIR": f"{folder}"})
+
+
+def test_a_python_without_docstrings_is_refused_before_ray_is_imported() -> None:
+    with pytest.raises(ValueError, match=r"unset PYTHONOPTIMIZE$"):
+        check_interpreter(2)
+    check_interpreter(1)
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", "import ray.util.state"], capture_output=True, text=True, timeout=120
+    )
+    assert "state.__doc__ +=" in done.stderr
 
 
 @pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
