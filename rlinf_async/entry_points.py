@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -59,7 +62,7 @@ def load_class(group: str, name: str) -> Any:
 
 
 def imported(entry: EntryPoint) -> Any:
-    """Import what an entry point names.
+    """Import what an entry point names; the import cannot change the working directory.
 
     Raises:
         ValueError: the module of another package cannot be imported, or lacks the name.
@@ -67,7 +70,8 @@ def imported(entry: EntryPoint) -> Any:
     if entry.dist is not None and entry.dist.name == OWN_PACKAGE:
         return entry.load()  # a missing module is one of our extras, which the command names
     try:
-        return entry.load()
+        with _staying_here():
+            return entry.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 a module may raise anything, as SystemExit
@@ -76,3 +80,14 @@ def imported(entry: EntryPoint) -> Any:
             f"the entry point {entry.name} = {entry.value} ({entry.group}) cannot be imported: "
             f"{one_line(error)}; {package}"
         ) from ForeignError.of(error)
+
+
+@contextmanager
+def _staying_here() -> Iterator[None]:
+    """A block that changes no working directory: the paths of a run, such as its output, may be relative."""
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)

@@ -1,3 +1,4 @@
+import os
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
@@ -70,3 +71,12 @@ def test_an_empty_group_says_so(installed):
 def test_what_is_found_is_imported(installed):
     installed((OWN_PACKAGE, "counter", "collections:Counter"))
     assert load_class("classes", "counter")("aa") == {"a": 2}
+
+
+def test_an_import_leaves_the_working_directory_as_it_was(installed, tmp_path, monkeypatch):
+    (tmp_path / "wanders.py").write_text("import os\nos.chdir('/')\nloads = dict\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    installed(("other", "name", "wanders:loads"))
+    assert load_class("classes", "name") is dict
+    assert os.getcwd() == str(tmp_path)

@@ -25,7 +25,7 @@ the terminal breaks can be read, and copied."""
 class WideConsole(Console):
     """A console with at least `LEAST_WIDTH` columns, whatever the terminal or `COLUMNS` says."""
 
-    @property
+    @property  # type: ignore[misc]  # rich's property has a setter, which nothing calls
     def size(self) -> ConsoleDimensions:
         size = super().size
         return ConsoleDimensions(max(size.width, LEAST_WIDTH), size.height)

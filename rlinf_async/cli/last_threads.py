@@ -1,0 +1,64 @@
+"""The end of a command whose process is held by threads that another package has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import typer
+
+from rlinf_async.observe.ending import IGNORED_SIGNALS
+
+GRACE_S = 5.0
+"""How long the threads may go on after the end of the command."""
+
+
+@contextmanager
+def ending_without_threads(say: Callable[[str], None]) -> Iterator[None]:
+    """After the block, the process ends although threads of other packages go on: Python would wait for each
+    that is no daemon, without a word and without an end.
+
+    Args:
+        say: prints a sentence with the names of these threads.
+    """
+    status = 1
+    try:
+        yield
+        status = 0
+    except typer.Exit as leaving:
+        status = leaving.exit_code
+        raise
+    finally:
+        if _held_by():
+            # The run is recorded: a signal would only print the traceback of Python's wait.
+            for number in IGNORED_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            over = threading.Event()
+            # Exit functions run after Python's wait for threads, the last registered first.
+            atexit.register(over.set)
+            threading.Thread(target=_leave, args=(over, status, say), name="last", daemon=True).start()
+
+
+def _held_by() -> list[str]:
+    main = threading.main_thread()
+    return [each.name for each in threading.enumerate() if each is not main and not each.daemon]
+
+
+def _leave(over: threading.Event, status: int, say: Callable[[str], None]) -> None:
+    threading.main_thread().join()  # which ends where Python begins to wait for other threads
+    if over.wait(GRACE_S):
+        return
+    say(
+        f"threads that no part of rlinf-async has started are still at work ({', '.join(_held_by())}); the "
+        "command ends without them: make them daemons, or end them in the package that starts them"
+    )
+    atexit._run_exitfuncs()  # Ray ends its cluster in one of these
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(RuntimeError, OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
