@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from rlinf_async.lab.report.page import write_report
 from rlinf_async.lab.trace import write_trace
 from rlinf_async.observe.reading.status import status_of
-from tests.runs.conftest import COMMAND, Run, Runner
+from tests.runs.conftest import COMMAND, Run, Runner, deadline_s, part
 
 ACTOR = "actor_rollout_ref.actor"
 SMALL = (
@@ -38,6 +38,20 @@ GROUPS = (
 )
 """Two groups of four in the place of eight; in four decisions nobody succeeds, so that rewards are dense."""
 VERLS = [sys.executable, "-m", "verl.trainer.main_ppo"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that shares a process with others."""
+
+    config: str
+    overrides: Sequence[str]
+    goes_on: int | None = None
+    """The number of an earlier run; this one goes on in a copy of its directory."""
+
+
+def small(config: str, *overrides: str, goes_on: int | None = None) -> Case:
+    return Case(config, (*SMALL, *overrides), goes_on)
 
 
 class VerlRunner(Runner):
@@ -65,24 +79,22 @@ class VerlRunner(Runner):
         output, _ = process.communicate(timeout=400)
         return Run(process.returncode, output, self.directory / "run")
 
-    def several(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Run]:
-        """Small runs of `(config, overrides)`, one after the other in one process."""
+    def several(self, cases: Sequence[Case]) -> list[Run]:
+        """Runs of `cases`, one after the other in one process."""
         directories = [self.directory / f"run-{number}" for number in range(len(cases))]
         given = [
-            (config, [*SMALL, *overrides, f"vla.run_dir={directory}"])
-            for (config, overrides), directory in zip(cases, directories, strict=True)
+            (
+                case.config,
+                [*case.overrides, f"vla.run_dir={directory}"],
+                [] if case.goes_on is None else [str(directories[case.goes_on]), str(directory)],
+            )
+            for case, directory in zip(cases, directories, strict=True)
         ]
         file = self.directory / "several.json"
         file.write_text(json.dumps(given))
         process = self.start(sys.executable, "-m", "tests.runs_verl.several", str(file))
-        output, _ = process.communicate(timeout=580)
-        return [_part(output, number, directory) for number, directory in enumerate(directories)]
-
-
-def _part(output: str, number: int, directory: Path) -> Run:
-    """What concerns one of several runs; everything if the process did not come so far."""
-    mine = re.search(rf"RUN {number} BEGINS\n(.*?)RUN {number} ENDS", output, re.DOTALL)
-    return Run(0, mine[1], directory) if mine else Run(1, output, directory)
+        output, _ = process.communicate(timeout=deadline_s(len(cases)))
+        return [part(output, number, directory) for number, directory in enumerate(directories)]
 
 
 def check_books(run: Run, *, steps: int = 3, staleness: int = 1, trained: int | None = None) -> None:
