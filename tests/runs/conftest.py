@@ -160,6 +160,7 @@ class Runner:
         file.write_text(json.dumps(given))
         process = self.start_module("tests.runs.several", str(file))
         output, _ = process.communicate(timeout=deadline_s(len(cases)))
+        assert self.survivors(process) == [], output
         return [part(output, number, directory) for number, directory in enumerate(directories)]
 
     def survivors(self, process: subprocess.Popen[str]) -> list[str]:
@@ -261,6 +262,7 @@ def shared_runs(
     """Runs of all tests that share a process, by the name of the test."""
     cases, of_test = made_once(_asked_for(request.session.items))
     runner = Runner(tmp_path_factory.mktemp("shared"))
+    runner.declare("rlinf_async.envs", "flaky", "tests.runs.flaky_env:FlakyEnv")
     try:
         made = runner.several(cases)
         yield {name: [made[number] for number in numbers] for name, numbers in of_test.items()}

@@ -1,23 +1,32 @@
-"""A run that something is killed of says which process it was, in one sentence, and leaves its sum."""
+"""A run listens where `explain` says; who of it is killed is named in one sentence, and its sum is left."""
 
 import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
 from rlinf_async.observe.reading.run_reader import read_faults
-from tests.listening import beyond_loopback
-from tests.runs.conftest import COMMAND, ROOT, SMALL, Runner
+from rlinf_async.wire.listening import Listening
+from tests.listening import beyond_loopback, listening_at_names
+from tests.runs.conftest import COMMAND, ROOT, Runner
 
 pytestmark = pytest.mark.ray
 
 SECURITY_PAGE = ROOT / "docs" / "security.md"
 MOST_LINES = 10
 """On the terminal, beside the lines of the steps."""
+RUN = (
+    *("-n", "bench/emulated", "async.mode=full", "runner.max_epochs=100000"),
+    *("env.train.total_num_envs=8", "env.train.max_episode_steps=40", "env.train.service.decision_s=0.01"),
+    *("actor.micro_batch_size=8", "actor.global_batch_size=16", "algorithm.update_epoch=1"),
+    *("actor.model.service.train_sample_s=0.01", "actor.model.service.weights_mb=1"),
+)
+"""Pictures of 12 kB and rollouts of four: both stay where they are, to be read."""
 OF_RAY = {"raylet": "/raylet/raylet ", "gcs_server": "/gcs/gcs_server "}
 
 
@@ -41,19 +50,27 @@ def number_of(victim: str, driver: int, run_dir: Path) -> int:
         pytest.param("request channel 0", marks=pytest.mark.nightly),
     ],
 )
-def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(
+def test_a_run_listens_where_explain_says_and_names_what_has_died_with_what_to_do_and_its_sum(
     runs: Runner, tmp_path: Path, victim: str
 ) -> None:
     run_dir = tmp_path / "run"
-    process = runs.start(
-        *(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, "runner.max_epochs=100000"),
-        f"runner.logger.log_path={run_dir}",
+    asked = subprocess.run(
+        [*COMMAND, "explain", *RUN, "--json"],
+        env=runs.environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    explained = {(place["who"], place["what"]) for place in json.loads(asked.stdout)["listens"]}
+    process = runs.start(*COMMAND, "train", *RUN, f"runner.logger.log_path={run_dir}")
     assert process.stdout is not None
     lines = []
-    while "2/100000" not in (line := process.stdout.readline()):
-        lines.append(line)
-        assert line, "".join(lines)
+    # From the second batch on inference scores for the learner.
+    while not explained <= (found := listened(process.pid, run_dir)) or "5/100000" not in "".join(lines):
+        lines.append(process.stdout.readline())
+        assert lines[-1], "".join(lines)
+        assert "20/100000" not in lines[-1], explained ^ found
+    assert found == explained
     said_to_listen = set(re.findall(r"`(ray::\w+)`", SECURITY_PAGE.read_text()))
     assert {listener.partition(" ")[0] for listener in beyond_loopback(process.pid)} <= said_to_listen
     number = number_of(victim, process.pid, run_dir)
@@ -73,7 +90,28 @@ def test_what_has_died_is_named_with_what_to_do_and_the_sum_is_there(
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["ended"] == "failed"
     books = summary["trajectories"]
-    assert books["trained"] >= 8
+    assert books["trained"] >= 5 * 8
     assert books["produced"] == books["trained"] + books["in_flight"] + sum(books["refused"].values())
     assert [(fault.process, fault.what) for fault in read_faults(run_dir)] == [(victim, "run failed")]
     assert "Traceback" in (run_dir / "traceback.txt").read_text()
+
+
+def listened(driver: int, directory) -> set[tuple[str, str]]:
+    """Who of the driver's descendants listens by now, and for what, in the words of `explain`."""
+    status = directory / "status.json"
+    processes = json.loads(status.read_text())["processes"] if status.exists() else {}
+    names = {process["pid"]: name for name, process in processes.items() if process and "pid" in process}
+    return {
+        (who(names.get(number, f"process {number} ?"), place), place.content)
+        for number, name in listening_at_names(driver)
+        for place in Listening
+        if name.startswith(place.socket_name)
+    }
+
+
+def who(name: str, place: Listening) -> str:
+    """`env worker 0` is one of the env workers, and the coordinator is alone; some places are one rank's."""
+    if name in place.listeners:
+        return name
+    kind = name.rpartition(" ")[0]
+    return f"the {kind}" if kind in ("request channel", "coordinator") else f"{kind}s"

@@ -10,7 +10,7 @@ from rlinf_async.lab.trace import write_trace
 from rlinf_async.observe.reading.run_reader import read_faults
 from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.observe.reading.status import status_of
-from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 from tests.runs.throwaway import install
 
 pytestmark = pytest.mark.ray
@@ -74,29 +74,29 @@ def test_the_first_error_ends_the_run_with_status_one(runs: Runner, tmp_path: Pa
     assert status_of(tmp_path / "run")
 
 
-def test_environments_that_fail_cost_a_rollout_each(runs: Runner, tmp_path: Path) -> None:
-    install_at = install(tmp_path, "rlinf_async.envs: metaworld_task = FlakyEnv")
-    runs.environment["PYTHONPATH"] = str(install_at)
-    directory = tmp_path / "run"
-    overrides = ("async.rollout.shards=2", "env.train.processes=1", "runner.max_epochs=6")
-    place = f"runner.logger.log_path={directory}"
-    process = runs.start(*COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, *overrides, place)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    faults = {fault.shard: fault for fault in read_faults(directory)}
+@pytest.mark.shared_run(
+    small(
+        "metaworld_ppo_mlp",
+        "env.train.env_class=flaky",
+        "async.rollout.shards=2",
+        "env.train.processes=1",
+        "runner.max_epochs=6",
+    )
+)
+def test_environments_that_fail_cost_a_rollout_each(ended: list[Run]) -> None:
+    (run,) = ended
+    faults = {fault.shard: fault for fault in read_faults(run.directory)}
     assert {shard: fault.what for shard, fault in faults.items()} == {0: "env failed", 1: "simulator died"}
     assert faults[0].error == "FloatingPointError: the simulator has exploded"
     assert "was killed by signal 9 (SIGKILL)" in faults[1].error
     for shard, fault in faults.items():
-        assert f"shard {shard}: {fault.what}" in output
-    books = json.loads((directory / "summary.json").read_text())["trajectories"]
+        assert f"shard {shard}: {fault.what}" in run.output
+    books = run.summary["trajectories"]
     assert books == {"produced": 56, "trained": 48, "in_flight": 0, "refused": {"env failed": 8}}
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    assert sum(line["async/restarts/env"] for line in lines) == 2
-    assert max(line["async/staleness/max"] for line in lines) <= 1
-    assert "2 faults" in status_of(directory)[1]
-    assert len([span for span in read_spans(directory / "trace") if span["kind"] == "restart"]) == 2
-    assert runs.survivors(process) == []
+    assert sum(line["async/restarts/env"] for line in run.metrics) == 2
+    assert max(line["async/staleness/max"] for line in run.metrics) <= 1
+    assert "2 faults" in status_of(run.directory)[1]
+    assert len([span for span in read_spans(run.directory / "trace") if span["kind"] == "restart"]) == 2
 
 
 def test_an_interrupt_ends_in_order_and_leaves_no_process(runs: Runner) -> None:

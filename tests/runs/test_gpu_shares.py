@@ -9,7 +9,7 @@ import pytest
 from rlinf_async.core.gpu_shares import SharedGpu, size_in_words
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
-from tests.runs.conftest import COMMAND, SMALL, Runner
+from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 from tests.runs.throwaway import install
 
 pytestmark = pytest.mark.ray
@@ -59,16 +59,11 @@ def test_a_process_beyond_its_share_ends_the_run_with_its_share_and_what_to_chan
     assert runs.survivors(process) == []
 
 
-def test_a_run_with_shares_trains_and_shows_what_each_process_holds(runs: Runner, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = runs.start(
-        *COMMAND, "train", "-n", "metaworld_ppo_mlp", *SMALL, ON, f"runner.logger.log_path={run}"
-    )
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert output.count("async.advanced.gpu_shares: ") == 1
-    assert json.loads((run / "summary.json").read_text())["trajectories"]["trained"] == 24
-    records = RunDir(run)
-    processes = RunReader(records.path).status().processes
+@pytest.mark.shared_run(small("metaworld_ppo_mlp", ON))
+def test_a_run_with_shares_trains_and_shows_what_each_process_holds(ended: list[Run]) -> None:
+    (run,) = ended
+    assert run.output.count("async.advanced.gpu_shares: ") == 1
+    assert run.summary["trajectories"]["trained"] == 24
+    processes = RunReader(RunDir(run.directory).path).status().processes
     limited = {name for name, answer in processes.items() if answer and "gpu" in answer}
     assert limited == {"learner rank 0", "inference rank 0"}

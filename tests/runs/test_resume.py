@@ -71,6 +71,7 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
+    assert "asked to end by SIGTERM" in output
     assert runs.survivors(process) == []
     newest = find_newest(place / "metaworld_ppo_mlp" / "checkpoints")
     assert newest.folder is not None

@@ -26,23 +26,6 @@ class BrokenEnv(MetaWorldTaskEnv):
         return super().chunk_step(actions)
 
 
-class FlakyEnv(MetaWorldTaskEnv):
-    # Each of the first two shards fails in its second rollout, by an error or by the death of its simulator.
-
-    def __init__(self, cfg, num_envs, seed_offset, *rest, **keywords):
-        super().__init__(cfg, num_envs, seed_offset, *rest, **keywords)
-        self.fails = seed_offset if cfg.seed < 7919 and not cfg.is_eval else None
-        self.steps = 0
-
-    def chunk_step(self, actions):
-        self.steps += 1
-        if self.steps == 6 and self.fails == 0:
-            raise FloatingPointError("the simulator has exploded")
-        if self.steps == 6 and self.fails == 1:
-            os.kill(self._simulators.pids[0], signal.SIGKILL)
-        return super().chunk_step(actions)
-
-
 class BrokenRolloutWorker(BatchingRolloutWorker):
     def predict(self, *arguments, **keywords):
         # Not only in version 1, which newer weights may have replaced before its first pass.
