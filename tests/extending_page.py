@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+FORKED_WORKERS = Path(__file__).parent / "runs" / "forked_workers.py"
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 FILE = re.compile(r'^```\w+ title="(?P<name>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -42,15 +43,20 @@ def installed(page: Path, site: Path) -> Path:
 
 def python(page: Path, site: Path, *arguments: str) -> str:
     """The output of Python in the page's directory, where it imports the installed package only."""
+    return _output(page, site, "-P", *arguments)
+
+
+def trained(page: Path, site: Path, *arguments: str) -> str:
+    """The output of `rlinf-async train` there, on a Ray cluster with forked workers."""
+    command = Path(sys.executable).with_name("rlinf-async")
+    return _output(page, site, str(FORKED_WORKERS), str(command), "train", "--config-dir", ".", *arguments)
+
+
+def _output(page: Path, site: Path, *arguments: str) -> str:
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "RAY_ADDRESS": "local"}
     done = subprocess.run(
-        [sys.executable, "-P", *arguments],
-        cwd=page,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, *arguments], cwd=page, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

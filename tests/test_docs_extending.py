@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extending_page import PAGE, PLAY, installed, python, written
+from tests.extending_page import PAGE, PLAY, installed, python, trained, written
 
 USE = """
 import torch
@@ -90,9 +90,8 @@ def test_the_local_host_trains_the_model_in_the_environment(page, site):
 
 @pytest.mark.ray
 def test_rlinf_trains_the_model_in_the_environment_by_the_worker(page, site):
-    command = ("-m", "rlinf_async.cli", "train", "--config-dir", ".", "-n", "points", "--worker-logs")
     # Ray prints what workers say a moment later: the run must not have ended by then.
-    output = python(page, site, *command, "runner.max_epochs=20")
+    output = trained(page, site, "-n", "points", "--worker-logs", "runner.max_epochs=20")
     assert "env worker 0: 2 shards of 8" in output
     assert "produced 320 = trained 320 + in flight 0 + 0 refused" in output
     lines = (page / "runs" / "points" / "metrics.jsonl").read_text().splitlines()
