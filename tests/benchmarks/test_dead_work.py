@@ -10,22 +10,20 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.hosts.rlinf.standing import EXAMINED_SIMULATORS
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
+from rlinf_async.lab.demo.simulators.libero import missing_libero
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER
+from tests.libero_assets import MISSING, rendering
 
 pytest.importorskip("rlinf", reason="these are environments of RLinf")
 pytest.importorskip("gym", reason="RLinf's LIBERO is an environment of gym")
 
 ROOT = Path(__file__).parents[2]
-ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
 A_THOUSAND = pytest.mark.nightly
 
 
 def compared(*arguments: str, what: str = "frames") -> dict:
-    environ = {**os.environ, ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
-    if environ["MUJOCO_GL"] == "osmesa":
-        environ["PYOPENGL_PLATFORM"] = "osmesa"
+    environ = {**os.environ, **rendering()}
     if SOFTWARE_DRIVER.is_file():
         environ.setdefault(DRIVERS_VARIABLE, str(SOFTWARE_DRIVER))
     command = [sys.executable, "-m", f"benchmarks.dead_work.{what}", *arguments]
@@ -36,10 +34,8 @@ def compared(*arguments: str, what: str = "frames") -> dict:
 
 @pytest.fixture
 def libero():
-    if problem := missing_libero():
+    if problem := missing_libero() or MISSING:
         pytest.skip(problem)
-    if not ASSETS.is_dir():
-        pytest.skip(f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}")
 
 
 @pytest.fixture

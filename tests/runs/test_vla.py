@@ -1,16 +1,14 @@
 """A vision-language-action policy in full mode, on rendered Meta-World and on LIBERO."""
 
-from pathlib import Path
-
 import pytest
 from omegaconf import OmegaConf
 
-from rlinf_async.lab.demo.simulators.libero import missing_libero
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE
 from rlinf_async.observe.reading.spans import read_spans
+from tests.libero_assets import ASSETS, needs_assets, needs_libero
 from tests.runs.conftest import Runner
 
 pytestmark = pytest.mark.ray
-ASSETS = Path(__file__).parents[3] / "shared" / "libero-assets"
 
 
 @pytest.mark.nightly
@@ -34,10 +32,10 @@ def test_a_vla_trains_on_rendered_metaworld_in_full_mode(runs: Runner, gl: str) 
 
 @pytest.mark.libero
 @pytest.mark.render
-@pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero()))
-@pytest.mark.skipif(not ASSETS.is_dir(), reason="no LIBERO assets beside the repository")
+@needs_libero
+@needs_assets
 def test_a_vla_trains_on_libero_in_full_mode(runs: Runner, gl: str) -> None:
-    runs.environment |= {"MUJOCO_GL": gl, "RLINF_ASYNC_LIBERO_ASSETS": str(ASSETS)}
+    runs.environment |= {"MUJOCO_GL": gl, ASSETS_VARIABLE: str(ASSETS)}
     run = runs.train(
         "libero_object_ppo_vla",
         "runner.max_epochs=2",

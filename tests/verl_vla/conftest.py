@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero, prepare_libero
+from rlinf_async.lab.demo.simulators.libero import missing_libero, prepare_libero
+from tests.libero_assets import ASSETS, MISSING
 
 HOW = "see make test-verl-vla in CONTRIBUTING.md"
-ASSETS = Path(os.environ.get(ASSETS_VARIABLE, Path(__file__).parents[3] / "shared" / "libero-assets"))
 
 
 def without_verl_vla() -> str | None:
@@ -29,9 +27,7 @@ def without_lerobot() -> str | None:
 
 def without_libero() -> str | None:
     """The same of its LIBERO."""
-    if why := without_verl_vla() or missing_libero():
-        return why
-    return None if ASSETS.is_dir() else f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}"
+    return without_verl_vla() or missing_libero() or MISSING
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tests.verl_vla.conftest import ASSETS, without_lerobot, without_libero
+from tests.libero_assets import ASSETS
+from tests.verl_vla.conftest import without_lerobot, without_libero
 
 if why := without_libero() or without_lerobot():
     pytest.skip(why, allow_module_level=True)

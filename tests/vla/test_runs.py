@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
-from rlinf_async.lab.demo.simulators.libero import missing_libero
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE
 from tests.checkouts import checkout
+from tests.libero_assets import ASSETS, needs_assets, needs_libero
 from tests.runs.conftest import Run, Runner
 from tests.vla.families import Family
 
 ROOT = Path(__file__).parents[2]
-ASSETS = Path(os.environ.get("RLINF_ASYNC_LIBERO_ASSETS", ROOT.parent / "shared" / "libero-assets"))
 MODES = ("full", "train", "rollout", "streamer", "off")
 DEFAULT = ("full", 4)
 CASES = [(mode, epochs) for mode in MODES for epochs in (4, 1)]
@@ -35,8 +35,8 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.libero,
     pytest.mark.render,
-    pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
-    pytest.mark.skipif(not ASSETS.is_dir(), reason=f"no LIBERO assets: there is no {ASSETS}"),
+    needs_libero,
+    needs_assets,
 ]
 
 
@@ -57,7 +57,7 @@ def train(runs: Runner, family: Family, place: Path, *overrides: str, run_dir: s
         **family.environment(place),
         "PYTHONPATH": os.pathsep.join(str(Path(each).resolve()) for each in path),
         "EMBODIED_PATH": str(embodied),
-        "RLINF_ASYNC_LIBERO_ASSETS": str(ASSETS),
+        ASSETS_VARIABLE: str(ASSETS),
     }
     directory = runs.directory / run_dir
     process = runs.start(

@@ -14,11 +14,9 @@ import pytest
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.scenes import scene_reasons
 from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
-from rlinf_async.lab.demo.simulators.rendering import installed_backend
+from tests.libero_assets import ASSETS, needs_assets, needs_libero, rendering
 
 ROOT = Path(__file__).parents[3]
-ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
 SECTION = {"env_type": "libero", "auto_reset": False}
 STATES = 50
 
@@ -138,13 +136,10 @@ def test_a_shared_scene_is_refused_where_there_is_none(env_type, auto_reset):
 
 @pytest.mark.libero
 @pytest.mark.timeout(1000)
-@pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero()))
-@pytest.mark.skipif(not ASSETS.is_dir(), reason=f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}")
+@needs_libero
+@needs_assets
 def test_pictures_and_states_of_real_simulators_are_those_of_their_place(tmp_path):
-    backend = installed_backend() or ""
-    environment = {**os.environ, "MUJOCO_GL": backend, "PYTHONPATH": str(ROOT)}
-    if backend == "osmesa":
-        environment["PYOPENGL_PLATFORM"] = backend
+    environment = {**os.environ, **rendering(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.hosts.rlinf.libero_scenes", str(ASSETS), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,18 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero, prepare_libero
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 from rlinf_async.lab.demo.simulators.libero_assets import link_assets
-
-BESIDE_THE_REPOSITORY = Path(__file__).parents[4] / "shared" / "libero-assets"
-ASSETS = Path(os.environ.get(ASSETS_VARIABLE, BESIDE_THE_REPOSITORY))
+from tests.libero_assets import ASSETS, needs_assets, needs_libero
 
 pytestmark = pytest.mark.libero
-
-needs_libero = pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero()))
-needs_assets = pytest.mark.skipif(
-    not ASSETS.is_dir(), reason=f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}"
-)
 
 SIMULATE = """
 import sys
