@@ -20,6 +20,10 @@ MODULES = {
     "verl": ("rlinf_async.hosts.verl.plugin", "rlinf_async.hosts.verl.task_runner", "rlinf_async.supervise"),
 }
 
+in_the_main_environment = pytest.mark.skipif(
+    is_here("verl"), reason="commands load no framework: once is enough"
+)
+
 LOADED = "print(sorted(name for name in sys.modules if name.split('.')[:2] == ['rlinf_async', 'lab']))"
 LOAD = """
 import importlib, sys
@@ -58,11 +62,13 @@ def test_a_run_loads_nothing_of_the_lab_in_its_driver_and_its_workers(host):
     assert loaded_by(LOAD.format(modules=MODULES[host], points=points)) == "[]"
 
 
+@in_the_main_environment
 @pytest.mark.parametrize("command", ["train", "explain", "configs", "doctor", "status"])
 def test_a_command_that_is_not_of_the_lab_loads_nothing_of_it(command):
     assert loaded_by(COMMAND.format(command=command)) == "[]"
 
 
+@in_the_main_environment
 def test_a_command_of_the_lab_is_found_by_its_entry_point():
     assert "rlinf_async.lab.commands.reading" in loaded_by(COMMAND.format(command="report"))
     assert {point.name for point in entry_points(group=application.COMMANDS_GROUP)} >= {

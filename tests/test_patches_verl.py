@@ -32,7 +32,7 @@ def test_a_patch_is_ready_for_upstream_and_in_the_ledger(patch):
     patching.check_form(patch)
 
 
-@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("side", patching.SIDES)
 def test_a_plugin_that_fails_is_named_once_patched(side, request, tmp_path):
     source = "import no_such_module\n"
     plugin = patching.installed_plugin(tmp_path, "verl.plugins", value="throwaway", source=source)
@@ -128,7 +128,7 @@ assert added_up == (sys.argv[1] == "patched"), (parts, whole)
 """
 
 
-@pytest.mark.parametrize("side", ["stock", "patched"])
+@pytest.mark.parametrize("side", patching.SIDES)
 @pytest.mark.parametrize(
     "script", [BACKEND, COUNTED, MEAN], ids=["backend of a CPU", "tokens of a step", "mean of a step"]
 )

@@ -1,10 +1,12 @@
 """Learner ranks without Ray, and made-up trajectories as the recorder hands them to one."""
 
+import multiprocessing
 import os
 import socket
 from functools import cache
 
 import torch
+import torch.multiprocessing
 from hydra import compose, initialize_config_module
 
 from rlinf_async.config import AsyncConfig
@@ -95,6 +97,12 @@ def join(rank=0, ranks=1, port=None):
     found |= {"MASTER_ADDR": "nowhere", "MASTER_PORT": port}  # veRL's workers ask for them
     os.environ.update({name: str(value) for name, value in found.items()})
     join_group()
+
+
+def in_two_ranks(work, *arguments):
+    """`work(rank, *arguments)` in two processes, whose imports a server has made once for all of them."""
+    multiprocessing.set_forkserver_preload([__name__])
+    torch.multiprocessing.start_processes(work, arguments, nprocs=2, start_method="forkserver")
 
 
 def free_port():

@@ -2,12 +2,21 @@
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.kit.sharded import ShardedWeights
-from tests.hosts.verl.engines import free_port, join, learner, rollout, same, settings, train, weights
+from tests.hosts.verl.engines import (
+    free_port,
+    in_two_ranks,
+    join,
+    learner,
+    rollout,
+    same,
+    settings,
+    train,
+    weights,
+)
 
 PLAIN = ("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.3")
 """A step as long as its gradient, so that weights show how far two gradients are apart."""
@@ -104,7 +113,7 @@ def one_thread():
 def of_two(tmp_path_factory):
     """What each of two ranks has made of each case."""
     directory = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, (free_port(), str(directory)), nprocs=2)
+    in_two_ranks(work, free_port(), str(directory))
     return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 

@@ -4,11 +4,10 @@ import json
 
 import pytest
 import torch
-import torch.multiprocessing
 
 from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.verl.reasons import TABLE
-from tests.hosts.verl.engines import free_port, join, learner, rollout, settings, train, weights
+from tests.hosts.verl.engines import free_port, in_two_ranks, join, learner, rollout, settings, train, weights
 
 OPTIM = "actor_rollout_ref.actor.optim"
 COSINE = f"{OPTIM}.lr_scheduler_type=cosine"
@@ -29,6 +28,9 @@ CASES = {
     "optimizer_impl": [f"{OPTIM}.optimizer=RMSprop", f"{OPTIM}.optimizer_impl=torch.optim"],
     "override_optimizer_config": [f"++{OPTIM}.override_optimizer_config={{amsgrad:true,eps:1e-3}}"],
 }
+OF_TWO = ("lr", "critic.optim.lr", "clip_grad", "lr_scheduler_type", "optimizer", "override_optimizer_config")
+"""Cases of two ranks: each kind of moments, as a rank saves its own shards of them, and what ranks sum up.
+The other keys are numbers that all ranks have alike."""
 STEPS_BEFORE, STEPS_AFTER = 2, 2
 
 
@@ -78,7 +80,7 @@ def test_a_learner_that_is_resumed_makes_the_next_steps_like_one_that_was_not_in
 def work(rank, port, folder):
     torch.set_num_threads(1)
     join(rank, 2, port)
-    found = {name: differences(name, folder, rank=rank, ranks=2) for name in CASES}
+    found = {name: differences(name, folder, rank=rank, ranks=2) for name in OF_TWO}
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(found, file)
 
@@ -87,10 +89,10 @@ def work(rank, port, folder):
 def of_two(tmp_path_factory):
     """The differences on each of two ranks, by case."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, (free_port(), str(folder)), nprocs=2)
+    in_two_ranks(work, free_port(), str(folder))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", OF_TWO)
 def test_so_do_two_ranks_with_shards_of_the_weights_and_moments(of_two, name):
     assert [rank[name] for rank in of_two] == [[], []]
