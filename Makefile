@@ -40,7 +40,8 @@ SETUP_MUTANTS := $(VENV)/.setup-mutants
 
 # veRL's environment: it and RLinf want different versions of transformers; see docs/verl.md. TESTS_VERL are the
 # tests of what depends on it. The others test code of RLinf's host, or code under which both environments have the
-# same packages (tests/test_ci.py), such as `wire` and `ray_runtime`: these run in the main environment alone.
+# same packages (tests/test_ci.py), such as `wire`, `ray_runtime` and `hosts/workers`: these run in the main
+# environment alone.
 VENV_VERL := .venv-verl
 BIN_VERL := $(VENV_VERL)/bin
 PIP_VERL := $(BIN_VERL)/python -m pip
@@ -49,7 +50,7 @@ EXTRAS_VERL := verl metaworld report
 EXTRAS_VERL_DEV := test
 SETUP_VERL := $(VENV_VERL)/.setup
 SETUP_VERL_DEV := $(VENV_VERL)/.setup-dev
-TESTS_VERL := tests/hosts/verl tests/hosts/workers tests/runs_verl tests/lab/demo/policies \
+TESTS_VERL := tests/hosts/verl tests/runs_verl tests/lab/demo/policies/test_smol_vla.py \
 	tests/lab/demo/test_warm_start_block.py tests/test_patches_verl.py tests/lab/bench/test_sides.py \
 	tests/lab/sweep/test_hosts.py tests/benchmarks/test_hosts.py tests/test_lab_apart.py \
 	tests/hosts/test_any_key.py tests/hosts/test_any_overrides.py tests/hosts/test_same_answer.py
@@ -216,7 +217,7 @@ test-light-verl: setup-verl-dev
 
 # Parts that run beside each other with --jobs, the longest first: a run that starts or ends mostly waits. Of
 # `shared`, all runs are made in one cluster; see tests/runs/conftest.py.
-test-heavy: test-heavy-runs test-heavy-verl test-heavy-nodes test-heavy-others test-heavy-shared
+test-heavy: test-heavy-runs test-heavy-others test-heavy-verl test-heavy-nodes test-heavy-shared
 
 NODES := tests/runs/test_nodes.py
 

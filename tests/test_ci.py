@@ -90,7 +90,7 @@ def test_every_test_that_is_not_nightly_is_in_one_of_the_runs(script):
     starts = re.fullmatch(r"\((.*)\) and not nightly", heavy)[1]
     assert light == f"not ({starts} or nightly)"
     assert "\ntests_beside_each_other test-light\n" in script
-    assert "\nparts=(clean-room test-light-verl test-heavy)\n" in script
+    assert "\nparts=(test-heavy-runs test-heavy-others test-light-verl clean-room test-heavy)\n" in script
     assert '\ntests --jobs 3 --keep-going --output-sync=target "${parts[@]}"\n' in script
     parts = re.search(r"^test-heavy: (.*)$", makefile, re.M)[1].split()
     selected = dict(
@@ -136,11 +136,11 @@ def test_what_runs_in_the_main_environment_alone_has_the_same_packages_beside_ve
         )
         for name in ("constraints.txt", "constraints-verl.txt")
     ]
-    used = imported("core", "loops", "wire", "ray_runtime")
+    used = imported("core", "loops", "wire", "ray_runtime", "hosts/workers")
     assert {"torch", "ray", "numpy"} <= used
     for package in used:
         assert pins[0][package] == pins[1][package], (
-            f"{package}: tests/wire and tests/ray_runtime in TESTS_VERL"
+            f"{package}: tests/wire, tests/ray_runtime and tests/hosts/workers in TESTS_VERL"
         )
 
 
