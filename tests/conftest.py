@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 
 from rlinf_async.lab.virtual.clock import run
 from tests.checkouts import EMBODIED, TREES, configs
+from tests.reading_once import read_once
+
+read_once()
 
 # On a machine that is shared, slow is not a failure. `make nightly` searches further.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

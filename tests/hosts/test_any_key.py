@@ -27,7 +27,7 @@ from rlinf_async.hosts.host import Host
 from rlinf_async.hosts.judge.reasons import Reason, reasons_of
 from tests.hosts.test_any_overrides import LONGEST, copied, host_and_config, keys_of, overridden
 
-pytestmark = pytest.mark.usefixtures("aside", "read_once")
+pytestmark = pytest.mark.usefixtures("aside")
 
 SAMPLE_SEED = 52
 SAMPLES = {"local": None, "rlinf": 20, "verl": 15}

@@ -31,7 +31,7 @@ from rlinf_async.hosts.judge.reasons import reasons_of
 from rlinf_async.hosts.judge.table import Table
 from tests.written import noting_writes
 
-pytestmark = pytest.mark.usefixtures("aside", "read_once")
+pytestmark = pytest.mark.usefixtures("aside")
 
 SETS = int(os.environ.get("RLINF_ASYNC_RANDOM_OVERRIDES", "1000"))
 """Of all three hosts together; thousands find more than CI has time for."""
