@@ -1,25 +1,48 @@
 """The patch with which RLinf's own LIBERO draws the last step of a chunk alone, on real simulators."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rlinf", reason="the patch is for RLinf")
 
+from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
+from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from tests import patching
-from tests.libero_assets import needs_assets, needs_libero, rendering
 
 ROOT = Path(__file__).parents[1]
+ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
 
 pytestmark = [
     pytest.mark.timeout(1000),
     pytest.mark.libero,
-    needs_libero,
-    needs_assets,
+    pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
+    pytest.mark.skipif(
+        not ASSETS.is_dir(), reason=f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}"
+    ),
 ]
 
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What a script prints last, with the RLinf that has every patch."""
+    folder = patching.patched("rlinf", tmp_path_factory.mktemp("patched"))
+
+    def run(script: str):
+        environ = {ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
+        if environ["MUJOCO_GL"] == "osmesa":
+            environ["PYOPENGL_PLATFORM"] = "osmesa"
+        done = patching.run(script, folder, ROOT, timeout_s=900, **environ)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
 CAMERAS = """
+import json
 from contextlib import contextmanager, nullcontext
 import numpy as np
 from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, libero
@@ -66,7 +89,7 @@ def nearest(picture):
     return int(np.argmin([np.abs(picture - frame(every, step)).mean() for step in range(len(every))]))
 
 ends = [CHUNK - 1 + CHUNK * number for number in range(CHUNKS)]
-found["cameras"] = {
+print(json.dumps({
     "kept": [alike(every[end], kept[end]) for end in ends],
     "between": [np.array_equal(frame(kept, end + 1), frame(kept, end)) for end in ends[:-1]],
     "brightness": [float(frame(switched, end).mean()) for end in ends],
@@ -74,10 +97,22 @@ found["cameras"] = {
     "nearest": [nearest(frame(switched, end)) for end in ends],
     "switched": [np.array_equal(frame(switched, end), frame(every, end)) for end in ends],
     "ends": ends,
-}
+}))
 """
 
+
+def test_kept_pictures_are_exact_where_cameras_that_are_switched_off_and_on_are_black_and_late(found):
+    result = found(CAMERAS)
+    assert result["kept"] == [True] * 3
+    assert result["between"] == [True] * 2
+    # A camera that has been switched on again: first nothing, then the end of the step before.
+    assert result["brightness"][0] == 0 < result["own"]
+    assert result["switched"] == [False] * 3
+    assert result["nearest"][1:] == [end - 1 for end in result["ends"][1:]]
+
+
 ENVIRONMENTS = """
+import json
 import numpy as np
 import torch
 from omegaconf import OmegaConf
@@ -108,14 +143,23 @@ def play(**more):
 SKIP = {"skip_intermediate_renders": True}
 stock, drawn = play()
 skipping, kept = play(**SKIP)
-found["environments"] = {
+print(json.dumps({
     "difference": difference(stock, skipping),
     "still": {"stock": any(drawn), "skipping": all(kept)},
     "with a video": made(Unbuilt, 1, **SKIP, video_cfg={"save_video": True}).skip_intermediate_renders,
-}
+}))
 """
 
+
+def test_rlinfs_environments_show_the_same_where_steps_between_are_not_drawn(found):
+    result = found(ENVIRONMENTS)
+    assert result["difference"] is None
+    assert result["still"] == {"stock": False, "skipping": True}
+    assert not result["with a video"]
+
+
 SCENES = """
+import json
 from types import SimpleNamespace
 from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, libero
 LiberoEnv, _ = libero({**COMMON_ENV_SETTINGS}, "libero_spatial", 64)
@@ -128,43 +172,14 @@ def seeds(resetting, **key):
     LiberoEnv._seed_scenes(env, range(resetting))
     return given
 
-found["scenes"] = {
+print(json.dumps({
     "without": [seeds(6), seeds(2)],
     "with": [seeds(6, group_shares_scene=True), seeds(2, group_shares_scene=True)],
-}
+}))
 """
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each script has found, in one process with the RLinf that has every patch."""
-    folder = patching.patched("rlinf", tmp_path_factory.mktemp("patched"))
-    script = "\n".join(
-        ["import json", "found = {}", SCENES, ENVIRONMENTS, CAMERAS, "print(json.dumps(found))"]
-    )
-    done = patching.run(script, folder, ROOT, timeout_s=900, **rendering())
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_kept_pictures_are_exact_where_cameras_that_are_switched_off_and_on_are_black_and_late(found):
-    result = found["cameras"]
-    assert result["kept"] == [True] * 3
-    assert result["between"] == [True] * 2
-    # A camera that has been switched on again: first nothing, then the end of the step before.
-    assert result["brightness"][0] == 0 < result["own"]
-    assert result["switched"] == [False] * 3
-    assert result["nearest"][1:] == [end - 1 for end in result["ends"][1:]]
-
-
-def test_rlinfs_environments_show_the_same_where_steps_between_are_not_drawn(found):
-    result = found["environments"]
-    assert result["difference"] is None
-    assert result["still"] == {"stock": False, "skipping": True}
-    assert not result["with a video"]
-
-
 def test_members_of_a_group_get_one_seed_with_the_key_and_rlinfs_own_without(found):
-    result = found["scenes"]
+    result = found(SCENES)
     assert result["without"] == [[30], [10]]
     assert result["with"] == [[[30, 30, 30, 33, 33, 33]]] * 2
