@@ -6,12 +6,13 @@ from typing import Any
 
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import TakenPieces
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
 PLAN = ShardPlan(total_envs=4, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2)

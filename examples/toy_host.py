@@ -20,13 +20,14 @@ from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.kit.recorder import SampleRecorder
 from rlinf_async.hosts.kit.scoring import flat, recompute, samples_of
 from rlinf_async.hosts.kit.shard import Shown, TrainShard
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import TakenPieces
 from rlinf_async.loops.request_broker import RankRequests, request_broker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker, trajectory_broker
 from rlinf_async.observe.meters import BusyMeter
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf_async.observe.attempt import PLACE_VARIABLE, Attempt, read_attempt
-from rlinf_async.observe.ending import IGNORED_SIGNALS
+from rlinf_async.observe.ending import CONFIG_ERROR, IGNORED_SIGNALS
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import Newest, find_newest, sequence_of
 
-CONFIG_ERROR = 2
-"""The exit status of a run that could not begin."""
 FORWARDED_SIGNALS = IGNORED_SIGNALS
 FINAL_STATUSES = (0, CONFIG_ERROR, *(128 + number for number in FORWARDED_SIGNALS))
 """Exit statuses without a restart: the run is done, cannot begin, or was ended by the user."""

@@ -18,7 +18,8 @@ from rlinf_async.core.sharding import ShardPlan, pieces
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.rlinf.rewards import RewardQueue, ShardRewards
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import run_shard
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 
 STEP_S, REWARD_S = 0.1, 0.05

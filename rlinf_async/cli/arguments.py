@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from rich.console import Console, ConsoleDimensions
 
-from rlinf_async.supervise import CONFIG_ERROR
+from rlinf_async.observe.ending import CONFIG_ERROR
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -39,9 +39,7 @@ from rlinf_async.observe.ending import (
     recorded_ending,
     short,
 )
-from rlinf_async.ray_runtime.cluster.environment import choose_cluster
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
-from rlinf_async.supervise import supervise
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -89,6 +87,8 @@ def train(
     """
     config = Chosen.of(config_name, config_dir, overrides)
     if restarts:
+        from rlinf_async.supervise import supervise
+
         options = [] if config.directory is None else ["--config-dir", str(config.directory)]
         options += ["--worker-logs"] * worker_logs + ["--dashboard"] * dashboard + ["--join"] * join
         # Without --restarts, or the child would supervise a child of its own.
@@ -124,6 +124,8 @@ def _prepared(
         host.install()
     cluster = or_exit(host.ray_cluster, cfg)
     if cluster != "none":
+        from rlinf_async.ray_runtime.cluster.environment import choose_cluster
+
         or_exit(partial(choose_cluster, own=cluster == "own", join=join, environ=os.environ))
     try:
         or_exit(host.prepare, cfg)

@@ -11,7 +11,6 @@ Strategy = Literal["full_shard", "shard_grad_op", "no_shard"]
 weights of a pass (`shard_grad_op`), none (`no_shard`)."""
 
 ADAM_MOMENTS = 2
-GIGABYTE = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlinf_async.core.footprint import GIGABYTE
+GIGABYTE = 10**9
+
 
 GPU_SHARES_KEY = "async.advanced.gpu_shares"
 CONTEXT_BYTES = GIGABYTE

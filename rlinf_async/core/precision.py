@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 PRECISION_NAMES = {
     "32": "fp32",
     "32-true": "fp32",
@@ -25,3 +27,8 @@ def precision_of(name: object) -> str:
 def bytes_of(precision: object, *, default: int) -> int:
     """Return the bytes per number of a precision, by any of its names; `default` for an unknown one."""
     return BYTES_OF_PRECISION.get(precision_of(precision), default)
+
+
+def any_in_half(precisions: Iterable[object]) -> bool:
+    """Return True if one of `precisions` has 16 bits."""
+    return any(bytes_of(precision, default=0) == 2 for precision in precisions)

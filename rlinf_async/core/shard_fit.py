@@ -29,8 +29,6 @@ from typing import Any
 
 from rlinf_async.core.shard_times import ShardTimes
 
-USUAL_WORK_S = 0.003
-"""Seconds of an env worker's interpreter for a decision of a shard, as measured on two cores in company."""
 NEAR_BEST = 0.97
 """Numbers of shards with at least this share of the best throughput count as equally good."""
 LEAST_GAIN = 1.1

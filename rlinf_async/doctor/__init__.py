@@ -15,8 +15,9 @@ from rlinf_async.doctor import gpu, installation, machine, nodes
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
 from rlinf_async.hosts.host import every
-from rlinf_async.observe.check import Check, version, without
+from rlinf_async.observe.check import Check, without
 from rlinf_async.observe.forking import shared_interpreter
+from rlinf_async.observe.probes import version
 
 __all__ = ["Check", "run_checks"]
 

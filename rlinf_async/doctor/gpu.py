@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf_async.observe.check import Check, output_of, skipped
+from rlinf_async.observe.check import Check, skipped
+from rlinf_async.observe.probes import output_of
 
 GIB_BYTES = 1 << 30
 DRIVER_FILE = Path("/proc/driver/nvidia/version")

@@ -9,7 +9,8 @@ from importlib.metadata import EntryPoint
 from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.extras import INSTALL_AGAIN, pip_install
 from rlinf_async.hosts.rlinf.checks import SHARED_IMPORTS
-from rlinf_async.observe.check import Check, output_of, release
+from rlinf_async.observe.check import Check
+from rlinf_async.observe.probes import output_of, release
 
 MODELS_IMPORT = "import transformers.modeling_utils"
 """A module that most models import, as does veRL, which is checked later: seconds of imports, made once."""

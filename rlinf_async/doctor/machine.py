@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlinf_async.extras import is_here
-from rlinf_async.observe.check import Check, probe, skipped
+from rlinf_async.observe.check import Check, skipped
 from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.probes import probe
 from rlinf_async.ray_runtime.cluster.environment import (
     SHORT_FOLDER_REMEDY,
     folder_of_ray,

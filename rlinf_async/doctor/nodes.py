@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rlinf_async.observe.check import Check, Status, output_of, skipped
+from rlinf_async.observe.check import Check, Status, skipped
+from rlinf_async.observe.probes import output_of
 from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, TOKEN_PATH_VARIABLE
 
 RANK_VARIABLE = "RLINF_NODE_RANK"

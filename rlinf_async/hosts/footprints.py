@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.config import MAX_COMPARED_BYTES
-from rlinf_async.core.footprint import GIGABYTE, LearnerFootprint, accelerator_bytes, peak
-from rlinf_async.core.gpu_shares import size_in_words
-from rlinf_async.core.precision import bytes_of
+from rlinf_async.core.footprint import LearnerFootprint, accelerator_bytes, peak
+from rlinf_async.core.gpu_shares import GIGABYTE, size_in_words
 from rlinf_async.loops.run_settings import RunSettings
 
 BILLION = 10**9
@@ -40,11 +39,6 @@ class ModelSize:
 
 
 UNKNOWN_SIZE = ModelSize(parameters=BILLION, source="unknown: the numbers are per billion parameters")
-
-
-def any_in_half(precisions: Iterable[object]) -> bool:
-    """Return True if one of `precisions` has 16 bits."""
-    return any(bytes_of(precision, default=0) == 2 for precision in precisions)
 
 
 def facts(

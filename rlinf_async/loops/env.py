@@ -29,18 +29,18 @@ first rollout of a run that resumes from the checkpoint after step `S`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlinf_async.config import SurviveConfig
-from rlinf_async.core.failures import ShardFailure, first_cause
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece, RequestKind, Ticket
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.together import first_failure
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
@@ -237,43 +237,6 @@ async def _hand_over(
     with spans.span("put", **names):
         await trajectories.put(ticket, pieces)
     spans.add("rollout", admitted_at, **names, version=ticket.version, oldest=oldest, newest=newest)
-
-
-# -- loops side by side --
-
-
-async def together(loops: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run loops side by side; the first failure cancels the others, and is raised without a group."""
-    async with first_failure() as group:
-        for loop in loops:
-            group.create_task(_to_its_end(loop))
-
-
-async def _to_its_end(loop: Coroutine[Any, Any, None]) -> None:
-    """Await `loop`, and raise an error if it ends as cancelled although this task was not cancelled."""
-    task = asyncio.current_task()
-    try:
-        await loop
-    # A stray `CancelledError` would end this task silently, and all tasks that wait for the work of `loop`
-    # would wait for ever.
-    except asyncio.CancelledError as error:
-        if task is not None and task.cancelling():
-            raise
-        raise RuntimeError(
-            "a loop of the run has ended with a CancelledError, although its task was not cancelled"
-        ) from error
-
-
-@asynccontextmanager
-async def first_failure() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises the first failure without an exception group; a failure ends all its tasks."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as errors:
-        cause = first_cause([errors])
-        # The bare error and not the group: callers judge the end of a run by the type of one error.
-        raise cause from cause.__cause__ or errors
 
 
 # -- the env loop of a run, and the preparation of a rollout --

@@ -38,9 +38,9 @@ from typing import Any
 
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.frame_counts import FrameCount
-from rlinf_async.loops.env import together
 from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.loops.run_settings import RunSettings
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import trajectory_broker
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread

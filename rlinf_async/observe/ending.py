@@ -23,8 +23,13 @@ from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated, fr
 from rlinf_async.observe.events import FAULT_OF_ENDING, Ending, FaultCounts
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.reading.run_reader import count_faults
-from rlinf_async.observe.run_dir import RunDir, warning_of
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_files import warning_of
 from rlinf_async.observe.state import RunState
+
+CONFIG_ERROR = 2
+"""The exit status of a run that could not begin."""
+
 
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)

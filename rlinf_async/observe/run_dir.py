@@ -1,60 +1,35 @@
-"""The run directory: the one place that names and writes its files.
+"""The records of a run that its driver writes; `run_files.RunFiles` names them, and records faults.
 
 `reading.run_reader.RunReader` reads them.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import platform
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.observe.events import Ending, Status
-from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
 from rlinf_async.observe.plain_data import DamagedError, read_json_file
+from rlinf_async.observe.run_files import RunFiles, warning_of
 from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
 
 EARLIER_FOLDER = "earlier"
 """The folder, within a run directory, for the files of earlier runs."""
-LONGEST_ERROR = 2_000
-LONGEST_TRACE = 8_000
-"""Characters that are kept: the first of an error, the last of a traceback, which ends with the error."""
-WHOLE_RECORD_BYTES = 4 << 20
-"""Faults beyond this size of their record are recorded without traceback and with a short error."""
-SHORT_ERROR = 200
-"""The characters of such a short error."""
-MAX_RECORD_BYTES = 64 << 20
-"""Bytes of a full record of faults: no fault is added to it."""
 
 
-class RunDir:
+class RunDir(RunFiles):
     """The records of one run, written for the own account only, and never through links."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = path = Path(path)
-        self.config = path / "config.yaml"
-        self.facts = path / "run.json"
-        self.metrics = path / "metrics.jsonl"
-        self.summary = path / "summary.json"
-        self.status = path / "status.json"
-        self.trace = path / "trace"
-        self.tensorboard = path / "tensorboard"
-        """The event files of the framework's own logger."""
-        self.stacks = path / "stacks"
-        self.failures = path / "failures.jsonl"
-        self.traceback = path / "traceback.txt"
-        """The traceback of the error that has ended the run."""
+        super().__init__(path)
         self._facts: dict[str, Any] = {}
 
     @property
@@ -173,31 +148,6 @@ class RunDir:
         with warning_of(self.metrics):
             append(self.metrics, (json.dumps(line) + "\n").encode())
 
-    def record(self, fault: Fault) -> None:
-        """Append a fault in one write, so that processes can share the file.
-
-        A full disk, a full record, a missing directory or a lack of memory is only a warning, and does not
-        end the run.
-        """
-        path = self.failures
-        try:
-            size = path.lstat().st_size if path.exists() else 0
-            if size > MAX_RECORD_BYTES:
-                raise OSError(errno.EFBIG, f"it has more than {MAX_RECORD_BYTES:,} bytes", str(path))
-            whole = size < WHOLE_RECORD_BYTES
-            kept = replace(
-                fault,
-                error=said_without_secrets(fault.error)[: LONGEST_ERROR if whole else SHORT_ERROR],
-                seconds=None if fault.seconds is None else round(fault.seconds, 3),
-                trace=said_without_secrets(fault.trace)[-LONGEST_TRACE:] if fault.trace and whole else None,
-            )
-            append(path, (json.dumps(kept.as_dict()) + "\n").encode())
-        except (OSError, MemoryError) as failure:
-            warnings.warn(
-                f"a fault of {fault.process} is not in the record of the run: {_reason_of(failure)}",
-                stacklevel=2,
-            )
-
     def write_status(self, status: Status) -> None:
         """Write the status at once, so that a reader always sees a whole file."""
         with warning_of(self.status):
@@ -223,21 +173,6 @@ class RunDir:
             write_whole(self.traceback, said_without_secrets(text).encode(errors="replace"))
             return self.traceback.absolute()
         return None
-
-
-@contextmanager
-def warning_of(path: Path) -> Iterator[None]:
-    """A block where a full disk or a lack of memory is a warning: a missing record must not end a run."""
-    try:
-        yield
-    except (OSError, MemoryError) as error:
-        # 3: the caller's line, beyond this generator and contextlib.
-        warnings.warn(f"{path} cannot be written: {_reason_of(error)}", stacklevel=3)
-
-
-def _reason_of(error: OSError | MemoryError) -> str:
-    """Return why a file cannot be written, in a few words."""
-    return "no memory is left" if isinstance(error, MemoryError) else str(error.strerror or error)
 
 
 def _indented(content: Mapping[str, Any]) -> bytes:

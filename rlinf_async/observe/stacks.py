@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from rlinf_async.observe.files import append, make_directory
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_files import RunFiles
 
 
 def answer_for_stacks(run_dir: Path, process: str) -> None:
@@ -28,7 +28,7 @@ def answer_for_stacks(run_dir: Path, process: str) -> None:
 
     On a file system without named pipes this does nothing.
     """
-    directory = RunDir(run_dir).stacks
+    directory = RunFiles(run_dir).stacks
     make_directory(directory)
     request = directory / f"{process.replace(' ', '-')}-{os.getpid()}.ask"
     with contextlib.suppress(OSError):

@@ -312,7 +312,7 @@ def test_a_command_that_is_interrupted_before_its_run_begins_ends_with_130(monke
 
 def test_a_run_that_starts_itself_again_joins_as_it_was_told_to(monkeypatch):
     commands = []
-    monkeypatch.setattr(training, "supervise", lambda command, **_: commands.append(command) or 0)
+    monkeypatch.setattr("rlinf_async.supervise.supervise", lambda command, **_: commands.append(command) or 0)
     assert invoke("train", "metaworld_ppo_mlp", "--restarts", "1", "--join").exit_code == 0
     assert "--join" in commands[0]
 

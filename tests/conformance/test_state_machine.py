@@ -30,12 +30,13 @@ from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, Simulat
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.lab.virtual.clock import VirtualLoop
 from rlinf_async.loops import env_restarts
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RankRequests, RequestBroker
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.faults import Fault
 from tests.conformance.environments import Steady

@@ -14,8 +14,8 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.trainer import interruptible
-from rlinf_async.loops.env import together
 from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.loops.together import together
 from tests.hosts import local_runs
 from tests.hosts.local_runs import nobody_is_left
 

@@ -26,8 +26,9 @@ from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import SETTING_KINDS
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LocalRun
-from rlinf_async.loops.env import Renewal, run_shard, together
+from rlinf_async.loops.env import Renewal, run_shard
 from rlinf_async.loops.learner import WAITING_METRIC
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import trajectory_broker
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended, resume_buffer, save_buffer

@@ -8,7 +8,8 @@ from rlinf_async.observe import run_dir as run_dir_module
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.run_reader import FaultReader, count_faults, read_faults
-from rlinf_async.observe.run_dir import LONGEST_ERROR, SHORT_ERROR, RunDir
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_files import LONGEST_ERROR, SHORT_ERROR
 
 
 def record(run_dir, **facts):

@@ -1,7 +1,7 @@
 """Probes that share an interpreter answer as if each had one of its own."""
 
-from rlinf_async.observe.check import output_of, probe
 from rlinf_async.observe.forking import ForkingInterpreter, shared_interpreter
+from rlinf_async.observe.probes import output_of, probe
 
 MARK = "import sys; sys.marks = [*getattr(sys, 'marks', []), 1]"
 COUNT = "import sys; print(len(getattr(sys, 'marks', [])))"

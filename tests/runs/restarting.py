@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.cli import app, training
-from rlinf_async.supervise import supervise
+from rlinf_async import supervise as supervising
+from rlinf_async.cli import app
+
+supervise = supervising.supervise
 
 FORKED_WORKERS = Path(__file__).with_name("forked_workers.py")
 
@@ -16,5 +18,5 @@ def supervise_forking(command: Sequence[str], **options: Any) -> int:
 
 
 if __name__ == "__main__":
-    training.supervise = supervise_forking
+    supervising.supervise = supervise_forking
     app()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.tensors import (
+    Tensors,
+)
 from rlinf_async.hosts.kit.answers import Answering
 from rlinf_async.hosts.kit.examination import Buffers, FirstLook
 from rlinf_async.hosts.kit.rebuilds import reseeded
@@ -51,3 +55,9 @@ class PolicyWorker(Answering, InferenceWorker):
         # Each policy version is then sampled with its own seed, independent of earlier samples.
         if asynchrony.deterministic:
             self.sampling_seed = own
+
+
+def scores_of(output: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the fields of a pass that a learner reads, on the CPU."""
+    names = ("logprobs", "values", "prev_logprobs")
+    return {name: output[name].float().cpu() for name in names if output.get(name) is not None}

@@ -20,7 +20,6 @@ from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.scores import WHOLE, ScorePair, ToScore, in_passes, joined
 from rlinf_async.core.tensors import (
-    Tensors,
     Tree,
     concatenate,
     leaf,
@@ -188,12 +187,6 @@ def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: b
 
     versions = _versions(rollout)
     return premise.compare(samples, versions, batch, most=most, score=score)
-
-
-def scores_of(output: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return the fields of a pass that a learner reads, on the CPU."""
-    names = ("logprobs", "values", "prev_logprobs")
-    return {name: output[name].float().cpu() for name in names if output.get(name) is not None}
 
 
 def _ages(batch: int, versions: torch.Tensor) -> torch.Tensor:

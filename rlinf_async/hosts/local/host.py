@@ -1,12 +1,11 @@
 """The host without a framework: runs a config's environments and policy in this process.
 
-Modules that need torch are imported by the call that needs them.
+Modules that need torch, and the explanation, are imported by the call that needs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async import __version__
-from rlinf_async.config import words
-from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
-from rlinf_async.hosts.local.remarks import remarks_of
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 
@@ -67,34 +63,14 @@ class LocalHost(Host):
         return Path(cfg.run_dir).absolute()
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        if cluster != THIS_MACHINE:
-            raise ValueError("a run of the local host is one process of this machine: it takes no cluster")
-        settings = checked(cfg)
-        return {
-            "mode": settings.asynchrony.mode,
-            "levels": settings.asynchrony.levels,
-            "max_staleness": settings.asynchrony.max_staleness,
-            "correction": settings.asynchrony.correction,
-            "skip": settings.asynchrony.skip.kinds,
-            "dead_work": dead_work.of_own_workers(
-                settings.asynchrony,
-                steps_per_decision=settings.run.steps_per_decision,
-                skips_ended=settings.run.skips_ended,
-                left_out=settings.run.left_out,
-            ),
-            "streams": settings.run.streams,
-            "optimizer_steps": settings.run.optimizer_steps,
-            **asdict(settings.plan),
-            "remarks": remarks_of(cfg, settings),
-        }
+        from rlinf_async.hosts.local.explain import explain
+
+        return explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        rows = [
-            (name, words(value) if name == "levels" else str(value))
-            for name, value in facts.items()
-            if name not in ("remarks", "skip", "dead_work")
-        ]
-        explanation.show_rows([*rows, *dead_work.rows(facts)], facts["remarks"], console)
+        from rlinf_async.hosts.local.explain import show
+
+        show(facts, console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         return plain(cfg)

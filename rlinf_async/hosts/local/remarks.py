@@ -9,19 +9,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.core.config_keys import shortened
-from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.kit.policy_size import parameters
 from rlinf_async.hosts.local.config import TABLE
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import remarks as run_remarks
 
 
 def remarks_of(cfg: DictConfig, settings: LocalSettings) -> list[str]:
     """Return the remarks on a config that can run with `settings`."""
     return [
-        *explanation.own_sections(cfg, TABLE.sections, framework="the local host"),
+        *own_sections(cfg, TABLE.sections, framework="the local host"),
         *unread_keys(plain(cfg)["model"]),
-        *explanation.remarks(settings.run, auto_reset=False),
+        *run_remarks(settings.run, auto_reset=False),
     ]
 
 

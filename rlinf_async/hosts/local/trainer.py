@@ -25,7 +25,7 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.tasks import resolved_balance
-from rlinf_async.loops.env import env_loop, together
+from rlinf_async.loops.env import env_loop
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
@@ -34,6 +34,7 @@ from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import may_offer
 from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCounts, StepReport
 from rlinf_async.observe.faults import Fault

@@ -86,3 +86,21 @@ def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) ->
         normalize_advantages=normalize,
     )
     return estimates
+
+
+def explained_variance(
+    metrics: dict[str, list[Any]], reduce: Callable[[dict[str, Any]], Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return the critic's explained variance over a batch, for RLinf versions with losses that report sums
+    for it.
+
+    The sums are removed from `metrics`, and `reduce` adds them over the ranks. Losses of RLinf 0.3 report the
+    variance of each micro-batch instead, which is averaged like other metrics: then the result is empty.
+    """
+    if not borrowed.is_here("pop_critic_explained_variance_stats"):
+        return {}
+    sums = borrowed.pop_critic_explained_variance_stats(metrics)
+    if not sums:
+        return {}
+    variance = borrowed.compute_critic_explained_variance_from_stats(reduce(sums))
+    return {borrowed.CRITIC_EXPLAINED_VARIANCE_KEY: float(variance)}

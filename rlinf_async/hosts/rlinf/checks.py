@@ -7,7 +7,8 @@ from pathlib import Path
 from rlinf_async.extras import INSTALL_AGAIN, RLINF_REMEDY, is_here
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL
 from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, RLinfTree, rlinf_tree, why_unserved
-from rlinf_async.observe.check import Check, check_range, failures, probe, release, version, without
+from rlinf_async.observe.check import Check, failures, without
+from rlinf_async.observe.probes import check_range, probe, release, version
 
 RAY_FIXES = (
     ((2, 52), "CVE-2025-62593: a web page opened in a browser can run code through the dashboard"),

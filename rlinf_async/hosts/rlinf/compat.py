@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -103,24 +103,6 @@ def reward_method(reward_worker: Any) -> Any:
     """
     newer = getattr(reward_worker, "compute_reward", None)
     return newer if newer is not None else reward_worker.compute_image_rewards
-
-
-def explained_variance(
-    metrics: dict[str, list[Any]], reduce: Callable[[dict[str, Any]], Mapping[str, Any]]
-) -> dict[str, float]:
-    """Return the critic's explained variance over a batch, for RLinf versions with losses that report sums
-    for it.
-
-    The sums are removed from `metrics`, and `reduce` adds them over the ranks. Losses of RLinf 0.3 report the
-    variance of each micro-batch instead, which is averaged like other metrics: then the result is empty.
-    """
-    if not borrowed.is_here("pop_critic_explained_variance_stats"):
-        return {}
-    sums = borrowed.pop_critic_explained_variance_stats(metrics)
-    if not sums:
-        return {}
-    variance = borrowed.compute_critic_explained_variance_from_stats(reduce(sums))
-    return {borrowed.CRITIC_EXPLAINED_VARIANCE_KEY: float(variance)}
 
 
 def _note_failure(has_failed: bool) -> None:

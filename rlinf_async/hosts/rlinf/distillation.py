@@ -9,7 +9,7 @@ from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.losses import DISTILLATION
-from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
+from rlinf_async.hosts.rlinf.scoring import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 TEACHER_KEY = "rollout.expert_model"

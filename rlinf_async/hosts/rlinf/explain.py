@@ -15,6 +15,8 @@ from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
+from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.rlinf import left_out, nft
 from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
@@ -150,7 +152,7 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
             f"begin differently; set env.train.group_size={compares} for groups of one start"
         )
     auto_reset, has_values = bool(cfg.env.train.auto_reset), settings.has_ratio
-    return [*lines, *explanation.remarks(settings, auto_reset=auto_reset, has_values=has_values)]
+    return [*lines, *run_remarks(settings, auto_reset=auto_reset, has_values=has_values)]
 
 
 def show(facts: Mapping[str, Any], console: Console) -> None:
@@ -282,7 +284,7 @@ def sharing_parts(cfg: Mapping[str, Any], machines: Machines) -> list[str]:
 def undecided(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each undecided key of `cfg` (plain data) that is not refused."""
     own = {name: value for name, value in cfg.items() if not is_ignored(name, value)}
-    yield from explanation.own_sections(own, KNOWN_SECTIONS, framework="RLinf")
+    yield from own_sections(own, KNOWN_SECTIONS, framework="RLinf")
     for key, value in unknown(cfg).items():
         if key.partition(".")[0] in KNOWN_SECTIONS and not is_ignored(key, value):
             near = nearest_key(key, TABLE.names)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlinf_async import __version__
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, make_ready
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.rlinf.tree import rlinf_tree, supported_rlinf
 from rlinf_async.observe.check import Check, skipped
 
 if TYPE_CHECKING:
@@ -106,17 +103,10 @@ class RLinfHost(PackagedHost):
         return checks()
 
     def versions(self) -> dict[str, str]:
+        from rlinf_async.hosts.rlinf.tree import supported_rlinf, versions
+
         supported_rlinf()
         return versions()
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of this package, of the RLinf that `import rlinf` finds, and of packages that both
-    need.
-    """
-    tree = rlinf_tree()
-    own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
-    return {**own, **{name: version(name) for name in ("ray", "torch")}}
 
 
 def _hooks() -> WorkerHooks:

@@ -22,6 +22,7 @@ from rlinf_async.hosts.judge.reasons import Reason, is_off, read_conflicts
 from rlinf_async.hosts.judge.table import Fate, Table, read_rows
 from rlinf_async.hosts.rlinf import losses, models
 from rlinf_async.hosts.rlinf.replacements import ROLE_OF_CLASS, RUNNER_CLASSES
+from rlinf_async.hosts.rlinf.scoring import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.sources import FUNCTION_NODES, Sources, sources_of
 from rlinf_async.hosts.rlinf.tree import rlinf_tree
 
@@ -35,9 +36,7 @@ ROWS, DEFAULTS = read_rows(
         "rollout.sampling_params.top_k": {
             "serves": lambda top_k: top_k is None or top_k <= 0,
             "levels": ("train",),
-            "where": lambda view, asynchrony: (
-                asynchrony.off_policy and view.model_type in models.TOKEN_MODELS
-            ),
+            "where": lambda view, asynchrony: asynchrony.off_policy and view.model_type in TOKEN_MODELS,
         },
         "actor.fsdp_config.sharding_strategy": {
             "serves": lambda strategy: strategy != "hybrid_shard",

@@ -13,18 +13,17 @@ import torch
 import torch.distributed as dist
 
 from rlinf_async.core.left_out import LeftOut
+from rlinf_async.core.precision import any_in_half
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.live_passes import skipped
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.scoring import LIVE_FIELD, ScoringTraining
-from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
+from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate, explained_variance
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
-from rlinf_async.hosts.rlinf.compat import explained_variance
 from rlinf_async.hosts.rlinf.corrected_loss import ratio_level
-from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.scoring import score
 from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.observe.meters import prefixed
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import MODELS_GROUP, OWN_MODELS, names_of
 from rlinf_async.hosts.rlinf.sources import sources_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from rlinf_async.core.tensors import Tensors
-
-TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
-"""Models that sample actions as tokens."""
 
 EVALUATED_MODELS = frozenset({"fastwam", "molmoact2"})
 """Models that RLinf can evaluate, and train by imitation at most: their answers have no log-probabilities."""
@@ -46,10 +38,6 @@ PACKAGE_OF_MODEL = {
     "starvla": "starVLA",
 }
 """{model_type: package that RLinf's model imports}, for models that need another package."""
-
-
-SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
-"""Models that store log-probabilities of all denoise steps, and select from them when they score one step."""
 
 
 UNTRAINED_CRITICS = frozenset({"gr00t"})
@@ -155,31 +143,3 @@ def scored_by(cfg: Mapping[str, Any]) -> str:
         parts = str(int(steps) + 1) if steps.isdigit() else "(K + 1)"
         return f"of the mean over {steps} denoise steps and their noise, which sees 1 / {parts} of a lag"
     return f"of one of {steps} denoise steps, which sees about 1 / {steps} of a lag" if steps != "1" else ""
-
-
-def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, values: bool) -> Tensors:
-    """Return the output of a forward pass over samples on the model's device, with log-probabilities of their
-    actions.
-    """
-    output: Tensors = model(
-        forward_inputs=samples["forward_inputs"],
-        compute_logprobs=True,
-        compute_entropy=False,
-        compute_values=values,
-        use_cache=False,
-        **_forward_kwargs(cfg, samples["prev_logprobs"]),
-    )
-    return output
-
-
-def _forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:
-    """Return the additional arguments that RLinf's `train_micro_batch` passes to some models (0.3 and
-    main).
-    """
-    model = cfg.actor.model.model_type
-    if model in SELECTING_MODELS:
-        return {"prev_logprobs": stored_logprobs}
-    if model not in TOKEN_MODELS:
-        return {}
-    sampling = cfg.rollout.sampling_params
-    return {"temperature": sampling.temperature_train, "top_k": sampling.top_k}

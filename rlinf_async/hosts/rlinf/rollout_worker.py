@@ -12,15 +12,14 @@ from omegaconf import DictConfig, open_dict
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors
 from rlinf_async.hosts.async_block import read_block
-from rlinf_async.hosts.kit.inference import PolicyWorker
-from rlinf_async.hosts.kit.scoring import scores_of
+from rlinf_async.hosts.kit.inference import PolicyWorker, scores_of
 from rlinf_async.hosts.observations import items, merge
 from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
-from rlinf_async.hosts.rlinf.models import score
 from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
+from rlinf_async.hosts.rlinf.scoring import score
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 

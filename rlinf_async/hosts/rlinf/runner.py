@@ -22,9 +22,9 @@ from rlinf_async.hosts.rlinf.borrowed import (
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import machines, resolve
 from rlinf_async.hosts.rlinf.gpu_shares import shared_gpus
-from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.rates import rate_settings
+from rlinf_async.hosts.rlinf.tree import versions
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
 from rlinf_async.hosts.simulators import going_on

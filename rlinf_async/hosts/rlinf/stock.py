@@ -18,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.rlinf.borrowed import MetricLogger
 from rlinf_async.hosts.rlinf.checkpoints import resume_step
-from rlinf_async.hosts.rlinf.host import versions
 from rlinf_async.hosts.rlinf.metrics import STEP_METRIC, SYNC_METRIC, WORK_METRICS, metrics_outlet
 from rlinf_async.hosts.rlinf.settings import last_step
+from rlinf_async.hosts.rlinf.tree import versions
 from rlinf_async.hosts.rlinf.workload import env_steps_of
 from rlinf_async.observe.display import RunDisplay, report_command
 from rlinf_async.observe.events import (

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+from rlinf_async import __version__
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES, OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
@@ -103,3 +104,12 @@ def _version(root: Path) -> str:
     # A checkout on PYTHONPATH hides an installed RLinf, which may have another version.
     same = Path(str(package.locate_file("rlinf"))).resolve() == root.resolve()
     return package.version if same else "of unknown version"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package, of the RLinf that `import rlinf` finds, and of packages that both
+    need.
+    """
+    tree = rlinf_tree()
+    own = {"rlinf-async": __version__, "rlinf": tree.version if tree else "unknown"}
+    return {**own, **{name: version(name) for name in ("ray", "torch")}}

@@ -24,8 +24,8 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
 from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.precision import any_in_half
 from rlinf_async.core.tensors import Tree, map_tensors, size_of
-from rlinf_async.hosts.footprints import any_in_half
 from rlinf_async.hosts.kit.sharded import reshard
 from rlinf_async.hosts.policy_contract import checked_scores
 from rlinf_async.hosts.verl.units import why_no_units

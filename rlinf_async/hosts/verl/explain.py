@@ -21,6 +21,8 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
+from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams
@@ -115,7 +117,7 @@ def remarks(view: VerlView, settings: VerlSettings) -> Iterator[str]:
             "async.advanced.gpu_shares=true sets no limit: under veRL every learner and inference rank has a "
             "GPU of its own"
         )
-    yield from explanation.remarks(settings, auto_reset=settings.auto_reset)
+    yield from run_remarks(settings, auto_reset=settings.auto_reset)
 
 
 def exactness(view: VerlView, settings: VerlSettings) -> dict[str, str]:
@@ -248,4 +250,4 @@ def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
                 "examined"
             )
     if defaults():
-        yield from explanation.own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")
+        yield from own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")

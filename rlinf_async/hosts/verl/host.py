@@ -14,13 +14,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
-from rlinf_async.hosts.verl.installation import (
-    INSTALL_COMMAND,
-    PLATFORM_VARIABLE,
-    checks,
-    get_ready,
-    versions,
-)
 from rlinf_async.hosts.verl.recognition import is_verls, relative
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
@@ -60,6 +53,7 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.host import make_ready
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
         from rlinf_async.hosts.verl.config import fill_in, runnable_settings
+        from rlinf_async.hosts.verl.installation import INSTALL_COMMAND
         from rlinf_async.hosts.verl.reasons import validate
 
         if not self.available:
@@ -85,6 +79,7 @@ class VerlHost(PackagedHost):
 
     def train(self, cfg: DictConfig, *, dashboard: bool = False) -> None:
         from rlinf_async.hosts.verl.checkpoint import resume_point, set_aside
+        from rlinf_async.hosts.verl.installation import PLATFORM_VARIABLE
         from rlinf_async.hosts.verl.task_runner import train
         from rlinf_async.observe.display import RunDisplay
 
@@ -110,9 +105,13 @@ class VerlHost(PackagedHost):
         return plain(result)
 
     def checks(self) -> Sequence[Check]:
+        from rlinf_async.hosts.verl.installation import checks
+
         return checks()
 
     def versions(self) -> dict[str, str]:
+        from rlinf_async.hosts.verl.installation import INSTALL_COMMAND, versions
+
         if not self.available:
             raise ValueError(f"veRL is not installed: {INSTALL_COMMAND}")
         return versions()
@@ -120,6 +119,7 @@ class VerlHost(PackagedHost):
 
 def _choose_device(cfg: DictConfig) -> None:
     """Set `trainer.device=cpu` on a machine without an accelerator, with a note."""
+    from rlinf_async.hosts.verl.installation import PLATFORM_VARIABLE, get_ready
     from rlinf_async.observe.display import RunDisplay
 
     if not get_ready() and os.environ[PLATFORM_VARIABLE] == "cpu" and cfg.trainer.device != "cpu":

@@ -11,16 +11,8 @@ from importlib.metadata import version as version_of
 from rlinf_async import __version__
 from rlinf_async.extras import INSTALL_AGAIN
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
-from rlinf_async.observe.check import (
-    Check,
-    check_range,
-    failures,
-    output_of,
-    probe,
-    skipped,
-    version,
-    without,
-)
+from rlinf_async.observe.check import Check, failures, skipped, without
+from rlinf_async.observe.probes import check_range, output_of, probe, version
 
 # Equal to INSTALL_COMMAND and to the extra `verl` in pyproject.toml.
 FIRST_RELEASE, FIRST_UNSUPPORTED_RELEASE = (0, 9, 1), (0, 10)

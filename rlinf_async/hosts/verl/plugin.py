@@ -31,7 +31,7 @@ def guard() -> None:
     def validate_config(config: Any, *args: Any, **kwargs: Any) -> Any:
         if is_verls(config) and (why := another_mode(config)):
             _write(f"error: {why}")
-            # `supervise.CONFIG_ERROR`: the run cannot begin, and `supervise` does not retry it.
+            # `ending.CONFIG_ERROR`: the run cannot begin, and `supervise` does not retry it.
             raise SystemExit(2)
         return stock(config, *args, **kwargs)
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.kit.inference import PolicyWorker
-from rlinf_async.hosts.kit.scoring import scores_of
+from rlinf_async.hosts.kit.inference import PolicyWorker, scores_of
 from rlinf_async.hosts.observations import merge
 from rlinf_async.hosts.policy_contract import checked_decision, checked_scores
 from rlinf_async.hosts.workers.policy import build_policy

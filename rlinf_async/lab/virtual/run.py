@@ -27,7 +27,7 @@ from rlinf_async.lab.virtual.ranks import (
 )
 from rlinf_async.lab.virtual.shard import Asking, HandOver, VirtualRecorder, VirtualShard, Worker
 from rlinf_async.lab.virtual.times import SimulatorBatch, Times
-from rlinf_async.loops.env import env_loop, together
+from rlinf_async.loops.env import env_loop
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import PrefetchedPieces
@@ -36,6 +36,7 @@ from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import may_offer
 from rlinf_async.loops.weight_broker import weight_broker
 from rlinf_async.observe.events import StepReport

@@ -16,7 +16,8 @@ from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
 from rlinf_async.observe.reading import shapes
-from rlinf_async.observe.run_dir import MAX_RECORD_BYTES, RunDir
+from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_files import MAX_RECORD_BYTES
 from rlinf_async.observe.state import RunState
 from rlinf_async.observe.yaml_data import MAX_YAML_BYTES, read_yaml
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.loops.env import together
 from rlinf_async.loops.inference import PolicyThread, load_next, refresh_weights, serve_policy
 from rlinf_async.loops.requests import Pending
+from rlinf_async.loops.together import together
 from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.gpu_share import KeepsToShare

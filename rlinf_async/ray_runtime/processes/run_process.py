@@ -16,7 +16,7 @@ from typing import Any
 from rlinf_async import __version__
 from rlinf_async.observe.faults import Fault, FaultKind, RecordFault, record_nothing
 from rlinf_async.observe.holdings import held_by_this_process
-from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.run_files import RunFiles
 from rlinf_async.observe.spans import SpanLog, clock_offset, identity
 from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.wire.memory import machine
@@ -56,9 +56,9 @@ class RunProcess:
         exempt_present_objects()
         self.generation = generation
         offset = 0.0 if clock is None else await _offset(clock)
-        self._span_log = SpanLog(RunDir(run_dir).trace, process=process, offset=offset)
+        self._span_log = SpanLog(RunFiles(run_dir).trace, process=process, offset=offset)
         answer_for_stacks(Path(run_dir), process)
-        self.own_name, self.note_fault = process, RunDir(run_dir).record
+        self.own_name, self.note_fault = process, RunFiles(run_dir).record
         STRANGERS.record_by(lambda *, error: self.remark(error, what="stranger"))
 
     async def go_on_as(self, generation: int, loop: str, *arguments: Any) -> Any:

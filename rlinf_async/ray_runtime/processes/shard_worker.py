@@ -20,11 +20,12 @@ from rlinf_async.core.frame_counts import FrameCount, FrameMeter
 from rlinf_async.core.shard_times import FirstRollouts, ShardTimes
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket, place_of
-from rlinf_async.loops.env import env_loop, evaluate_shard, together
+from rlinf_async.loops.env import env_loop, evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import Call, SimulatorThread
+from rlinf_async.loops.together import together
 from rlinf_async.observe.faults import Fault, FaultKind
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from rlinf_async.hosts.rlinf import borrowed, compat
+from rlinf_async.hosts.rlinf.advantages import explained_variance
 from tests.checkouts import checkout
 
 
@@ -56,5 +57,5 @@ def test_explained_variance_is_that_of_the_whole_batch_where_losses_report_sums(
 def test_explained_variance_of_each_micro_batch_is_left_to_be_averaged(monkeypatch):
     monkeypatch.setattr(borrowed, "is_here", lambda name: False)
     metrics = {"critic/explained_variance": [0.5, 0.7]}
-    assert compat.explained_variance(metrics, lambda sums: sums) == {}
+    assert explained_variance(metrics, lambda sums: sums) == {}
     assert metrics == {"critic/explained_variance": [0.5, 0.7]}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.footprint import GIGABYTE
+from rlinf_async.core.gpu_shares import GIGABYTE
 from rlinf_async.hosts.footprints import rows
 from rlinf_async.hosts.rlinf.footprints import footprints, model_size
 from rlinf_async.hosts.rlinf.placement import Machines, world_sizes

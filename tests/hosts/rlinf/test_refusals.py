@@ -6,8 +6,8 @@ from rlinf_async.config import LEVEL_NAMES
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS
-from rlinf_async.hosts.rlinf.models import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.reasons import fit
+from rlinf_async.hosts.rlinf.scoring import TOKEN_MODELS
 from tests.hosts.rlinf.given import config
 
 WRONG = {

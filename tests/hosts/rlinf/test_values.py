@@ -23,8 +23,8 @@ from rlinf_async.hosts.rlinf.checkout import IS_KNOWN_VALUE, Values, unknown_val
 from rlinf_async.hosts.rlinf.exactness import exactness
 from rlinf_async.hosts.rlinf.explain import undecided
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.models import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.reasons import fit
+from rlinf_async.hosts.rlinf.scoring import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import read_settings
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.splitting import splitting

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from rlinf_async.loops.env import run_shard, together
+from rlinf_async.loops.env import run_shard
+from rlinf_async.loops.together import together
 from rlinf_async.observe.meters import BusyMeter, Spread
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker

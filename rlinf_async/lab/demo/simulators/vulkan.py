@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.host import simulators_of
-from rlinf_async.observe.check import Check, probe, skipped
+from rlinf_async.observe.check import Check, skipped
+from rlinf_async.observe.probes import probe
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
