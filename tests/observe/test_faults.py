@@ -4,7 +4,7 @@ from multiprocessing import Process
 import pytest
 
 from rlinf_async.core.failures import frames_of, in_words
-from rlinf_async.observe import run_dir as run_dir_module
+from rlinf_async.observe import run_files
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.reading.run_reader import FaultReader, count_faults, read_faults
@@ -78,7 +78,7 @@ def test_what_cannot_be_recorded_is_a_warning(tmp_path):
 
 
 def test_very_many_faults_are_all_counted_and_the_later_ones_are_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_dir_module, "WHOLE_RECORD_BYTES", 10_000)
+    monkeypatch.setattr(run_files, "WHOLE_RECORD_BYTES", 10_000)
     for _ in range(100):
         record(tmp_path, error="x" * 1000, trace="y" * 1000, seconds=0.5)
     faults = read_faults(tmp_path)
@@ -91,7 +91,7 @@ def test_very_many_faults_are_all_counted_and_the_later_ones_are_short(tmp_path,
 
 
 def test_a_record_that_is_full_takes_no_fault_and_is_still_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_dir_module, "MAX_RECORD_BYTES", 1_000)
+    monkeypatch.setattr(run_files, "MAX_RECORD_BYTES", 1_000)
     record(tmp_path, trace="y" * 1_500)
     size = RunDir(tmp_path).failures.stat().st_size
     with pytest.warns(UserWarning, match="a fault of env worker 0 is not in the record .* 1,000 bytes"):

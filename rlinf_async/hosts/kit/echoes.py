@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.tensors import (
-    Tree,
-)
+from rlinf_async.core.tensors import Tree
 
 
 def without_echoes(inputs: Tree, observation: Mapping[str, Any]) -> tuple[Tree, dict[str, str]]:

@@ -11,9 +11,6 @@ import torch
 from torch import nn
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.tensors import (
-    Tensors,
-)
 from rlinf_async.hosts.kit.answers import Answering
 from rlinf_async.hosts.kit.examination import Buffers, FirstLook
 from rlinf_async.hosts.kit.rebuilds import reseeded
@@ -57,7 +54,7 @@ class PolicyWorker(Answering, InferenceWorker):
             self.sampling_seed = own
 
 
-def scores_of(output: Mapping[str, torch.Tensor]) -> Tensors:
+def scores_of(output: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the fields of a pass that a learner reads, on the CPU."""
     names = ("logprobs", "values", "prev_logprobs")
     return {name: output[name].float().cpu() for name in names if output.get(name) is not None}
