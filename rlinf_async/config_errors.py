@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
@@ -37,6 +37,9 @@ UNSET_PATTERN = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found
 LONG_NUMBER = re.compile(r"\d{4300}")
 KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
+INTERPOLATED_KEY = re.compile(r"\$\{(?P<key>[\w.]+)\}")
+NO_BLOCK = re.compile(r"node `(?P<key>[^`]+)` is not a container and thus cannot contain `(?P<name>[^`]+)`")
+NO_HYDRA = "HydraConfig was not set"
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
 LONGEST_WORD = 250
@@ -76,11 +79,11 @@ def sentence(
     *,
     overrides: Sequence[str],
     known_configs: Iterable[str],
-    known_keys: Callable[[], Iterable[str]],
+    known_keys: Callable[[], Mapping[str, Any]],
 ) -> str:
     """Return the sentence on an error in the config `name` or in `overrides`, with the remedy.
 
-    `known_keys` returns the dotted keys of the config without the overrides; it is called only if a key is
+    `known_keys` returns the config without the overrides, by dotted keys; it is called only if a key is
     unknown.
     """
     if isinstance(error, OverrideParseException):
@@ -105,7 +108,7 @@ def sentence(
                 f"a defaults list overrides {unknown['key']}, which no defaults list has chosen; write it "
                 "there without the word override"
             )
-        return _no_key(unknown["key"], overrides, list(known_keys()))
+        return _no_key(unknown["key"], overrides, known_keys())
     return unreadable_config(error)
 
 
@@ -147,6 +150,12 @@ def unreadable_config(error: Exception) -> str:
             f"{key or 'the config'} asks for the resolver {resolver['name']}, which is not registered here; "
             f"write the value, as in {key or 'KEY'}=..."
         )
+    if NO_HYDRA in text:
+        key = _key_of(error) or "KEY"
+        return f"{key} asks for a value that only Hydra's own scripts have; write it out, as in {key}=..."
+    if no_block := NO_BLOCK.search(text):
+        reader = _key_of(error) or "the config"
+        return f"{no_block['key']} must be a block of keys: {reader} reads its {no_block['name']}"
     lines = text.splitlines() or [type(error).__name__]
     first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
     key = _key_of(error)
@@ -207,10 +216,24 @@ def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
     return f"there is no config {name!r}{hint}; there is {', '.join(names[:MOST_NAMES]) or 'none'}{more}"
 
 
-def _no_key(key: str, overrides: Sequence[str], keys: list[str]) -> str:
+def _no_key(key: str, overrides: Sequence[str], keys: Mapping[str, Any]) -> str:
+    above = {key[:place] for place, letter in enumerate(key) if letter == "."}
+    if key in keys:  # another override has put one value in the place of a block
+        other = next((one for one in overrides if _key_in(one) in above), f"an override of {key}")
+        return f"{other} leaves no {key} to be set; leave out one of the two overrides"
+    for block, value in keys.items():
+        if block in above and (source := INTERPOLATED_KEY.fullmatch(str(value))):
+            return (
+                f"the config has no {key}: its {block} is {value}; set {source['key']}"
+                f"{key.removeprefix(block)}, or write {block} out in the YAML"
+            )
     near = next((name for name in counterparts(key) if name in keys), None) or nearest_key(key, keys)
     hint = f"did you mean {near}?" if near else f"+{_written(key, overrides)} would add it"
     return f"the config has no {key}; {hint}"
+
+
+def _key_in(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _written(text: str, overrides: Sequence[str]) -> str:

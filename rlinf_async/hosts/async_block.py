@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -57,6 +57,20 @@ def _nearest_mode(content: object) -> str:
 def _written(content: object) -> str:
     """`content` as YAML writes it."""
     return str(content).lower() if isinstance(content, bool) else shortened(content)
+
+
+def unused_settings(block: Mapping[str, Any], levels: Mapping[str, bool]) -> Iterator[str]:
+    """Yield a remark for each level that is off and has settings in the block; `levels` has those that are
+    on as True.
+    """
+    for level, is_on in levels.items():
+        held: Any = block.get(level) or {}
+        settings = [
+            f"async.{level}.{key}={_written(value)}" for key, value in held.items() if key != "enabled"
+        ]
+        if settings and not is_on:
+            has = "has" if len(settings) == 1 else "have"
+            yield f"{', '.join(settings)} {has} no effect: async.{level}.enabled is false"
 
 
 def with_preset(cfg: DictConfig, mode: str) -> DictConfig:

@@ -323,3 +323,24 @@ def test_a_block_by_override_adds_no_key_and_the_remedy_replaces_the_block(tmp_p
     assert "the config has no settings.bathces; did you mean" in refusal(
         "explain", tmp_path, "settings.bathces=3"
     )
+
+
+def test_an_override_in_a_block_that_is_another_value_names_a_way_out_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\nmine: {a: 1}\nother: ${mine}\n")
+    assert "its other is ${mine}; set mine.a, or write other out" in refusal("explain", tmp_path, "other.a=2")
+    assert invoke("explain", tmp_path, "mine.a=2").exit_code == 0
+    for value in ("null", "3", "${settings}"):
+        said = refusal("explain", tmp_path, f"mine={value}", "mine.a=2")
+        assert f"mine={value} leaves no mine.a to be set; leave out one of the two" in said
+
+
+def test_a_value_of_hydras_and_a_key_below_a_value_are_named_with_their_readers(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [local/point_reach]\nmine: {a: 1}\nreader: ${mine.a}\nown: ${hydra:runtime.cwd}\n"
+    )
+    assert "own asks for a value that only Hydra's own scripts have" in refusal(
+        "explain", tmp_path, "mine.a=2"
+    )
+    assert "mine must be a block of keys: reader reads its a" in refusal(
+        "explain", tmp_path, "mine=3", "own=2"
+    )

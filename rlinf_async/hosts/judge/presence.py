@@ -61,12 +61,12 @@ def file_reasons(
 ) -> Iterator[Reason]:
     """Yield a reason for each path at one of `keys` that does not exist, or of `files` that is a folder.
 
-    A path begins with `/`, `./`, `../` or `~`; any other value may be the name of a model on a hub.
+    Unless its key is one of `files`, a path begins with `/`, `./`, `../` or `~`: else it may name a model.
     """
     paths: dict[str, str] = {}
     for key in keys:
         path = lookup(cfg, key)
-        if isinstance(path, str) and path.startswith(("/", "./", "../", "~")):
+        if isinstance(path, str) and path and (key in files or path.startswith(("/", "./", "../", "~"))):
             paths.setdefault(path, key)  # several keys often have the same path
     for path, key in paths.items():
         if not is_there(path):

@@ -163,6 +163,9 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
             "get_node_info": RESTARTS,
         },
     ),
+    "ClusterConfig": BorrowedName(
+        CONFIG, ("rlinf.scheduler.cluster.config:ClusterConfig",), {"from_dict_cfg": CONFIG}
+    ),
     "HybridComponentPlacement": BorrowedName(
         LAUNCH, ("rlinf.utils.placement:HybridComponentPlacement",), {"get_strategy": LAUNCH}
     ),

@@ -6,25 +6,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, nearest_key, shortened
 from rlinf_async.hosts import explanation
-from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.footprints import rows as memory_rows
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.remarks import own_sections
 from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.rlinf import left_out, nft
-from rlinf_async.hosts.rlinf.config import is_active, machines, read_fit, resolve
+from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, resume_step
+from rlinf_async.hosts.rlinf.config import asks_for_levels, is_active, machines, read_fit, resolve
 from rlinf_async.hosts.rlinf.dead_work import dead_work
 from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH, lag_remarks
 from rlinf_async.hosts.rlinf.exactness import bonus_remarks, exactness, starts_of_their_own
 from rlinf_async.hosts.rlinf.footprints import footprints, teacher_remark
 from rlinf_async.hosts.rlinf.gpu_shares import share_facts, share_remarks, share_rows
-from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
+from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS, check_task
 from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE, is_ignored, unknown
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 from rlinf_async.hosts.rlinf.models import UNTRAINED_CRITICS, scored_by
@@ -34,7 +35,8 @@ from rlinf_async.hosts.rlinf.reasons import Fit
 from rlinf_async.hosts.rlinf.replacements import replacements
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.settings import overlap
-from rlinf_async.hosts.rlinf.translation import translations
+from rlinf_async.hosts.rlinf.strange_keys import strange_keys
+from rlinf_async.hosts.rlinf.translation import overruled, translations
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.splitting import splitting
 
@@ -69,7 +71,8 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
         "placement": plain(cfg.cluster.component_placement),
     }
     if not asynchrony.active:
-        return facts
+        return {**facts, "remarks": list(_without_levels(cfg))}
+    check_task(cfg)
     # Packages and files that are missing here are remarks below: the run may be one on other machines.
     beside = config_reasons(values, active=True, here=False)
     settings, view = resolve(cfg, cluster=hardware, beside=beside), RLinfView.of(values)
@@ -93,12 +96,27 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     }
 
 
+def _without_levels(cfg: DictConfig) -> Iterator[str]:
+    """Yield remarks on a config of a run without a level, which RLinf's own scripts may run as well."""
+    block = read_block(cfg)
+    yield from unused_settings(block, dict.fromkeys(LEVEL_NAMES, False))
+    if asks_for_levels(cfg):
+        yield "the async block has no effect: runner.only_eval=true evaluates a policy, and trains none"
+    try:
+        check_task(cfg)
+    except ValueError as error:
+        yield str(error)
+
+
 def remarks(cfg: DictConfig, settings: RLinfSettings, hardware: Machines) -> Iterator[str]:
     """Yield remarks on a config that can run; a run prints them, too."""
     values = plain(cfg)
     view = RLinfView.of(values)
     yield from TABLE.without_effect(dotted(values).items())
     yield from undecided(values)
+    yield from strange_keys(values, unresolved=OmegaConf.to_container(cfg))
+    yield from overruled(values)
+    yield from unused_settings(read_block(cfg), settings.asynchrony.levels)
     yield from effects(values, settings, hardware)
     yield from share_remarks(values, settings, hardware)
     yield from bonus_remarks(view)
@@ -114,6 +132,11 @@ def _absent(view: RLinfView) -> Iterator[str]:
     """Yield the reasons why this machine would refuse a run."""
     for reason in presence_reasons(view):
         yield f"a run would not begin on this machine: {reason.text}"
+    if (folder := view.resume_dir) != AUTO_RESUME:
+        try:
+            resume_step(folder, digests=False)
+        except ValueError as error:
+            yield f"a run would not begin on this machine: {error}"
 
 
 def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:

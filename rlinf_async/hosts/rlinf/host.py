@@ -58,11 +58,7 @@ class RLinfHost(PackagedHost):
         from rlinf_async.hosts.rlinf.keys import TABLE
 
         refuse(TABLE.block_reasons(plain(cfg)))
-        task = cfg.runner.get("task_type")
-        if task not in SUPPORTED_TASKS:
-            raise ValueError(
-                f"runner.task_type={task!r} is none of {', '.join(SUPPORTED_TASKS)}, which this command runs"
-            )
+        check_task(cfg)
         if not is_active(cfg):
             check_presence(cfg)  # with a level on, `prepare` reports all faults at once
         notes = prepare(cfg)
@@ -107,6 +103,20 @@ class RLinfHost(PackagedHost):
 
         supported_rlinf()
         return versions()
+
+
+def check_task(cfg: DictConfig) -> None:
+    """Check that `train` runs the kind of run that a config describes.
+
+    Raises:
+        ValueError: only a script of RLinf's does.
+    """
+    task = cfg.runner.get("task_type")
+    if task not in SUPPORTED_TASKS:
+        raise ValueError(
+            f"runner.task_type={task!r} is none of {', '.join(SUPPORTED_TASKS)}, which rlinf-async train "
+            "runs; set it to one of them, or start RLinf's own script for that task"
+        )
 
 
 def _hooks() -> WorkerHooks:

@@ -158,6 +158,11 @@ def _node_groups(cluster: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
                 f"cluster.node_groups[{number}]={shortened(group)} must be a block with label and node_ranks,"
                 " as in {label: simulators, node_ranks: 0-1}"
             )
+        if str(held["label"]) in (CLUSTER, NODES):
+            raise ValueError(
+                f"cluster.node_groups[{number}].label={held['label']} is RLinf's own name for all "
+                f"{'nodes' if held['label'] == NODES else 'accelerators'}; give the group another name"
+            )
     return {str(group["label"]): group for group in groups}
 
 

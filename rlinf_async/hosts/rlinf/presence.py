@@ -89,13 +89,13 @@ def config_reasons(cfg: Mapping[str, Any], *, active: bool, here: bool = True) -
 
 
 def check_by_rlinf(cfg: DictConfig) -> None:
-    """Check a copy of a config with RLinf's own `validate_cfg`, which gets our count of the processes: to
-    count them itself it starts Ray, even for a config that it then refuses.
+    """Check a copy of a config with RLinf's reader of its section `cluster`, and with `validate_cfg`, which
+    gets our count of the processes: to count them itself it starts Ray, even for a config that it refuses.
 
     Raises:
         ValueError: RLinf refuses the config.
     """
-    from rlinf_async.hosts.rlinf.borrowed import validate_cfg
+    from rlinf_async.hosts.rlinf.borrowed import ClusterConfig, validate_cfg
 
     names, values = validate_cfg.__globals__, plain(cfg)
 
@@ -112,6 +112,7 @@ def check_by_rlinf(cfg: DictConfig) -> None:
     # Its warnings are printed when the run calls `validate_cfg` itself.
     stand_ins["logging"] = logging.Logger("silent", logging.CRITICAL)
     with patch.dict(names, stand_ins), presence.own_check("RLinf"):
+        ClusterConfig.from_dict_cfg(copy.deepcopy(cfg.cluster))
         validate_cfg(copy.deepcopy(cfg))
 
 
@@ -131,9 +132,8 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
         if block and not _is_env_type(kind := block.get("env_type")):
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     yield from presence.environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
-    loggers = list(MetricLogger.supported_logger)
     for name in presence.names_in(view.loggers):
-        if name not in loggers:
+        if name not in (loggers := list(MetricLogger.supported_logger)):
             yield unknown_reason(BACKENDS_KEY, name, loggers, "a logger of RLinf")
     yield from _weight_syncer_reasons(view.weight_syncer)
 

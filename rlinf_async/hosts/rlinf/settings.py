@@ -22,6 +22,7 @@ from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.simulators import (
     Evaluation,
     divide,
+    hold_one_environment,
     max_batch_size,
     request_reasons,
     shard_choices,
@@ -77,14 +78,14 @@ def read_settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mappin
             *_chunk_reasons(view),
             *size_reasons(view, sizes.get("reward", 0)),
             *request_reasons(settings),
-            *_batch_reasons(settings),
+            *_batch_reasons(settings, view),
             *evaluation.size_reasons(settings),
         ]
     )
     return settings
 
 
-def _batch_reasons(settings: RLinfSettings) -> Iterator[Reason]:
+def _batch_reasons(settings: RLinfSettings, view: RLinfView) -> Iterator[Reason]:
     plan, micro, whole = settings.plan, settings.micro_batch_size, settings.global_batch_size
     per_step = micro * plan.learner_ranks
     samples = (
@@ -96,7 +97,7 @@ def _batch_reasons(settings: RLinfSettings) -> Iterator[Reason]:
         nearest = nearest_divisor(per_rank, micro)
         yield Reason(
             f"micro_batch_size={micro} x {plan.learner_ranks} learner ranks do not "
-            f"divide {samples}; nearest micro_batch_size: {nearest}{_other_total(settings, per_step)}"
+            f"divide {samples}; nearest micro_batch_size: {nearest}{_other_total(settings, view)}"
         )
     elif whole % per_step or settings.samples_per_batch % whole:
         steps = settings.samples_per_batch // per_step
@@ -109,13 +110,19 @@ def _batch_reasons(settings: RLinfSettings) -> Iterator[Reason]:
         )
 
 
-def _other_total(settings: RLinfSettings, per_step: int) -> str:
+def _other_total(settings: RLinfSettings, view: RLinfView) -> str:
     """Return, as the end of a sentence, the nearest number of environments that keeps the micro-batch
-    size.
+    size, and the global batch size if that is a multiple of it.
     """
-    plan = settings.plan
-    each = per_step // math.gcd(per_step, plan.rollout_epochs * settings.horizon)
-    each = math.lcm(each, plan.shards * plan.group_size, plan.learner_ranks)
+    plan, rollout = settings.plan, settings.asynchrony.rollout
+    micro, whole = settings.micro_batch_size * plan.learner_ranks, settings.global_batch_size
+    samples = micro if whole % micro else whole
+    # A number of shards that is chosen by itself follows the number of environments.
+    is_chosen = rollout.enabled and rollout.shards == "auto"
+    shards = view.stages if is_chosen else plan.shards_per_worker
+    shards = 1 if hold_one_environment(view.train) else shards
+    groups = plan.group_size * math.lcm(plan.env_workers * shards, plan.learner_ranks)
+    each = math.lcm(samples // math.gcd(samples, plan.rollout_epochs * settings.horizon), groups)
     nearest = nearest_multiple(plan.total_envs, each)
     return f", or env.train.total_num_envs: {nearest}" if nearest != plan.total_envs else ""
 

@@ -46,6 +46,20 @@ def translations(cfg: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[s
         yield f"{setting} -> {text}" if has_effect else f"{setting} has no effect: {text} says otherwise"
 
 
+def overruled(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a remark for each of those keys in `cfg` (plain data) that nothing reads."""
+    loss = lookup(cfg, "algorithm.loss_type")
+    for key, places in TRANSLATIONS.items():
+        value, place = lookup(cfg, key), next(iter(places))
+        own = lookup(cfg, place)
+        if value is None or (place.startswith(BLOCK_KEY) and loss == ASYNC_PPO):
+            continue
+        if place.startswith(BLOCK_KEY):
+            yield f"{key}={value} has no effect with algorithm.loss_type={loss}; the key here is {place}"
+        elif own not in (None, value):
+            yield f"{key}={value} has no effect: {place}={own} takes its place"
+
+
 def _translations(
     cfg: Mapping[str, Any], block: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

@@ -55,6 +55,7 @@ class RLinfView(View):
     teacher: Mapping[str, Any] | None = key("rollout.expert_model")
 
     runner: Mapping[str, Any] = key("runner", {})
+    resume_dir: str | None = key("runner.resume_dir")
     only_eval: bool = key("runner.only_eval", False)
     val_check_interval: int = key("runner.val_check_interval", -1)
     save_interval: int = key("runner.save_interval", -1)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -291,7 +291,7 @@ def _check_settings(
     return tuple(_sentence(of, "cannot run on this machine", why) for why, of in absent.items())
 
 
-def _reasons(error: Exception, setting: Setting, known_keys: Callable[[], Iterable[str]]) -> list[str]:
+def _reasons(error: Exception, setting: Setting, known_keys: Callable[[], Mapping[str, Any]]) -> list[str]:
     if isinstance(error, RefusedError):
         return [reason.text for reason in error.reasons]
     if isinstance(error, (HydraException, OmegaConfBaseException)):

@@ -94,3 +94,11 @@ def test_a_folder_is_no_file_of_weights(tmp_path):
     cfg = {"ckpt": str(tmp_path), "model": str(tmp_path), "good": str(tmp_path / "policy.pt")}
     (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
     assert reason.text == f"ckpt={tmp_path} is a folder; name the file of weights in it"
+
+
+def test_a_key_that_always_names_a_file_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.pt").write_bytes(b"")
+    cfg = {"ckpt": "nowhere.pt", "model": "org/name", "good": "policy.pt"}
+    (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
+    assert reason.text.startswith("ckpt=nowhere.pt does not exist")

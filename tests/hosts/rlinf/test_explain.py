@@ -270,3 +270,33 @@ def test_a_placement_beyond_the_assumed_cluster_is_a_note():
     beyond = ("cluster.component_placement.env.placement=0-3", "cluster.num_nodes=2")
     assert any("rank 3 is beyond the 2" in remark for remark in facts(*beyond)["remarks"])
     assert not any("beyond" in remark for remark in facts()["remarks"])
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "++runner.resume_dir=nowhere",
+            "a run would not begin on this machine: runner.resume_dir='nowhere' must end",
+        ),
+        (
+            "++runner.ckpt_path=nowhere.pt",
+            "a run would not begin on this machine: runner.ckpt_path=nowhere.pt does not",
+        ),
+        ("++runner.only_eval=true", "the async block has no effect: runner.only_eval=true"),
+        ("+algorithm.rollout_epoch=3", "algorithm.rollout_epoch=3 has no effect"),
+        ("async.mode=lean async.train.max_staleness=3", "async.train.max_staleness=3 has no effect"),
+        ("async.mode=off async.train.max_staleness=3", "async.train.max_staleness=3 has no effect"),
+        ("async.mode=off runner.task_type=sft", "runner.task_type='sft' is none of embodied, embodied_eval"),
+    ],
+)
+def test_it_says_what_a_run_would_refuse_or_not_heed(override, said, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert any(remark.startswith(said) for remark in facts(*override.split())["remarks"])
+
+
+def test_a_task_of_another_script_is_refused_as_the_run_refuses_it():
+    with pytest.raises(
+        ValueError, match="task_type='sft' is none of embodied, embodied_eval, which rlinf-async"
+    ):
+        facts("runner.task_type=sft")

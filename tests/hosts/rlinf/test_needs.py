@@ -288,3 +288,8 @@ def test_what_rlinf_itself_refuses_is_a_sentence_before_ray_starts(base, monkeyp
     ) as said:
         check_by_rlinf(cfg)
     assert len(str(said.value).splitlines()) == 1
+    cfg = base.copy()
+    with open_dict(cfg):
+        cfg.cluster.node_groups = [{"label": "a", "node_ranks": "0", "hardwares": {}}]
+    with pytest.raises(ValueError, match=r"RLinf refuses this config: Unknown fields '\{'hardwares'\}'"):
+        check_by_rlinf(cfg)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlinf.scheduler import ComponentPlacement
+from rlinf.scheduler.cluster.node import NodeGroupInfo
 
 from rlinf_async.hosts.rlinf.placement import Machines, assignments, occupancy, world_sizes
 
@@ -196,3 +197,10 @@ def test_a_node_group_that_lacks_a_key_is_named(group):
         ValueError, match=r"^cluster\.node_groups\[0\]=.* must be a block with label and node"
     ):
         sizes(0, node_groups=[group])
+
+
+@pytest.mark.parametrize("label", ["node", "cluster"])
+def test_a_node_group_has_none_of_rlinfs_own_names(label):
+    with pytest.raises(ValueError, match=rf"node_groups\[0\]\.label={label} is RLinf's own name"):
+        sizes(0, node_groups=[{"label": label, "node_ranks": 0}])
+    assert label in NodeGroupInfo.RESERVED_LABELS

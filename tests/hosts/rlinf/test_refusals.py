@@ -164,3 +164,15 @@ def test_a_fixed_lag_is_refused_where_evaluation_would_draw_from_the_same_genera
         check({"runner.val_check_interval": 5}, "train", deterministic=True)
     check({"runner.val_check_interval": -1}, "train", deterministic=True)
     check({"runner.val_check_interval": 5}, "train")
+
+
+BOUNDS = {"algorithm.rewards_lower_bound": 0.1, "algorithm.rewards_upper_bound": 0.9}
+
+
+@pytest.mark.parametrize("missing", sorted(BOUNDS))
+def test_a_filter_of_rewards_needs_both_of_its_bounds(missing):
+    filtered = {"algorithm.filter_rewards": True, "actor.model.add_value_head": True, **BOUNDS}
+    assert not list(TABLE.conflict_reasons(config(filtered)))
+    (reason,) = TABLE.conflict_reasons(config({**filtered, missing: None}))
+    assert missing in reason.text
+    assert reason.override == "algorithm.filter_rewards=false"

@@ -315,3 +315,20 @@ def test_compiled_policies_are_padded_to_the_sizes_of_requests_that_some_episode
     shards = {"shards": 2}
     assert read(compiled, rollout=shards, skip=False).buckets == (4, 8)
     assert read(compiled, rollout=shards).buckets == (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "stages", "nearest"),
+    [({}, 1, 64), ({"shards": 3}, 1, 96), ({}, 3, 96), ({"enabled": False}, 1, 64)],
+)
+def test_a_number_of_shards_that_follows_the_environments_is_no_part_of_the_advice(rollout, stages, nearest):
+    """LIBERO's simulators have a process each, so that `auto` has a shard for each."""
+    changes = {
+        "env.train.total_num_envs": 63,
+        "rollout.pipeline_stage_num": stages,
+        "actor.micro_batch_size": 128,
+        "actor.global_batch_size": 128,
+    }
+    with pytest.raises(ValueError, match=rf"or env\.train\.total_num_envs: {nearest}$"):
+        read(changes, rollout=rollout)
+    read({**changes, "env.train.total_num_envs": nearest}, rollout=rollout)

@@ -11,7 +11,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.objectives import importance_weight, ppo_loss
 from rlinf_async.hosts.rlinf.config import read_fit, resolve
-from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated, translations
+from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, overruled, translated, translations
 from tests.hosts.rlinf.given import ONE_EACH, config
 
 ASYNC_PPO = {
@@ -149,3 +149,29 @@ def test_keys_are_moved_as_rlinfs_own_validation_moves_them(monkeypatch, kept):
     for key in ("env.train.rollout_epoch", "env.eval.rollout_epoch"):
         assert lookup(ours, key) == OmegaConf.select(theirs, key)
     assert lookup(ours, "env.train.rollout_epoch") == (3 if kept else 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"algorithm.rollout_epoch": 3},
+            ["algorithm.rollout_epoch=3 has no effect: env.train.rollout_epoch=1 takes its place"],
+        ),
+        ({"algorithm.rollout_epoch": 1}, []),
+        ({"algorithm.eval_rollout_epoch": 3}, []),
+        (
+            {"algorithm.staleness_threshold": 3},
+            [
+                "algorithm.staleness_threshold=3 has no effect with algorithm.loss_type=actor_critic; the "
+                "key here is async.train.max_staleness"
+            ],
+        ),
+        (ASYNC_PPO, []),
+    ],
+)
+def test_of_an_old_and_a_new_key_it_says_which_acts(changes, said):
+    cfg = config(changes)
+    assert list(overruled(cfg)) == said
+    if "algorithm.eval_rollout_epoch" in changes:
+        assert as_rlinf_counts(cfg)["env"]["eval"]["rollout_epoch"] == 3
