@@ -164,7 +164,7 @@ class Contract:
         """Return the observation and the `info` of a reset."""
         if not isinstance(value, tuple | list) or len(value) != 2:
             raise ValueError(
-                self._refusal(f"a {_sort(value)} by reset", "a pair of an observation and information")
+                self._refusal(f"{_outputs(value)} by reset", "a pair of an observation and information")
             )
         observation, info = value
         return self.observation(observation), self._info(info, keys=())
@@ -173,7 +173,7 @@ class Contract:
         """Return the results of `chunk_step` for a decision of `steps` steps."""
         if not isinstance(value, tuple | list) or len(value) != 5:
             names = "observations, rewards, terminations, truncations and information"
-            raise ValueError(self._refusal(f"a {_sort(value)} by chunk_step", names))
+            raise ValueError(self._refusal(f"{_outputs(value)} by chunk_step", names))
         observations, rewards, terminations, truncations, infos = value
         shape = (self._size, steps)
         results = Step(
@@ -406,3 +406,9 @@ def _stacked(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
 def _sort(value: object) -> str:
     """Return the name of a value's type for a message."""
     return "None" if value is None else type(value).__name__
+
+
+def _outputs(value: object) -> str:
+    """Return what a method has returned for a message: of a tuple or a list also its length, as old
+    interfaces of environments return fewer values."""
+    return f"a {_sort(value)}{f' of {len(value)}' if isinstance(value, tuple | list) else ''}"

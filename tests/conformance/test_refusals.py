@@ -171,15 +171,23 @@ def test_a_reset_gives_an_observation_and_information(host, given):
     assert "by reset; expected was a pair" in str(raised.value.error)
 
 
-@pytest.mark.parametrize("given", [None, torch.zeros(5), ({}, 1.0, False, {}), ({}, 1, 2, 3, 4, 5)])
-def test_a_decision_gives_five_things(host, given):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "a None"),
+        (torch.zeros(5), "a Tensor"),
+        (({}, 1.0, False, {}), "a tuple of 4"),
+        ([{}, 1, 2, 3, 4, 5], "a list of 6"),
+    ],
+)
+def test_a_decision_gives_five_things(host, given, said):
     class Wrong(Steady):
         def chunk_step(self, actions):
             return given
 
     with pytest.raises(ShardFailure) as raised:
         plays(host, Wrong)
-    assert "by chunk_step; expected was observations, rewards" in str(raised.value.error)
+    assert f"{said} by chunk_step; expected was observations, rewards" in str(raised.value.error)
 
 
 def test_fields_that_only_resets_show_are_shown_by_all_of_them(host):
