@@ -28,7 +28,7 @@ MISTAKES = {
         ("actor.model.model_type", "mlp_polcy"): "did you mean 'mlp_policy'?",
         ("rollout.sampling_params", 3): "rollout.sampling_params=3 must be a block of keys",
         ("algorithm.adv_type", "grpo"): "algorithm.group_size=1; use 2 or more",
-        ("weight_syncer", None): "add the block weight_syncer:",
+        ("weight_syncer", None): "use '+weight_syncer=",
     },
     "verl": {
         ("vla.model.model_type", "gausian_mlp"): "did you mean 'gaussian_mlp'?",

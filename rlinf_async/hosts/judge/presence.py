@@ -42,13 +42,19 @@ def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
             yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
 
 
-def logger_reasons(key: str, choice: object, packages: Sequence[str], *, instead: str) -> Iterator[Reason]:
-    """Yield a reason for each logger in `choice`, one name or a list, that needs the package of the same
-    name, one of `packages`, if it is missing; `instead` is a logger that needs no package.
+def package_reasons(
+    key: str, choice: object, packages: Mapping[str, str], remedy: str = "", *, instead: str = ""
+) -> Iterator[Reason]:
+    """Yield a reason for each name in `choice`, one name or a list at `key`, if its package of `packages` is
+    missing; `instead` is a list of names that need no package.
     """
     for name in names_in(choice):
-        if name in packages and not is_here(name):
-            yield Reason(f"{key}={name} needs the package {name}: pip install {name}", f"{key}=[{instead}]")
+        if (package := packages.get(name)) and not is_here(package):
+            override = f"{key}={instead}" if instead else ""
+            remedy = remedy or f"install it: pip install {package}"
+            yield Reason(
+                f"{key}={name} needs the package {package}, which is not installed; {remedy}", override
+            )
 
 
 def names_in(choice: object) -> Sequence[Any]:

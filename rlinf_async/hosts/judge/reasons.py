@@ -125,8 +125,8 @@ class Conflict:
     """Settings that do not go together, each with its key, its sign and its words."""
 
     settings: tuple[tuple[str, str, Sequence[str]], ...]
-    override: str
     why: str
+    override: str
 
     @property
     def is_of_levels(self) -> bool:
@@ -136,12 +136,9 @@ class Conflict:
         """Return the reason against `held`, the entries of a config; None if a setting is another."""
         if not all(HOLDS[sign](held.get(key), words) for key, sign, words in self.settings):
             return None
-        named = {key: held.get(key) for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS}
-        words = (
-            f"no {key}" if value is None else f"{key}={written(value)}"
-            for key, value in named.items()
-            if not isinstance(value, Mapping)
-        )
+        named = [key for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS and key != "async"]
+        values = ((key, held.get(key)) for key in named)
+        words = (f"no {key}" if value is None else f"{key}={written(value)}" for key, value in values)
         return override_reason(f"{' with '.join(words)}: {self.why}", self.override)
 
 
@@ -152,4 +149,4 @@ def read_conflicts(file: Path, groups: Mapping[str, Iterable[str]]) -> Iterator[
             (key, off or sign, sorted(groups.get(words, words.split("|"))))
             for off, key, sign, words in SETTING_WORDS.findall(heading)
         )
-        yield Conflict(settings, *text.split(": ", 1))
+        yield Conflict(settings, *text.rsplit("; use ", 1))

@@ -17,9 +17,9 @@ differs: an entry gives, as an override, the only value that is served, then the
 override in brackets if the value does not tell it. A line `SECTION: NAME NAME` lists keys of one section.
 `open` has served keys that other code judges, `defaults` the values of keys that a config lacks,
 `settings` the keys of each setting that other hosts have as well. `conflicts` has the settings that do not go
-together, with the remedy and the reason:
+together, with the reason and the remedy:
 
-    "algorithm.adv_type=GROUPED algorithm.group_size<2" = "algorithm.group_size=2: members are compared"
+    "algorithm.adv_type=GROUPED algorithm.group_size<2" = "members are compared; use algorithm.group_size=2"
 
 A setting is `KEY` (it is on), `KEY=WORD|WORD`, `KEY<NUMBER` or `KEY>NUMBER`. `KEY!=WORD|WORD` and `~KEY` (it
 is off or absent) limit the others, and a refusal does not name them. A group of words may have a name.

@@ -66,8 +66,7 @@ def of_maniskill() -> frozenset[str]:
 @cache
 def of_worker(sources: Sources, name: str) -> frozenset[Chain]:
     """Return the chains of the whole config that one of `WORKERS` needs, except `FILLED_IN`."""
-    places = BORROWED_NAMES[name].places
-    methods = next((sources.methods(place) for place in places if sources.defines(place)), {})
+    methods = next(filter(None, map(sources.methods, BORROWED_NAMES[name].places)), {})
     chains = Needs(methods, WORKER_ATTRIBUTES).of("__init__", "init_worker")
     return frozenset(chain for chain in chains if chain[:2] not in FILLED_IN)
 
@@ -155,7 +154,7 @@ class Needs(Chains):
     def _read(self, node: ast.AST, names: dict[str, Chain]) -> None:
         """Find the chains that a statement or an expression reads for certain."""
         if isinstance(node, ast.expr) and self.chain(node, names) is not None:
-            self._use([node], "", names)
+            self._use(node, "", names)
             return
         match node:
             case ast.BoolOp(values=[part, *_]) | ast.IfExp(test=part) | ast.Assert(test=part):
@@ -190,42 +189,25 @@ class Needs(Chains):
             self._forget(node, names)
         self._found = before | (branches[0] & branches[1])
 
-    def _calculate(self, node: ast.AST, names: dict[str, Chain]) -> None:
-        """Find the chains that an expression calculates with, or calls a method or a function of."""
-        match node:
-            # `%` formats texts, too.
-            case ast.BinOp(left=left, right=right, op=op) if not isinstance(op, ast.Mod):
-                self._use([left, right], ANY_VALUE, names)
-            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
-                self._use([left, *node.comparators], ANY_VALUE, names)
-            case ast.Call(func=function):
-                self._use([keyword.value for keyword in node.keywords if not keyword.arg], ANY_KEY, names)
-                self._default(node, names)
-                self._call(node, function, names)
+    def _calculate(self, node: ast.AST, names: Mapping[str, Chain]) -> None:
+        for part, need in _uses(node):
+            self._use(part, need, names)
+        if isinstance(node, ast.Call):
+            self._call(node, names)
 
-    def _default(self, call: ast.Call, names: Mapping[str, Chain]) -> None:
-        """Find the chain of a key whose null is not its default, as a default that is true to Python is."""
+    def _call(self, call: ast.Call, names: Mapping[str, Chain]) -> None:
+        """Find the chains that a call needs: of a key with a default, and of a method's arguments."""
         match optional_read(call):
             case section, key, ast.Constant(value=default) if default and default is not True:
                 if chain := self.longer(section, key, names):
                     self._found.add((*chain, IF_THERE))
-
-    def _call(self, call: ast.Call, function: ast.expr, names: dict[str, Chain]) -> None:
-        match function:
-            case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
-                self._use(call.args, ANY_VALUE, names)
-            case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
-                self._use(call.args[:1], ANY_VALUE, names)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self._methods:
-                self._inside(name, call, names)
+        match call.func:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                method = self._methods.get(name)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                self._inside(f"{SUPER_PREFIX}{name}", call, names)
-            case ast.Attribute(value=section, attr=name) if name in READING_METHODS:
-                self._use([section], ANY_KEY, names)
-
-    def _inside(self, name: str, call: ast.Call, names: Mapping[str, Chain]) -> None:
-        """Find the chains that a method needs of the arguments of a call."""
-        method = self._methods.get(name)
+                method = self._methods.get(f"{SUPER_PREFIX}{name}")
+            case _:
+                method = None
         if method is not None and self._calls < MAX_CALL_DEPTH:
             arguments = zip(_parameters(method), call.args, strict=False)
             passed = ((name, self.chain(argument, names)) for name, argument in arguments)
@@ -247,13 +229,32 @@ class Needs(Chains):
                 self._set.add(given)
                 self._found |= {(*given[:-1], ANY_KEY)} if given[1:] else set()
 
-    def _use(self, nodes: Iterable[ast.expr], need: str, names: Mapping[str, Chain]) -> None:
-        """Note the chains among expressions, each also with the last part `need`, unless that is ""."""
-        for chain in filter(None, (self.chain(node, names) for node in nodes)):
-            if not any(chain[: len(given)] == given for given in self._set):
-                # Arguments of a simulator are passed on unchanged.
-                last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
-                self._found |= {chain, (*chain, last)} if last else {chain}
+    def _use(self, node: ast.expr, need: str, names: Mapping[str, Chain]) -> None:
+        """Note the chain of an expression, if any, also with the last part `need`, unless that is ""."""
+        chain = self.chain(node, names)
+        if chain and not any(chain[: len(given)] == given for given in self._set):
+            # Arguments of a simulator are passed on unchanged.
+            last = need or (ANY_VALUE if chain[0] == SIMULATOR_ARGUMENTS else "")
+            self._found |= {chain, (*chain, last)} if last else {chain}
+
+
+def _uses(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the expressions in a node at whose null it raises, each with the mark of what it needs."""
+    match node:
+        # `%` formats texts, too.
+        case ast.BinOp(left=left, right=right, op=op) if not isinstance(op, ast.Mod):
+            yield from ((part, ANY_VALUE) for part in (left, right))
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
+            yield from ((part, ANY_VALUE) for part in (left, *node.comparators))
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            yield from ((keyword.value, ANY_KEY) for keyword in keywords if not keyword.arg)
+            match function:
+                case ast.Name(id=name) if name in NUMBER_FUNCTIONS:
+                    yield from ((part, ANY_VALUE) for part in arguments)
+                case ast.Attribute(attr=name) if name == CONVERTER_FUNCTION:
+                    yield from ((part, ANY_VALUE) for part in arguments[:1])
+                case ast.Attribute(value=section, attr=name) if name in READING_METHODS:
+                    yield section, ANY_KEY
 
 
 def _parts(node: ast.AST) -> Iterable[ast.AST]:
@@ -269,24 +270,36 @@ def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for each key that RLinf needs and that is absent, or is in a block that is null."""
     if (sources := sources_of("rlinf")) is None:
         return
+    told = set(filled_in())
+    for reader, section, chains in _readers(view, sources):
+        for chain in (section + rest for rest in sorted(chains)):
+            known, lack = _lack(view.cfg, chain)
+            if lack and known not in told:
+                told.add(known)
+                read = ".".join(name for name in chain if name not in MARKS)
+                yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
     for mode, section in view.env_sections.items():
-        key = f"env.{mode}"
-        yield from _missing_reasons(section, {("video_cfg", "save_video")}, key=key, reader="env worker")
+        kind, arguments = section.get("env_type"), section.get(SIMULATOR_ARGUMENTS)
+        if not section.get("env_class") and isinstance(arguments, Mapping) and kind in TASK_SIMULATORS:
+            yield from _simulator_reasons(arguments, str(kind), key=f"env.{mode}.{SIMULATOR_ARGUMENTS}")
+
+
+def _readers(view: RLinfView, sources: Sources) -> Iterator[tuple[str, Chain, Iterable[Chain]]]:
+    """Yield the parts of RLinf that read a config: their names, their sections, and the chains that they need
+    of these.
+    """
+    for mode, section in view.env_sections.items():
+        yield "env worker", ("env", mode), {("video_cfg", "save_video")}
         if not section.get("env_class"):
-            kind, arguments = section.get("env_type"), section.get(SIMULATOR_ARGUMENTS)
-            reader, chains = of_environment(sources, str(kind), lookup(section, f"{SIMULATOR_ARGUMENTS}.id"))
-            yield from _missing_reasons(section, chains, key=key, reader=reader)
-            if isinstance(arguments, Mapping) and kind in TASK_SIMULATORS:
-                yield from _simulator_reasons(arguments, str(kind), key=f"{key}.{SIMULATOR_ARGUMENTS}")
-    launched = {(name, "group_name") for name in ("actor", "env", "rollout")}
-    yield from _missing_reasons(view.cfg, launched, reader="entry script")
+            kind, task = str(section.get("env_type")), lookup(section, f"{SIMULATOR_ARGUMENTS}.id")
+            name, chains = of_environment(sources, kind, task)
+            yield name, ("env", mode), chains
+    yield "entry script", (), {(name, "group_name") for name in ("actor", "env", "rollout")}
     for name in WORKERS:
-        yield from _missing_reasons(view.cfg, of_worker(sources, name), reader=name)
+        yield name, (), of_worker(sources, name)
     if isinstance(view.cfg.get("critic"), Mapping):
-        yield from _missing_reasons(view.cfg, {("critic", "use_critic_model")}, reader="validate_cfg")
-    model = str(view.model_type)
-    builder = f"builder of {model}"
-    yield from _missing_reasons(view.model, of_model(sources, model), key="actor.model", reader=builder)
+        yield "validate_cfg", ("critic",), {("use_critic_model",)}
+    yield f"builder of {view.model_type}", ("actor", "model"), of_model(sources, str(view.model_type))
 
 
 def _simulator_reasons(arguments: Mapping[str, Any], kind: str, *, key: str) -> Iterator[Reason]:
@@ -300,21 +313,9 @@ def _simulator_reasons(arguments: Mapping[str, Any], kind: str, *, key: str) -> 
             )
 
 
-def _missing_reasons(
-    section: Mapping[str, Any], chains: Iterable[Chain], *, key: str = "", reader: str
-) -> Iterator[Reason]:
-    told = filled_in()
-    for chain in sorted(chains):
-        known, lack = _lack(section, chain, key=key)
-        if lack and known not in told:
-            told = {*told, known}
-            read = _dotted(key, *(name for name in chain if name not in MARKS))
-            yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
-
-
-def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, str]:
-    """Return the first key of a chain with a fault in `section`, the block at `key`, and the words for it."""
-    place: Any = section
+def _lack(cfg: Mapping[str, Any], chain: Chain) -> tuple[str, str]:
+    """Return the first key of a chain with a fault in `cfg`, and the words for the fault; "" without one."""
+    place, key = cfg, ""
     for name in chain:
         shown = "null" if place is None else repr(place)
         if name in (ANY_VALUE, IF_THERE):
@@ -323,12 +324,8 @@ def _lack(section: Mapping[str, Any], chain: Chain, *, key: str) -> tuple[str, s
             return key, f"={shown} must be a block of keys"
         if name == ANY_KEY:
             break
-        key = _dotted(key, name)
+        key = f"{key}.{name}".lstrip(".")
         if name not in place:
             return key, "" if chain[-1] == IF_THERE else " is missing"
         place = place[name]
     return "", ""
-
-
-def _dotted(*names: str) -> str:
-    return ".".join(filter(None, names))

@@ -16,7 +16,6 @@ from unittest.mock import patch
 from omegaconf import DictConfig
 
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.extras import is_here
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown_reason
@@ -44,8 +43,8 @@ SIMULATOR_EXTRAS = ("libero", "maniskill", "metaworld")
 """Simulators that an extra of this package installs."""
 BACKENDS_KEY = "runner.logger.logger_backends"
 RUN_DIR_KEY = "runner.logger.log_path"
-LOGGER_PACKAGES = ("wandb", "swanlab")
-"""Backends of RLinf's logger that need the package of their name."""
+LOGGER_PACKAGES = {"wandb": "wandb", "swanlab": "swanlab"}
+"""{backend of RLinf's logger: package that it needs}."""
 FILE_KEYS = (
     "runner.ckpt_path",
     "runner.expert_ckpt_path",
@@ -135,7 +134,6 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
     for name in presence.names_in(view.loggers):
         if name not in (loggers := list(MetricLogger.supported_logger)):
             yield unknown_reason(BACKENDS_KEY, name, loggers, "a logger of RLinf")
-    yield from _weight_syncer_reasons(view.weight_syncer)
 
 
 def _is_env_type(kind: object) -> bool:
@@ -159,7 +157,7 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
     Packages and files are looked for where every process runs on this machine. Where nodes have files and
     Pythons of their own, this machine cannot tell.
     """
-    yield from presence.logger_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="tensorboard")
+    yield from presence.package_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="[tensorboard]")
     # The driver writes there, which runs here wherever its workers do.
     if isinstance(view.run_dir, str):
         yield from presence.directory_reasons(view.run_dir, key=RUN_DIR_KEY)
@@ -171,35 +169,15 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def _package_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for the model, and the simulator, if RLinf's package for it is missing."""
-    model, kind = str(view.model_type), str(view.train.get("env_type"))
+    if view.model_type not in names_of(MODELS_GROUP):
+        remedy = "activate the environment that RLinf's install.sh makes for it"
+        yield from presence.package_reasons(
+            "actor.model.model_type", view.model_type, PACKAGE_OF_MODEL, remedy
+        )
+    kind = view.train.get("env_type")
     # With an `env_class`, `env_type` only decides how RLinf prepares actions. With LIBERO_TYPE (pro, plus)
     # RLinf's `libero/venv.py` imports another package than libero.
-    is_other = view.train.get("env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))
-    where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
-    of_model = None if model in names_of(MODELS_GROUP) else PACKAGE_OF_MODEL.get(model)
-    if of_model is not None and not is_here(of_model):
-        yield Reason(
-            f"actor.model.model_type={model} needs the package {of_model}, which is not installed; activate "
-            f"the environment that RLinf's install.sh makes for it"
-        )
-    package = None if is_other else SIMULATOR_PACKAGES.get(kind)
-    if package is not None and not is_here(package):
-        yield Reason(
-            f"env.train.env_type={kind} needs the package {package}, which is not installed; see {where}"
-        )
-
-
-def _weight_syncer_reasons(block: Mapping[str, Any]) -> Iterator[Reason]:
-    if not block:
-        # 512 MiB is the size in RLinf's example configs.
-        yield Reason(
-            "the config has no weight_syncer, without which RLinf's workers end; add the block "
-            "weight_syncer: {type: bucket, bucket: {bucket_size: 536870912}}",
-            "'+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'",
-        )
-    # Each of RLinf's syncers reads the block of its name.
-    elif not isinstance(block.get(kind := str(block.get("type"))), Mapping):
-        yield Reason(
-            f"weight_syncer.type={kind} needs the block weight_syncer.{kind}; add it, if need be empty",
-            f"+weight_syncer.{kind}={{}}",
-        )
+    if not (view.train.get("env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))):
+        where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
+        remedy = f"see {where}"
+        yield from presence.package_reasons("env.train.env_type", kind, SIMULATOR_PACKAGES, remedy)

@@ -36,8 +36,8 @@ ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
 CLASS_SUFFIX = "_target_"
 """The end of Hydra's keys that name a class or another callable."""
-LOGGER_PACKAGES = ("wandb", "swanlab", "mlflow", "clearml", "trackio")
-"""Loggers of veRL that need the package of the same name."""
+LOGGER_PACKAGES = {name: name for name in ("wandb", "swanlab", "mlflow", "clearml", "trackio")}
+"""{logger of veRL: package that it needs}."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
 RUN_DIR_KEY = "vla.run_dir"
@@ -159,7 +159,7 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
         yield from presence.model_reasons(view.model, key="vla.model")
     if view.lora_rank and not is_here("peft"):
         yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
-    yield from presence.logger_reasons("trainer.logger", view.logger, LOGGER_PACKAGES, instead="console")
+    yield from presence.package_reasons("trainer.logger", view.logger, LOGGER_PACKAGES, instead="[console]")
     if view.nodes == 1:  # other nodes have files of their own
         yield from _file_reasons(view)
 

@@ -333,13 +333,13 @@ def conflicting(tmp_path):
     ],
 )
 def test_a_setting_of_a_conflict_holds_for_these_values_and_no_others(conflicting, setting, held, others):
-    row = f'"{setting}" = "a.b=5: it cannot be"'
+    row = f'"{setting}" = "it cannot be; use a.b=5"'
     found = {str(value): conflicting(row, {"a": {"b": value}}) for value in (*held, *others)}
     assert {value for value, reason in found.items() if reason} == set(map(str, held))
 
 
 def test_a_conflict_names_its_settings_but_not_their_limits_and_then_the_remedy(conflicting):
-    row = '"async a.b=x a.c=null ~a.d a.e!=GROUPED" = "a.c=1: b needs: it"'
+    row = '"async a.b=x a.c=null ~a.d a.e!=GROUPED" = "b needs: it; use a.c=1"'
     cfg = {"a": {"b": "x", "d": 0, "e": "gae"}}
     said = "a.b=x with no a.c: b needs: it; use a.c=1"
     assert conflicting(row, cfg, AsyncConfig()) == (said, "a.c=1")
@@ -355,6 +355,6 @@ def test_every_conflict_is_of_known_keys_with_a_remedy(host):
     names = {row.name for row in rows}
     for heading, text in tomllib.loads(file.read_text())["conflicts"].items():
         assert all(SETTING_WORDS.fullmatch(setting) for setting in heading.split())
-        assert re.match(r"(\+\+)?[\w.]+=\S+: \w", text)
+        assert re.search(r"\w; use '?\+{0,2}[\w.]+=[^;]+$", text)
         keys = {key for _, key, _, _ in SETTING_WORDS.findall(heading)}
         assert {key for key in keys if not key.startswith("async")} <= names
