@@ -27,7 +27,7 @@ MISTAKES = {
         ("env.train.env_type", "metaword"): "did you mean 'metaworld'?",
         ("actor.model.model_type", "mlp_polcy"): "did you mean 'mlp_policy'?",
         ("rollout.sampling_params", 3): "rollout.sampling_params=3 must be a block of keys",
-        ("algorithm.adv_type", "grpo"): "algorithm.group_size=1; use 2 or more",
+        ("algorithm.adv_type", "grpo"): "algorithm.group_size=1: the members of a group are compared",
         ("weight_syncer", None): "use '+weight_syncer=",
     },
     "verl": {
