@@ -272,15 +272,15 @@ def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:
         return
     told = set(filled_in())
     for reader, section, chains in _readers(view, sources):
-        for chain in (section + rest for rest in sorted(chains)):
+        for chain in (section + inner for inner in sorted(chains)):
             known, lack = _lack(view.cfg, chain)
             if lack and known not in told:
                 told.add(known)
                 read = ".".join(name for name in chain if name not in MARKS)
                 yield Reason(f"{known}{lack}: RLinf's {reader} reads {read}; set it")
-    for mode, section in view.env_sections.items():
-        kind, arguments = section.get("env_type"), section.get(SIMULATOR_ARGUMENTS)
-        if not section.get("env_class") and isinstance(arguments, Mapping) and kind in TASK_SIMULATORS:
+    for mode, block in view.env_sections.items():
+        kind, arguments = block.get("env_type"), block.get(SIMULATOR_ARGUMENTS)
+        if not block.get("env_class") and isinstance(arguments, Mapping) and kind in TASK_SIMULATORS:
             yield from _simulator_reasons(arguments, str(kind), key=f"env.{mode}.{SIMULATOR_ARGUMENTS}")
 
 
