@@ -21,7 +21,8 @@ from rlinf.models import register_model
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 
 from benchmarks.learning import fsdp1_on_cpu
-from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
+from rlinf_async.hosts.rlinf.imports import WORKER_NAME
+from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS
 from rlinf_async.lab.emulated.env import EmulatedEnv
 
 MODEL = "noise_policy"

@@ -6,9 +6,6 @@ from collections.abc import Collection, Mapping
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.tensor import DTensor
 
 from rlinf_async.core.host_memory import wait_for
 from rlinf_async.ray_runtime.publication.weights import Types, WeightCopy, WeightSnapshot
@@ -22,6 +19,10 @@ def reshard(model: nn.Module) -> None:
     keeps the gathered ones and reuses them, though outdated, in the next forward pass or state dict. Call
     this between passes only, and between a write to the shards and the next use of the model.
     """
+    # Here, as drivers import this module, too, and a second goes into this import.
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -34,6 +35,8 @@ def reshard(model: nn.Module) -> None:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return the full tensor; for a sharded tensor, a collective call."""
+    from torch.distributed.tensor import DTensor  # here, as above
+
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

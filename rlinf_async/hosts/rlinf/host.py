@@ -121,7 +121,8 @@ def check_task(cfg: DictConfig) -> None:
 
 def _hooks() -> WorkerHooks:
     """Return the hooks of this process; only those of a driver load the modules that judge configs."""
-    from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS, WORKER_NAME
+    from rlinf_async.hosts.rlinf.imports import WORKER_NAME
+    from rlinf_async.hosts.rlinf.worker_process import WORKER_HOOKS
 
     if WORKER_NAME in os.environ:
         return WORKER_HOOKS

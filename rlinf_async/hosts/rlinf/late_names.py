@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -75,7 +76,11 @@ class LateName:
         return issubclass(cls, self._real())
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._real() == (other._real() if isinstance(other, LateName) else other))
+        if isinstance(other, LateName):
+            return (self._module, self._path) == (other._module, other._path)
+        # `Optional` compares with names of typing: nothing equals what is not loaded.
+        return self._module in sys.modules and bool(self._real() == other)
 
     def __hash__(self) -> int:
-        return hash(self._real())
+        # Not that of the object itself: `Union` in an annotation asks for it.
+        return hash((self._module, self._path))

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import ray
 
+from rlinf_async.hosts.rlinf.imports import STATE_OF_RAY, names_when_used
 from rlinf_async.hosts.rlinf.late_torch import parts_when_used, torch_when_used
 from rlinf_async.ray_runtime.cluster.ray_processes import is_own
 
@@ -26,16 +27,19 @@ PROBE = "_RemoteNodeProbe"
 PLACES = {PROBE: f"{PACKAGE}.cluster.node"}
 """Where classes are that `MANAGERS` does not have."""
 MANAGERS = f"{PACKAGE}.manager"
-USED_BY_MANAGERS = f"{PACKAGE}.worker"
-"""What the managers of locks import, for the question whether a worker lives."""
+LOCK_MANAGERS = ("DeviceLockManager", "PortLockManager")
+USED_BY_LOCK_MANAGERS = f"{PACKAGE}.worker"
+"""What they import when they have started, for the question whether a worker lives."""
 
 
 def __getattr__(name: str) -> type:
     if name.startswith("__"):
         raise AttributeError(name)
-    with torch_when_used():
+    parts_when_used(STATE_OF_RAY)
+    with torch_when_used(), names_when_used():
         parts_when_used(PACKAGE)
-        import_module(USED_BY_MANAGERS)
+        if name in LOCK_MANAGERS:
+            import_module(USED_BY_LOCK_MANAGERS)
         stock = _original(getattr(import_module(PLACES.get(name, MANAGERS)), name))
     light: type = type(stock)(name, (stock,), {"__module__": __name__, "__doc__": stock.__doc__})
     globals()[name] = light

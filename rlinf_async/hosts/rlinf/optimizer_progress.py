@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-
 from rlinf_async.observe.files import write_whole
 
 FILE_NAME = "optimizer_progress.json"
@@ -89,6 +87,8 @@ class OptimizerProgress:
 
 def _trains_all(folder: Path) -> bool:
     """Return True if the optimizer in a checkpoint has state for parameters other than the critic's."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader  # half a second, and seldom needed
+
     nested = folder / "dcp_checkpoint"
     names = FileSystemReader(nested if nested.is_dir() else folder).read_metadata().state_dict_metadata
     return any(STATE_PREFIX in name and CRITIC_MODULE not in name for name in names)

@@ -19,6 +19,7 @@ from ray._private import ray_constants, services
 from rlinf_async.core.failures import Terminated, in_words
 from rlinf_async.observe.ending import short
 from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
+from rlinf_async.ray_runtime.cluster.quick_start import starting_quickly
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 RETRY_WAITS_S = (5.0, 20.0)
@@ -65,7 +66,8 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
         with _exits_are_requests():
             if own:
                 require_token(os.environ, shared=bool(settings.get("include_dashboard")))
-                with nullcontext() if "_node_ip_address" in settings else on_loopback():
+                place = nullcontext() if "_node_ip_address" in settings else on_loopback()
+                with place, starting_quickly():
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
                 context = _joined(lambda: start(*args, **settings))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed import fsdp
 
 from rlinf_async.hosts.kit import sharded
 from rlinf_async.hosts.kit.sharded import ShardedWeights, TrainedShards, reshard
@@ -68,7 +69,7 @@ class Handle:
 
 
 def test_every_module_that_fsdp2_has_wrapped_forgets_what_it_gathered(monkeypatch):
-    monkeypatch.setattr(sharded, "FSDPModule", Wrapped)
+    monkeypatch.setattr(fsdp, "FSDPModule", Wrapped)
     inner = Wrapped()
     outer = Wrapped(nn.Linear(1, 1), inner)
     reshard(outer)
@@ -83,7 +84,7 @@ def test_every_unit_of_fsdp1_that_has_gathered_anything_forgets_it(monkeypatch):
         asked.append(model)
         return [SimpleNamespace(_handle=handle) for handle in handles]
 
-    monkeypatch.setattr(sharded, "FSDP", SimpleNamespace(fsdp_modules=units))
+    monkeypatch.setattr(fsdp, "FullyShardedDataParallel", SimpleNamespace(fsdp_modules=units))
     whole = nn.Linear(1, 1)
     TrainedShards(whole)()
     assert asked == [whole]

@@ -123,9 +123,41 @@ class Own(Mapping):
     def __len__(self): return 3
 import collections.abc
 print(issubclass(Own, collections.abc.Mapping), isinstance({}, Mapping), isinstance([], Mapping))
-print(len(Own()), Mapping == collections.abc.Mapping, hash(Mapping) == hash(collections.abc.Mapping))
+print(len(Own()), Mapping == collections.abc.Mapping, Mapping == LateName("collections.abc", "Mapping"))
 """)
     assert said == ["True", "True", "False", "3", "True", "True"]
+
+
+def test_an_annotation_with_typings_names_loads_no_module():
+    said = run("""
+import sys
+from typing import Optional, Union
+from rlinf_async.hosts.rlinf.late_names import LateName
+Sheet, Rows = LateName("csv", "DictReader"), LateName("csv", "DictWriter")
+class Reader:
+    def read(self, sheet: Optional[Sheet], one: Union[Sheet, Rows], other: Sheet | None) -> list[Sheet]: ...
+print("csv" in sys.modules)
+import csv
+print(isinstance(csv.DictReader([]), Sheet), Sheet == csv.DictReader, Sheet == Rows)
+""")
+    assert said == ["False", "True", "True", "False"]
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_a_driver_loads_rlinfs_learner_without_fsdp_and_a_worker_with_it(worker):
+    said = run(f"""
+import os, sys
+os.environ |= {{"WORKER_NAME": "ActorGroup:0"}} if {worker} else {{}}
+from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
+from rlinf.hybrid_engines import fsdp
+print("torch.distributed.fsdp" in sys.modules, "ray.util.state.api" in sys.modules)
+from torch.distributed.fsdp import FSDPModule, ShardingStrategy
+from ray.util.state import list_actors
+print(fsdp.FSDPModule is FSDPModule, fsdp.ShardingStrategy.FULL_SHARD is ShardingStrategy.FULL_SHARD)
+from rlinf.scheduler.cluster import cluster
+print(cluster.list_actors == list_actors)
+""")
+    assert said == [str(worker), "False", str(worker), "True", "True"]
 
 
 def test_rlinf_tells_sharded_tensors_from_others_before_and_after_there_are_any():

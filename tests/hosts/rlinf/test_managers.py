@@ -38,7 +38,8 @@ from rlinf_async.hosts.rlinf import managers
 cls = getattr(managers, {name!r})
 print(cls.__name__, cls.__mro__[1].__module__.startswith("rlinf.scheduler."), "torch" in sys.modules)
 from rlinf.scheduler.cluster.utils import extract_dataclass_tensor_fields
-from rlinf.scheduler.worker import Worker
+if cls.__name__.endswith("LockManager"):
+    from rlinf.scheduler.worker import Worker
 print("torch" in sys.modules)
 from rlinf.scheduler import Channel, ComponentPlacement
 print(Channel.__name__, ComponentPlacement.__name__)
