@@ -10,6 +10,10 @@ from typing import Any
 
 from rlinf_async.core.failures import ForeignError, one_line
 
+TAKE_ON_METHOD = "take_on"
+"""The method of environments that can be told what to play."""
+
+
 # All entry points of `rlinf_async.models` in pyproject.toml except `tiny_pi0`, which draws one denoise step
 # for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP_MODELS`).
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.entry_points import names_of
+from rlinf_async.entry_points import TAKE_ON_METHOD, names_of
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD
 
 TAKE_ON_GROUP = "rlinf_async.take_on"
 """Entry points, by environment name, of classes with a method `take_on(seed_offset, rollout)`; see

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.entry_points import ENVS_GROUP, load_class, names_of
-from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD
+from rlinf_async.entry_points import ENVS_GROUP, TAKE_ON_METHOD, load_class, names_of
 from rlinf_async.hosts.tasks import TAKE_ON_GROUP, settled, task_reasons
 
 TASKS = AsyncConfig.from_mapping({"mode": "full", "advanced": {"balance": "tasks"}})

@@ -11,8 +11,6 @@ import torch
 from rlinf_async.core.tensors import Tree, with_rows
 from rlinf_async.hosts.observations import items
 
-TAKE_ON_METHOD = "take_on"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Playing:

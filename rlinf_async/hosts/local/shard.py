@@ -12,7 +12,7 @@ import torch
 
 from rlinf_async.core.tensors import Episodes, Tree
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.kit.playing import TAKE_ON_METHOD
+from rlinf_async.entry_points import TAKE_ON_METHOD
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_row
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
