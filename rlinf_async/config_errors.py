@@ -39,6 +39,7 @@ KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
 INTERPOLATED_KEY = re.compile(r"\$\{(?P<key>[\w.]+)\}")
 NO_BLOCK = re.compile(r"node `(?P<key>[^`]+)` is not a container and thus cannot contain `(?P<name>[^`]+)`")
+NO_VALUE = re.compile(r"Missing mandatory value: (?P<key>[^\s,]+)")
 NO_HYDRA = "HydraConfig was not set"
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
@@ -150,6 +151,8 @@ def unreadable_config(error: Exception) -> str:
             f"{key or 'the config'} asks for the resolver {resolver['name']}, which is not registered here; "
             f"write the value, as in {key or 'KEY'}=..."
         )
+    if no_value := NO_VALUE.search(text):
+        return f"{no_value['key']}=??? has no value, and another key needs it; set {no_value['key']}=..."
     if NO_HYDRA in text:
         key = _key_of(error) or "KEY"
         return f"{key} asks for a value that only Hydra's own scripts have; write it out, as in {key}=..."

@@ -341,6 +341,9 @@ def test_a_value_of_hydras_and_a_key_below_a_value_are_named_with_their_readers(
     assert "own asks for a value that only Hydra's own scripts have" in refusal(
         "explain", tmp_path, "mine.a=2"
     )
+    assert "mine.a=??? has no value, and another key needs it; set mine.a=..." in refusal(
+        "explain", tmp_path, "mine.a=???", "own=2"
+    )
     assert "mine must be a block of keys: reader reads its a" in refusal(
         "explain", tmp_path, "mine=3", "own=2"
     )

@@ -73,12 +73,15 @@ def read_settings(cfg: Mapping[str, Any], asynchrony: AsyncConfig, sizes: Mappin
         shard_choices=() if takes_turns else _shard_choices(view, asynchrony, plan, most),
         left_out=left_out(view) if asynchrony.skip.masked else LeftOut(),
     )
+    chunk_reasons = list(_chunk_reasons(view))
     refuse(
         [
-            *_chunk_reasons(view),
+            *chunk_reasons,
+            *_group_name_reasons(view),
             *size_reasons(view, sizes.get("reward", 0)),
             *request_reasons(settings),
-            *_batch_reasons(settings, view),
+            # Samples are counted in chunks.
+            *([] if chunk_reasons else _batch_reasons(settings, view)),
             *evaluation.size_reasons(settings),
         ]
     )
@@ -139,6 +142,18 @@ def _chunk_reasons(view: RLinfView) -> Iterator[Reason]:
                 f"env.{mode}.max_steps_per_rollout_epoch={steps} is no multiple of actor.model."
                 f"num_action_chunks={chunk}; nearest: {nearest}",
                 f"env.{mode}.max_steps_per_rollout_epoch={nearest}",
+            )
+
+
+def _group_name_reasons(view: RLinfView) -> Iterator[Reason]:
+    """Yield a reason for each name that two of RLinf's worker groups have, as Ray refuses the second."""
+    keys: dict[str, list[str]] = {}
+    for section in ("actor", "rollout", "env"):
+        keys.setdefault(str(lookup(view.cfg, f"{section}.group_name")), []).append(f"{section}.group_name")
+    for name, alike in keys.items():
+        if len(alike) > 1 and lookup(view.cfg, alike[0]) is not None:
+            yield Reason(
+                f"{' and '.join(alike)} are both {name}; give each group of workers a name of its own"
             )
 
 

@@ -332,3 +332,17 @@ def test_a_number_of_shards_that_follows_the_environments_is_no_part_of_the_advi
     with pytest.raises(ValueError, match=rf"or env\.train\.total_num_envs: {nearest}$"):
         read(changes, rollout=rollout)
     read({**changes, "env.train.total_num_envs": nearest}, rollout=rollout)
+
+
+def test_sizes_in_chunks_are_judged_once_an_episode_is_a_whole_number_of_chunks():
+    with pytest.raises(
+        ValueError, match=r"^env\.train\.max_steps_per_rollout_epoch=20 is no multiple .*; nearest: 21$"
+    ):
+        read({"actor.model.num_action_chunks": 3, "actor.micro_batch_size": 7})
+
+
+def test_groups_of_workers_have_names_of_their_own():
+    names = {"actor.group_name": "Mine", "rollout.group_name": "Rollout", "env.group_name": "Mine"}
+    with pytest.raises(ValueError, match=r"^actor\.group_name and env\.group_name are both Mine; give each"):
+        read(names)
+    read({**names, "env.group_name": "Env"})
