@@ -27,6 +27,8 @@ BASE = {
     "async": {"mode": "full"},
 }
 
+SYNCER = {"weight_syncer": {"type": "bucket", "bucket": {"bucket_size": 536870912}}}
+"""The block without which RLinf's workers end."""
 ONE_EACH = {"env": 1, "rollout": 1, "actor": 1}
 
 

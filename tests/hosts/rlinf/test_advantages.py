@@ -8,7 +8,7 @@ from rlinf.algorithms.registry import register_advantage
 
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate
 from rlinf_async.hosts.rlinf.keys import TABLE
-from tests.hosts.rlinf.given import BASE
+from tests.hosts.rlinf.given import BASE, SYNCER
 
 STEPS, ENVS, CHUNKS, DIMS = 5, 8, 2, 3
 
@@ -112,8 +112,9 @@ def test_seven_members_whose_scores_are_equal_up_to_rounding_have_no_advantage()
 def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(unmasked, filters):
     given = rollout()
     mask = {} if filters else {"loss_mask": None, "loss_mask_sum": None}
-    cfg = deepcopy(BASE)
+    cfg = deepcopy(BASE) | SYNCER
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor", "group_size": 4, "filter_rewards": filters}
+    cfg["algorithm"] |= {"rewards_lower_bound": 0, "rewards_upper_bound": 1}
     for key in unmasked:
         cfg["env"]["train"][key.rpartition(".")[2]] = True
     reasons = list(TABLE.conflict_reasons(cfg))
@@ -127,7 +128,7 @@ def test_grpo_without_any_mask_ends_in_rlinfs_advantages_and_is_refused_before(u
 
 def test_grpo_gives_a_critic_no_returns_and_is_refused_with_its_loss():
     assert estimate(config("grpo"), rollout(), normalize=True).get("returns") is None
-    cfg = deepcopy(BASE)
+    cfg = deepcopy(BASE) | SYNCER
     cfg["algorithm"] |= {"adv_type": "grpo", "loss_type": "actor_critic", "group_size": 4}
     (reason,) = TABLE.conflict_reasons(cfg)
     assert reason.override == "algorithm.loss_type=actor"

@@ -8,7 +8,7 @@ from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ON_POLICY_LOSSES, OTHER_ALGORITHMS
 from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.scoring import TOKEN_MODELS
-from tests.hosts.rlinf.given import config
+from tests.hosts.rlinf.given import SYNCER, config
 
 WRONG = {
     "rollout.expert_model": {"model_path": "teacher"},
@@ -171,7 +171,7 @@ BOUNDS = {"algorithm.rewards_lower_bound": 0.1, "algorithm.rewards_upper_bound":
 
 @pytest.mark.parametrize("missing", sorted(BOUNDS))
 def test_a_filter_of_rewards_needs_both_of_its_bounds(missing):
-    filtered = {"algorithm.filter_rewards": True, "actor.model.add_value_head": True, **BOUNDS}
+    filtered = {"algorithm.filter_rewards": True, "actor.model.add_value_head": True, **BOUNDS, **SYNCER}
     assert not list(TABLE.conflict_reasons(config(filtered)))
     (reason,) = TABLE.conflict_reasons(config({**filtered, missing: None}))
     assert missing in reason.text
