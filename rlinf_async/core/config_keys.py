@@ -47,6 +47,17 @@ def misspelt(name: object, names: Iterable[str]) -> str | None:
     return nearest(name, known_names, cutoff=MIN_MISSPELT_RATIO)
 
 
+def misspelt_key(key: str, keys: Iterable[str]) -> str | None:
+    """The known dotted key that `key` misspells in one of its names; all other names are the same."""
+    parts, split = key.split("."), [each.split(".") for each in keys]
+    for place, part in enumerate(parts):
+        before, after = parts[:place], parts[place + 1 :]
+        alike = (each for each in split if each[:place] == before and each[place + 1 :] == after)
+        if near := misspelt(part, [each[place] for each in alike if len(each) == len(parts)]):
+            return ".".join([*before, near, *after])
+    return None
+
+
 LONGEST_VALUE = 80
 """Most characters of a value in a message."""
 

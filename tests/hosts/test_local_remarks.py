@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async import entry_points
 from rlinf_async.compose import compose_config
+from rlinf_async.hosts.kit.unread import unread_keys
 from rlinf_async.hosts.local.config import settings_of
-from rlinf_async.hosts.local.remarks import unread_keys
 
 SECTION = {"model_type": "mine", "inputs": 3, "own": {"a": 1}, "hiden": 8}
 
@@ -48,10 +48,10 @@ def test_what_no_builder_reads_is_named(way, monkeypatch):
     monkeypatch.setitem(sys.modules, "theirs", module)
     points = EntryPoints([EntryPoint("mine", "theirs:build", entry_points.MODELS_GROUP)])
     monkeypatch.setattr(entry_points, "entry_points", lambda **wanted: points.select(**wanted))
-    said = list(unread_keys(SECTION))
+    said = list(unread_keys(SECTION, key="model"))
     assert [text.partition("=")[0] for text in said] == [f"model.{name}" for name in unread]
     assert all(text.endswith(" is not read when mine is built") for text in said)
-    assert list(unread_keys({**SECTION, "model_path": "/somewhere"})) == []
+    assert list(unread_keys({**SECTION, "model_path": "/somewhere"}, key="model")) == []
 
 
 def test_a_key_that_is_refused_may_be_null_and_not_set():

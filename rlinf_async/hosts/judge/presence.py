@@ -15,21 +15,23 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, readable, unknown_reason
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
 
 CHECKS_GROUP = "rlinf_async.env_checks"
-"""Entry points by environment class: functions `(section, *, key)` that yield the reasons why environments
-cannot be built from a config section. They run before Ray starts."""
+"""Entry points by environment class: functions `(section, *, key, model)` that yield the reasons why
+environments cannot be built from a config section, or do not fit the policy. They run before Ray starts."""
 
 
-def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
+def environment_reasons(sections: Mapping[str, Any], model: object = None) -> Iterator[Reason]:
     """Yield a reason for each environment class in `sections`, by dotted key, that no package provides, and
-    the reasons of its own check; a class without a check is not imported.
+    the reasons of its own check; a class without a check is not imported. `model` has blocks around the
+    policy's.
     """
+    keys = dotted(model) if isinstance(model, Mapping) else {}
     judged: list[Any] = []
     for key, section in sections.items():
         # `env.eval` is often `${env.train}`: a mistake in both is reported once.
@@ -39,7 +41,7 @@ def environment_reasons(sections: Mapping[str, Any]) -> Iterator[Reason]:
         if (name := section.get("env_class")) and name not in (classes := names_of(ENVS_GROUP)):
             yield unknown_reason(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
         elif name in names_of(CHECKS_GROUP):
-            yield from load_class(CHECKS_GROUP, str(name))(section, key=key)
+            yield from load_class(CHECKS_GROUP, str(name))(section, key=key, model=keys)
 
 
 def package_reasons(
@@ -93,6 +95,11 @@ def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
     """Yield a reason if no records can be written into `directory`, which `key` sets. Nothing is created."""
     if not directory.strip():
         yield Reason(f"{key} is empty; name a folder, as in {key}=runs/first")
+        return
+    if "://" in directory or directory.startswith("~"):
+        yield Reason(
+            f"{key}={directory} is no path of this machine; name a folder in full, without ~ and ://"
+        )
         return
     # The nearest existing folder decides: the missing ones are created in it.
     place = Path(directory).absolute()

@@ -68,7 +68,7 @@ def checked(cfg: DictConfig) -> LocalSettings:
     settings, values = settings_of(cfg), plain(cfg)
     refuse(
         [
-            *environment_reasons({"env": values["env"]}),
+            *environment_reasons({"env": values["env"]}, {"model": values["model"]}),
             *directory_reasons(str(cfg.run_dir), key="run_dir"),
             *model_reasons(values["model"], key="model"),
             *task_reasons(values["env"], settings.asynchrony, key="env"),

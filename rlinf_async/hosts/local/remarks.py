@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from omegaconf import DictConfig
 
-from omegaconf import DictConfig, OmegaConf
-
-from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.kit.policy_size import parameters
+from rlinf_async.hosts.kit.unread import unread_keys
 from rlinf_async.hosts.local.config import TABLE
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.remarks import own_sections
@@ -21,59 +16,6 @@ def remarks_of(cfg: DictConfig, settings: LocalSettings) -> list[str]:
     """Return the remarks on a config that can run with `settings`."""
     return [
         *own_sections(cfg, TABLE.sections, framework="the local host"),
-        *unread_keys(plain(cfg)["model"]),
+        *unread_keys(plain(cfg)["model"], key="model"),
         *run_remarks(settings.run, auto_reset=False),
     ]
-
-
-CHOOSING_KEYS = frozenset({"model_type", "model_path"})
-"""Keys that this package reads."""
-
-
-class NotedSection(DictConfig):
-    """A section that notes which of its keys are read; whatever goes through all of them reads all."""
-
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        super().__init__(dict(content))
-        self.__dict__["_read"] = set()  # DictConfig takes other attributes for keys
-
-    @property
-    def unread(self) -> list[str]:
-        """The keys that were not read, in their order."""
-        return [str(key) for key in self.__dict__["_content"] if key not in self.__dict__["_read"]]
-
-    def keys(self) -> Any:
-        self._note_all()
-        return super().keys()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> DictConfig:
-        self._note_all()
-        return DictConfig(OmegaConf.to_container(self))
-
-    def copy(self) -> DictConfig:
-        return self.__deepcopy__({})
-
-    def _get_node(self, key: Any, *args: Any, **kwargs: Any) -> Any:
-        self.__dict__.get("_read", set()).add(key)
-        return super()._get_node(key, *args, **kwargs)
-
-    def _note_all(self) -> None:
-        if "_read" in self.__dict__:
-            self.__dict__["_read"].update(self.__dict__["_content"])
-
-
-def unread_keys(section: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a remark for each key of a valid block `model` that building its policy does not read.
-
-    A policy with a checkpoint is not built before the run: nothing is said of its keys.
-    """
-    if section.get("model_path") or not section.keys() - CHOOSING_KEYS:
-        return
-    noted = NotedSection(section)
-    with suppress(ImportError, ValueError):
-        parameters(noted, key="model")
-        for key in noted.unread:
-            if key not in CHOOSING_KEYS:
-                yield (
-                    f"model.{key}={shortened(section[key])} is not read when {section['model_type']} is built"
-                )

@@ -27,11 +27,11 @@ from rlinf_async.hosts.verl.reasons import (
     presence_reasons,
     run_reasons,
     setting_reasons,
-    validate,
     value_reasons,
 )
 from rlinf_async.hosts.verl.recognition import another_mode
 from rlinf_async.hosts.verl.settings import VerlSettings, evaluation, horizon, make_plan, section
+from rlinf_async.hosts.verl.trials import validate
 from rlinf_async.hosts.verl.view import ACTOR_SECTION, VerlView
 from rlinf_async.hosts.workers.settings import ALL_LAYERS, Adapters
 

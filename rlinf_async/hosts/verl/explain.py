@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from rlinf_async.core.config_keys import dotted, lookup, shortened
+from rlinf_async.core.config_keys import dotted, lookup, misspelt_key, shortened
 from rlinf_async.core.footprint import LearnerFootprint
 from rlinf_async.core.precision import bytes_of
 from rlinf_async.entry_points import find
@@ -21,6 +21,7 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
+from rlinf_async.hosts.kit.unread import unread_keys
 from rlinf_async.hosts.remarks import own_sections
 from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.setting_keys import counterparts
@@ -32,7 +33,7 @@ from rlinf_async.hosts.verl.defaults import changes, defaults, is_known
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.settings import VerlSettings, section
-from rlinf_async.hosts.verl.view import ACTOR_SECTION, VerlView
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, ROLLOUT_SECTION, VerlView
 
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
@@ -101,6 +102,14 @@ def _evaluation(view: VerlView) -> str:
 def remarks(view: VerlView, settings: VerlSettings) -> Iterator[str]:
     """Yield remarks on a config that can run; a run prints them, too."""
     yield from key_remarks(view.cfg)
+    if is_declared(view.model):
+        own = {name.rpartition(".")[2] for name in TABLE.names if name.startswith("vla.model.")}
+        yield from unread_keys(view.model, key="vla.model", own=own)
+    if view.own_inference_ranks and view.rollout_nodes:
+        yield (
+            f"{ROLLOUT_SECTION}.nnodes={view.rollout_nodes} has no effect: vla.inference.ranks="
+            f"{view.own_inference_ranks} sets the number of inference ranks"
+        )
     mode, path = view.resume_mode, view.resumed_path
     if path and mode != "resume_path":
         yield (
@@ -243,6 +252,9 @@ def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
         if (counting := lookup(cfg, names[0])) != value:
             reader = "only the environment reads" if key.startswith("env.") else "nothing reads"
             yield f"{reader} {key}={shortened(value)}: the run uses {names[0]}={shortened(counting)}"
+    for key, value in dotted({"env": cfg.get("env")}).items():
+        if key not in TABLE.names and value is not None and (near := misspelt_key(key, TABLE.names)):
+            yield f"neither veRL nor rlinf-async reads {key}={shortened(value)}; did you mean {near}?"
     for key, value in changes(cfg):
         if TABLE.find(key) is None and is_known(key, defaults()):
             yield (

@@ -54,7 +54,7 @@ class VerlHost(PackagedHost):
         from rlinf_async.hosts.verl.checkpoint import claim, resume_point
         from rlinf_async.hosts.verl.config import fill_in, runnable_settings
         from rlinf_async.hosts.verl.installation import INSTALL_COMMAND
-        from rlinf_async.hosts.verl.reasons import validate
+        from rlinf_async.hosts.verl.trials import validate
 
         if not self.available:
             raise ValueError(f"this config needs veRL: {INSTALL_COMMAND}")

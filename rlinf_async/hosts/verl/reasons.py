@@ -13,15 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import dotted, nearest, shortened
+from rlinf_async.core.config_keys import dotted, misspelt_key, nearest_key, shortened
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, override_reason, read_conflicts, unknown_reason
-from rlinf_async.hosts.judge.table import UNSTATED_KIND, Table, read_rows
+from rlinf_async.hosts.judge.table import UNCHECKED_KIND, UNSTATED_KIND, Table, read_rows
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.hosts.verl import algorithms
 from rlinf_async.hosts.verl.checkpoint import why_no_checkpoint
@@ -29,8 +26,8 @@ from rlinf_async.hosts.verl.defaults import changes, default_of, defaults, is_kn
 from rlinf_async.hosts.verl.installation import get_ready
 from rlinf_async.hosts.verl.placement import placement_reasons
 from rlinf_async.hosts.verl.settings import VerlSettings, process_count, section, size_reasons
-from rlinf_async.hosts.verl.trials import optimizer_reasons, unit_reasons
-from rlinf_async.hosts.verl.view import ACTOR_SECTION, MODEL_SECTION, VerlView
+from rlinf_async.hosts.verl.trials import trial_reasons
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, MODEL_SECTION, ROLLOUT_SECTION, VerlView
 
 ENGINE_PREFIXES = ("actor_rollout_ref.", "trainer.")
 """The beginnings of keys that veRL's engine may read."""
@@ -40,14 +37,10 @@ LOGGER_PACKAGES = {name: name for name in ("wandb", "swanlab", "mlflow", "clearm
 """{logger of veRL: package that it needs}."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
-RUN_DIR_KEY = "vla.run_dir"
+FILE_KEYS, RUN_DIR_KEY = ("vla.ckpt_path",), "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
-JUDGED_PREFIXES = (
-    f"{ACTOR_SECTION}.",
-    "actor_rollout_ref.rollout.log_prob_",
-    "actor_rollout_ref.rollout.val_kwargs.",
-)
+JUDGED_PREFIXES = (f"{ACTOR_SECTION}.", f"{ROLLOUT_SECTION}.log_prob_", f"{ROLLOUT_SECTION}.val_kwargs.")
 """The beginnings of keys that veRL's own check of a config reads."""
 
 FILE = Path(__file__).with_name("keys.toml")
@@ -93,14 +86,21 @@ def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     # If veRL is not installed its keys are unknown, and each of them would look like a mistake.
     if not verl_keys:
         return
-    names = [*dotted(verl_keys), *TABLE.names]
-    for key, value in TABLE.unknown(cfg).items():
-        section = key.partition(".")[0]
-        if section in {*verl_keys, "vla", "env"} and not is_known(key, verl_keys):
+    names = {*dotted(verl_keys), *TABLE.names}
+    heeded = {name for name in names if (row := TABLE.find(name)) is None or row.fate != "without effect"}
+    for key, value in dotted(cfg).items():
+        section, row = key.partition(".")[0], TABLE.find(key)
+        if value in (None, {}) or key in names or section not in {*verl_keys, "vla", "env"}:
+            continue
+        near = misspelt_key(key, names)
+        if row is None and not is_known(key, verl_keys):
             siblings = [name for name in names if name.startswith(f"{section}.")]
-            near = TABLE.counterpart(key) or nearest(key, siblings, cutoff=0.8)
-            hint = f"; did you mean {near}?" if near else "; remove it"
-            yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
+            near = TABLE.counterpart(key) or near or nearest_key(key, siblings)
+        # A name in an open block may be another program's, unless it misspells a key with an effect.
+        elif row is None or section not in verl_keys or row.kind is UNCHECKED_KIND or near not in heeded:
+            continue
+        hint = f"; did you mean {near}?" if near else "; remove it"
+        yield Reason(f"neither veRL nor rlinf-async reads {key}={shortened(value)}{hint}", f"~{key}")
 
 
 def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]:
@@ -108,8 +108,7 @@ def setting_reasons(view: VerlView, asynchrony: AsyncConfig) -> Iterator[Reason]
     yield from TABLE.conflict_reasons(view.cfg)
     yield from TABLE.conflict_reasons(view.cfg, asynchrony)
     yield from task_reasons(section(view, "train"), asynchrony)
-    yield from optimizer_reasons(view)
-    yield from unit_reasons(view)
+    yield from trial_reasons(view)
     # A run would load parts of a checkpoint that its checkpoints do not have.
     load, save = presence.names_in(view.loaded_contents), presence.names_in(view.saved_contents)
     if missing := [name for name in load if name not in save]:
@@ -143,7 +142,8 @@ def run_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
 
 def presence_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the names that neither veRL, nor an entry point, nor this machine has."""
-    yield from presence.environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
+    sections = {"env.train": view.train, "env.eval": view.evaluation}
+    yield from presence.environment_reasons(sections, {"vla": {"model": view.model}})
     estimators, losses = algorithms.ESTIMATOR_NAMES, algorithms.LOSS_NAMES
     for key, name, own, registry, description in (
         (ESTIMATOR_KEY, view.estimator, estimators, "ADV_ESTIMATOR_REGISTRY", "an estimator of veRL"),
@@ -166,7 +166,7 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
 
 def _file_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield the files that this machine does not have, and the folders that cannot be written on it."""
-    yield from presence.file_reasons(view.cfg, ("vla.ckpt_path",), files=("vla.ckpt_path",))
+    yield from presence.file_reasons(view.cfg, (*FILE_KEYS, "vla.model.model_path"), files=FILE_KEYS)
     yield from presence.directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
     if view.save_interval not in (0, -1):
         yield from presence.directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
@@ -177,22 +177,13 @@ def _file_reasons(view: VerlView) -> Iterator[Reason]:
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:
     """Return True if `cfg` (plain data) sets a key that veRL checks and our table has no kind for.
 
-    A bool need not be checked: if the default of its key is a bool, both values are served.
+    If the default of a key is a bool, both values are served.
     """
     defaults = usual(cfg)
     return any(
-        key.startswith(JUDGED_PREFIXES) and value != defaults.get(key) and not isinstance(value, bool)
+        key.startswith(JUDGED_PREFIXES)
+        and value != defaults.get(key)
+        and not isinstance(defaults.get(key), bool)
         for key, value in dotted(cfg).items()
         if (row := TABLE.find(key)) is None or (row.kind is UNSTATED_KIND and row.fate != "refused")
     )
-
-
-def validate(cfg: DictConfig) -> None:
-    """Make veRL's own checks of its keys, and raise a RefusedError if one of them fails."""
-    get_ready()
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
-    with presence.own_check("veRL", HydraException):
-        reference, critic = need_reference_policy(cfg), need_critic(cfg)
-        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)

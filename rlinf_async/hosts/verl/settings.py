@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
@@ -16,7 +17,7 @@ from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.judge.table import COUNT_KIND, Key
 from rlinf_async.hosts.simulators import Evaluation, divide, request_reasons
-from rlinf_async.hosts.verl.view import ACTOR_SECTION, ROLLOUT_SECTION, VerlView
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, FSDP_SECTION, ROLLOUT_SECTION, VerlView
 from rlinf_async.hosts.workers.settings import WorkerSettings
 
 
@@ -33,6 +34,16 @@ class VerlSettings(WorkerSettings):
     """veRL's `algorithm.norm_adv_by_std_in_grpo`."""
     value_clip: float
     """veRL's `critic.cliprange_value`."""
+
+
+KEYS_OF_SIZES = {
+    "environments": "env.train.total_num_envs",
+    "in groups": f"{ROLLOUT_SECTION}.n",
+    "env workers": "env.workers",
+    "number of shards": "async.rollout.shards or env.stages",
+    "learner ranks": "trainer.nnodes x trainer.n_gpus_per_node",
+}
+"""The words for sizes in the errors of a plan, and the keys that set them."""
 
 
 def whole(value: Any, name: str) -> int:
@@ -57,16 +68,16 @@ def section(view: VerlView, mode: str) -> dict[str, Any]:
         raise ValueError(f"env.{mode}={shortened(block)} must be a block with env_class and total_num_envs")
     if not block.get("env_class"):
         raise ValueError(f"env.{mode}.env_class is missing; name an entry point of rlinf_async.envs")
-    section = {
+    usual = {
         "env_type": block.get("simulator_type") or block["env_class"],
         "group_size": view.group_size if mode == "train" else 1,
         "seed": view.seed,
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": mode == "eval",
-        # Last: the block's own values take precedence.
-        **block,
     }
+    # Last: the block's own values take precedence, except null.
+    section = usual | {name: value for name, value in block.items() if name not in usual or value is not None}
     if not isinstance(section["env_type"], str):
         raise ValueError(
             f"env.{mode}.env_type={shortened(section['env_type'])} must be the name of a simulator"
@@ -106,38 +117,42 @@ def rollout_epochs(view: VerlView) -> int:
     prompts, members = view.train_batch_size, view.group_size
     envs, trajectories = view.total_num_envs, prompts * members
     if trajectories % envs:
-        nearest = nearest_multiple(trajectories, envs)
-        advice = f"data.train_batch_size={nearest // members}" if nearest % members == 0 else "other numbers"
+        nearest = nearest_multiple(prompts, envs // gcd(envs, members))
         raise ValueError(
             f"data.train_batch_size={prompts} x {ROLLOUT_SECTION}.n={members} are {trajectories} "
             "trajectories, which "
-            f"must be a multiple of env.train.total_num_envs={envs}; nearest: {advice}"
+            f"must be a multiple of env.train.total_num_envs={envs}; nearest: data.train_batch_size={nearest}"
         )
     return trajectories // envs
 
 
 def make_plan(view: VerlView, asynchrony: AsyncConfig) -> ShardPlan:
-    """Return the plan that assigns environments to workers, shards and ranks.
+    """Return the plan that assigns environments to workers, shards and ranks. An error names their keys.
 
     Raises:
         ValueError: numbers do not divide; with the nearest that do.
     """
-    one_each = ShardPlan(
-        total_envs=view.total_num_envs,
-        env_workers=view.env_workers,
-        inference_ranks=view.inference_ranks,
-        learner_ranks=view.learner_ranks,
-        shards_per_worker=1,
-        rollout_epochs=rollout_epochs(view),
-        group_size=view.group_size,
-    )
-    return divide(
-        one_each,
-        section(view, "train"),
-        asynchrony.rollout,
-        stages=view.stages,
-        evaluates=evaluation(view).fits,
-    )
+    epochs = rollout_epochs(view)
+    try:
+        one_each = ShardPlan(
+            total_envs=view.total_num_envs,
+            env_workers=view.env_workers,
+            inference_ranks=view.inference_ranks,
+            learner_ranks=view.learner_ranks,
+            shards_per_worker=1,
+            rollout_epochs=epochs,
+            group_size=view.group_size,
+        )
+        return divide(
+            one_each,
+            section(view, "train"),
+            asynchrony.rollout,
+            stages=view.stages,
+            evaluates=evaluation(view).fits,
+        )
+    except ValueError as error:
+        keys = [key for word, key in KEYS_OF_SIZES.items() if word in str(error) and key not in str(error)]
+        raise ValueError(f"{error} ({', '.join(keys)})" if keys else str(error)) from error
 
 
 def evaluation(view: VerlView) -> Evaluation:
@@ -155,6 +170,13 @@ def evaluation(view: VerlView) -> Evaluation:
 
 def size_reasons(view: VerlView, settings: VerlSettings) -> Iterator[Reason]:
     """Yield the sizes of steps, batches and evaluation that do not fit together, with the nearest that do."""
+    size, ranks = view.fsdp_size, settings.plan.learner_ranks
+    if 0 <= size < ranks and (size == 0 or ranks % size):
+        yield Reason(
+            f"{FSDP_SECTION}.fsdp_size={size} does not divide the learner ranks, of which there are {ranks}; "
+            "use -1 to share weights among all",
+            f"{FSDP_SECTION}.fsdp_size=-1",
+        )
     yield from request_reasons(settings)
     yield from _step_reasons(settings)
     yield from evaluation(view).size_reasons(settings)

@@ -199,9 +199,7 @@ class VLAAsyncTrainer(PPOTrainer):
         keys), not by veRL: it would look for them under their temporary names.
         """
         self.global_steps = step
-        remote = self.config.trainer.default_hdfs_dir
-        remote = remote and str(Path(remote, self.checkpoint(step).name, "actor"))
-        self.run.saver.save_learners(str(folder / "actor"), remote, step, None)
+        self.run.saver.save_learners(str(folder / "actor"), None, step, None)
 
     def saved(self, step: int, folder: Path) -> None:
         """Record the checkpoint as the newest, and call veRL's checkpoint callback."""

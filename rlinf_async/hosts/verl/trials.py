@@ -1,13 +1,19 @@
-"""Tries out, before Ray starts, what veRL builds only in a learner rank: the optimizer and the FSDP units."""
+"""Makes veRL's own checks, and tries out before Ray starts what it finds or builds only in a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from rlinf_async.core.config_keys import did_you_mean
 from rlinf_async.core.failures import LONGEST_ERROR, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class
+from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
 from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.verl.installation import get_ready
@@ -19,12 +25,35 @@ USUAL_OPTIMIZER = ("AdamW", "torch.optim")
 USUAL_ARGUMENTS = frozenset({"eps"})
 """Keys of `override_optimizer_config` that the usual optimizer takes, and that the table of keys judges."""
 ARGUMENTS_KEY = f"{OPTIM_SECTION}.override_optimizer_config"
+USUAL_RAY_ARGUMENTS = frozenset(
+    {"address", "include_dashboard", "num_cpus", "num_gpus", "resources", "runtime_env"}
+)
+"""Arguments of `ray.init` that are known without Ray's import."""
 USUAL_UNITS = ("Linear", ["Linear"])
 """Values of `UNITS_KEY` that are not tried out, which takes torch's import: nearly all policies have them."""
 
 
+def trial_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield the reasons of all trials of `view`, whose values have their kinds."""
+    yield from optimizer_reasons(view)
+    yield from unit_reasons(view)
+    yield from callback_reasons(view)
+    yield from ray_reasons(view)
+
+
+def validate(cfg: DictConfig) -> None:
+    """Make veRL's own checks of its keys, and raise a RefusedError if one of them fails."""
+    get_ready()
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    with own_check("veRL", HydraException):
+        reference, critic = need_reference_policy(cfg), need_critic(cfg)
+        validate_config(config=cfg, use_reference_policy=reference, use_critic=critic)
+
+
 def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield a reason if the optimizer of `view`, whose values have their kinds, cannot be found or built."""
+    """Yield a reason if the optimizer cannot be found or built."""
     name, package = view.optimizer, view.optimizer_package
     own = {argument for argument, value in view.optimizer_arguments.items() if value is not None}
     is_usual = (name, package) == USUAL_OPTIMIZER and own == set(view.optimizer_arguments) <= USUAL_ARGUMENTS
@@ -72,6 +101,37 @@ def unit_reasons(view: VerlView) -> Iterator[Reason]:
         return  # other checks give the reason
     if why := why_no_units(policy, view.units):
         yield Reason(why)
+
+
+def ray_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield a reason for each key of `ray_kwargs.ray_init` that is no argument of `ray.init`."""
+    if view.ray_arguments.keys() <= USUAL_RAY_ARGUMENTS:
+        return
+    import ray
+
+    known = signature(ray.init).parameters
+    for name in view.ray_arguments:
+        if name not in known and not name.startswith("_"):
+            text = f"ray_kwargs.ray_init.{name} is no argument of ray.init"
+            yield Reason(f"{text}; remove it{did_you_mean(name, known)}", f"~ray_kwargs.ray_init.{name}")
+
+
+def callback_reasons(view: VerlView) -> Iterator[Reason]:
+    """Yield a reason if the class that veRL is to call after each checkpoint cannot be imported."""
+    if not isinstance(path := view.callback, str) or find_spec("verl") is None:
+        return
+    try:
+        contained(lambda: _callback(path), harmless)
+    except ValueError as error:
+        yield Reason(
+            f"trainer.checkpoint_callback_class={path} must be package.module.Class, a class with on_save: "
+            f"{error}"
+        )
+
+
+def _callback(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    getattr(import_module(module), name).on_save  # noqa: B018 the attribute is looked for
 
 
 def harmless(error: BaseException) -> ValueError:

@@ -90,6 +90,7 @@ class VerlView(View):
     gpus_per_node: int = key("trainer.n_gpus_per_node")
     steps: int = key("trainer.total_training_steps")
     logger: str | list[str] | None = key("trainer.logger")
+    callback: str | None = key("trainer.checkpoint_callback_class")
     checkpoints_dir: str | None = key("trainer.default_local_dir")
     save_interval: int = key("trainer.save_freq", -1)
     kept_checkpoints: int | None = key("trainer.max_actor_ckpt_to_keep")
@@ -99,6 +100,7 @@ class VerlView(View):
     resume_mode: str | None = key("trainer.resume_mode")
     resumed_path: str | None = key("trainer.resume_from_path")
 
+    ray_arguments: Mapping[str, Any] = key("ray_kwargs.ray_init", {})
     ray_address: str | None = key("ray_kwargs.ray_init.address")
     ray_cpus: int | None = key("ray_kwargs.ray_init.num_cpus")
     ray_resources: Mapping[str, Any] = key("ray_kwargs.ray_init.resources", {})

@@ -21,8 +21,8 @@ KEYS_OF_SECTION = {"max_episode_steps": "max_episode_steps", "seed": "seed"}
 """{key of a simulator's block: key of the `env` section that replaces it}."""
 
 
-def wrong(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
-    """Yield the reasons why verl-vla's environments cannot be built from `section` at `key`.
+def wrong(section: Mapping[str, Any], *, key: str, model: object) -> Iterator[Reason]:
+    """Yield the reasons why verl-vla's environments cannot be built from `section` at `key`, for any `model`.
 
     Imports verl-vla's config of the simulator, and with it veRL, which takes seconds.
     """

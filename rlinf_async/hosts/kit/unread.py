@@ -1,0 +1,67 @@
+"""The keys of a policy's section that building the policy does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlinf_async.core.config_keys import shortened
+from rlinf_async.hosts.kit.policy_size import parameters
+
+CHOOSING_KEYS = frozenset({"model_type", "model_path"})
+"""Keys that choose a policy, on every host."""
+
+
+class NotedSection(DictConfig):
+    """A section that notes which of its keys are read; whatever goes through all of them reads all."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__(dict(content))
+        self.__dict__["_read"] = set()  # DictConfig takes other attributes for keys
+
+    @property
+    def unread(self) -> list[str]:
+        """The keys that were not read, in their order."""
+        return [str(key) for key in self.__dict__["_content"] if key not in self.__dict__["_read"]]
+
+    def keys(self) -> Any:
+        self._note_all()
+        return super().keys()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DictConfig:
+        self._note_all()
+        return DictConfig(OmegaConf.to_container(self))
+
+    def copy(self) -> DictConfig:
+        return self.__deepcopy__({})
+
+    def _get_node(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__.get("_read", set()).add(key)
+        return super()._get_node(key, *args, **kwargs)
+
+    def _note_all(self) -> None:
+        if "_read" in self.__dict__:
+            self.__dict__["_read"].update(self.__dict__["_content"])
+
+
+def unread_keys(section: Mapping[str, Any], *, key: str, own: Collection[str] = ()) -> Iterator[str]:
+    """Yield a remark for each key of a valid block at `key` that building its policy does not read.
+
+    A policy with a checkpoint is not built before the run: nothing is said of its keys.
+
+    Args:
+        own: further keys of the block, which the host reads.
+    """
+    read = {*CHOOSING_KEYS, *own}
+    if section.get("model_path") or not section.keys() - read:
+        return
+    noted = NotedSection(section)
+    with suppress(ImportError, ValueError):
+        parameters(noted, key=key)
+        for name in noted.unread:
+            if name not in read:
+                setting = f"{key}.{name}={shortened(section[name])}"
+                yield f"{setting} is not read when {section['model_type']} is built"
