@@ -8,10 +8,9 @@ import pytest
 pytest.importorskip("verl", reason="veRL is not installed")
 pytest.importorskip("hatchling", reason="the page builds with it")
 
-from tests.extending_page import PLAY, installed, python, written
+from tests.extending_page import PLAY, installed, python, trained, written
 
 pytestmark = pytest.mark.ray
-COMMAND = ("-m", "rlinf_async.cli")
 
 USE = """
 import torch
@@ -48,13 +47,15 @@ def test_the_environment_and_the_model_play_a_rollout(page, site):
 
 def test_the_config_resolves(page, site):
     facts = json.loads(
-        python(page, site, *COMMAND, "explain", "--config-dir", ".", "-n", "points_verl", "--json")
+        python(
+            page, site, "-m", "rlinf_async.cli", "explain", "--config-dir", ".", "-n", "points_verl", "--json"
+        )
     )
     assert facts["levels"] == {"train": True, "rollout": True, "streamer": True}
 
 
 def test_verl_trains_the_model_in_the_environment_by_the_worker(page, site):
-    output = python(page, site, *COMMAND, "train", "--config-dir", ".", "-n", "points_verl", "--worker-logs")
+    output = trained(page, site, "-n", "points_verl", "--worker-logs")
     assert "env worker: 2 shards of 8" in output
     assert "produced 320 = trained 320 + in flight 0 + 0 refused" in output
     lines = (page / "runs" / "points_verl" / "metrics.jsonl").read_text().splitlines()
