@@ -21,7 +21,7 @@ MISTAKES = {
     "env.train.total_num_envs=33": "nearest: data.train_batch_size=33",
     "++env.train.env_type=7": "must be the name of a simulator",
     "env.train.env_class=metaworld_tsk": "did you mean 'metaworld_task'?",
-    "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
+    "env.train.task_name=button-pres": "did you mean 'button-press-v3'?",
     "vla.model.model_type=gausian_mlp": "did you mean 'gaussian_mlp'?",
     "vla.run_dir=/dev/null/x": "cannot be written",
     "trainer.resume_mode=resume_path trainer.resume_from_path=/dev/null/nowhere": "is no whole checkpoint",
