@@ -77,17 +77,22 @@ def file_reasons(
         if isinstance(path, str) and path and (key in files or path.startswith(("/", "./", "../", "~"))):
             paths.setdefault(path, key)  # several keys often have the same path
     for path, key in paths.items():
-        if not is_there(path):
+        if path[0] == "~" and not is_there(path):
+            yield Reason(f"{key}={path} does not exist; use the path without ~")
+        elif not is_there(path):
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
-        elif key in files and Path(path).expanduser().is_dir():
+        elif key in files and Path(path).is_dir():
             yield Reason(f"{key}={path} is a folder; name the file of weights in it")
 
 
 def is_there(path: str) -> bool:
-    """Return True if a file or folder exists at `path`; False for a text that cannot be a path."""
+    """Return True if a file or folder exists at `path`; False for a text that cannot be a path.
+
+    What loads weights does not read `~` as the home folder.
+    """
     try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # a path too long, of an unknown user, or with a null byte
+        return Path(path).exists()
+    except (OSError, ValueError):  # a path too long, or with a null byte
         return False
 
 

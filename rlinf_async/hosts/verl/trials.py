@@ -29,8 +29,10 @@ USUAL_RAY_ARGUMENTS = frozenset(
     {"address", "include_dashboard", "num_cpus", "num_gpus", "resources", "runtime_env"}
 )
 """Arguments of `ray.init` that are known without Ray's import."""
-USUAL_UNITS = ("Linear", ["Linear"])
-"""Values of `UNITS_KEY` that are not tried out, which takes torch's import: nearly all policies have them."""
+USUAL_UNITS = ("Linear", ["Linear"], ["SmolVLMEncoderLayer", "LlamaDecoderLayer"])
+"""Values of `UNITS_KEY` that are not tried out, as that imports torch.
+
+Nearly all policies have a Linear; the last value is of our configs."""
 
 
 def trial_reasons(view: VerlView) -> Iterator[Reason]:

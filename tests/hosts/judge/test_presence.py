@@ -102,3 +102,11 @@ def test_a_key_that_always_names_a_file_may_be_relative(tmp_path, monkeypatch):
     cfg = {"ckpt": "nowhere.pt", "model": "org/name", "good": "policy.pt"}
     (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
     assert reason.text.startswith("ckpt=nowhere.pt does not exist")
+
+
+def test_a_path_from_the_home_folder_is_refused_as_no_loader_of_weights_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "policy.pt").touch()
+    assert list(file_reasons({"ckpt": str(tmp_path / "policy.pt")}, ("ckpt",), files=("ckpt",))) == []
+    (reason,) = file_reasons({"ckpt": "~/policy.pt"}, ("ckpt",), files=("ckpt",))
+    assert reason.text == "ckpt=~/policy.pt does not exist; use the path without ~"

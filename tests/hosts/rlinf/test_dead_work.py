@@ -111,9 +111,10 @@ def test_a_penalty_by_kl_that_rlinfs_workers_never_read_keeps_nothing():
 
 
 def test_samples_that_no_mask_of_the_config_leaves_out_are_not_named():
+    bounds = ("+algorithm.rewards_lower_bound=0.1", "+algorithm.rewards_upper_bound=0.9")
     plain, filtered = (
         told("metaworld_grpo_mlp", *more)["masked"]["left_out"]
-        for more in ((), ("algorithm.filter_rewards=true",))
+        for more in ((), ("algorithm.filter_rewards=true", *bounds))
     )
     assert "filter" not in plain
     assert "after the end of an episode, of groups that a filter masks, of groups with equal" in filtered
