@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from rlinf_async.core.failures import ForeignError, one_line
@@ -25,13 +27,23 @@ ENVS_GROUP, MODELS_GROUP = "rlinf_async.envs", "rlinf_async.models"
 """The groups of environments and of policies, by the names that configs have for them."""
 
 
+def provided(group: str) -> EntryPoints:
+    """Return the entry points of all packages in `group`, read once for each `sys.path`."""
+    return _provided(group, tuple(map(str, sys.path)))
+
+
+@cache
+def _provided(group: str, path: tuple[str, ...]) -> EntryPoints:
+    return entry_points(group=group)
+
+
 def find(group: str, name: str) -> EntryPoint:
     """Return the entry point `name` of `group`; one of another package beats ours.
 
     Raises:
         ValueError: no package, or more than one other package, provides it.
     """
-    matches = list(entry_points(group=group, name=name))
+    matches = list(provided(group).select(name=name))
     foreign = [entry for entry in matches if entry.dist is None or entry.dist.name != OWN_PACKAGE]
     # By what they name: a package that is installed twice is one provider.
     if len({entry.value for entry in foreign}) > 1:
@@ -47,7 +59,7 @@ def find(group: str, name: str) -> EntryPoint:
 
 def names_of(group: str) -> list[str]:
     """The names that packages provide in `group`, in the order of the alphabet."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted(provided(group).names)
 
 
 def load_class(group: str, name: str) -> Any:

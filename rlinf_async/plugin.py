@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import entry_points
 from inspect import getattr_static
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from rlinf_async.entry_points import find, imported, load_class
+from rlinf_async.entry_points import find, imported, load_class, provided
 
 HOSTS, DOORWAYS = "rlinf_async.hosts", "rlinf_async.doorways"
 
@@ -53,7 +52,7 @@ def is_registered() -> bool:
 
 def _hosts() -> list[Any]:
     """The hosts of the installed frameworks that have a doorway."""
-    names = sorted(entry_points(group=DOORWAYS).names)
+    names = sorted(provided(DOORWAYS).names)
     return [host for host in (load_class(HOSTS, name)() for name in names) if host.available]
 
 
@@ -83,9 +82,7 @@ class _Call(NamedTuple):
 
 def _guarded_calls() -> dict[str, _Call]:
     """The calls of every doorway, by module."""
-    doorways: list[Doorway] = [
-        imported(find(DOORWAYS, name)) for name in sorted(entry_points(group=DOORWAYS).names)
-    ]
+    doorways: list[Doorway] = [imported(find(DOORWAYS, name)) for name in sorted(provided(DOORWAYS).names)]
     return {
         module: _Call(*call, doorway.asks) for doorway in doorways for module, call in doorway.CALLS.items()
     }

@@ -1,5 +1,5 @@
 import os
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from types import SimpleNamespace
 
 import pytest
@@ -19,12 +19,7 @@ def installed(monkeypatch):
             vars(entry)["dist"] = SimpleNamespace(name=package) if package else None
             made.append(entry)
 
-        def select(**wanted):
-            return [
-                entry for entry in made if all(getattr(entry, key) == value for key, value in wanted.items())
-            ]
-
-        monkeypatch.setattr(entry_points, "entry_points", select)
+        monkeypatch.setattr(entry_points, "provided", lambda group: EntryPoints(made).select(group=group))
 
     return install
 

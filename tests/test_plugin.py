@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 
 import pytest
 
@@ -127,6 +128,7 @@ def test_another_packages_framework_has_a_doorway_of_its_own(tmp_path, monkeypat
 def test_watching_twice_guards_once(monkeypatch):
     monkeypatch.setattr(sys, "modules", {})
     monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.setattr(plugin, "provided", lambda group: EntryPoints())
     plugin.watch()
     plugin.watch()
     assert [type(finder).__name__ for finder in sys.meta_path] == ["_GuardingFinder"]

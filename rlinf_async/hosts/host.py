@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from inspect import getfile
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.core.interpreter import check_interpreter
-from rlinf_async.entry_points import imported, load_class
+from rlinf_async.entry_points import imported, load_class, provided
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
@@ -211,7 +210,7 @@ def load(name: str) -> Host:
 
 def every() -> list[Host]:
     """Return all hosts, sorted by name."""
-    return [load(name) for name in sorted(entry_points(group=HOSTS_GROUP).names)]
+    return [load(name) for name in sorted(provided(HOSTS_GROUP).names)]
 
 
 def recognised_file(path: Path) -> str:
@@ -244,7 +243,7 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
-    names = ", ".join(sorted(entry_points(group=HOSTS_GROUP).names))
+    names = ", ".join(sorted(provided(HOSTS_GROUP).names))
     sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
     raise ValueError(
         f"none of the hosts {names} runs this config, which has {sections}; begin with a config of "
@@ -265,6 +264,6 @@ def make_ready(cfg: DictConfig) -> None:
     `simulators_of`: a block of its name may be the user's own.
     """
     simulators = simulators_of(cfg)
-    for entry in entry_points(group=PREPARATIONS_GROUP):
+    for entry in provided(PREPARATIONS_GROUP):
         if cfg.get(entry.name) is not None or entry.name in simulators:
             imported(entry)(cfg)

@@ -47,7 +47,7 @@ def test_what_no_builder_reads_is_named(way, monkeypatch):
     module.build = build
     monkeypatch.setitem(sys.modules, "theirs", module)
     points = EntryPoints([EntryPoint("mine", "theirs:build", entry_points.MODELS_GROUP)])
-    monkeypatch.setattr(entry_points, "entry_points", lambda **wanted: points.select(**wanted))
+    monkeypatch.setattr(entry_points, "provided", lambda group: points.select(group=group))
     said = list(unread_keys(SECTION, key="model"))
     assert [text.partition("=")[0] for text in said] == [f"model.{name}" for name in unread]
     assert all(text.endswith(" is not read when mine is built") for text in said)

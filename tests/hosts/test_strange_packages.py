@@ -4,7 +4,7 @@ is wrong, and no other error; what is only unusual trains.
 
 import sys
 from functools import partial
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -60,14 +60,13 @@ def declared(monkeypatch):
     monkeypatch.setitem(sys.modules, "theirs", module)
     values = {entry_points.ENVS_GROUP: "theirs:env", entry_points.MODELS_GROUP: "theirs:build"}
 
-    def select(*, group, name=None):
-        entries = []
-        if group in values and name in (None, "theirs"):
-            entries = [EntryPoint("theirs", values[group], group)]
-            vars(entries[0])["dist"] = SimpleNamespace(name="their-package")
+    def provided(group):
+        entries = EntryPoints(EntryPoint("theirs", value, group) for value in [values.get(group)] if value)
+        for entry in entries:
+            vars(entry)["dist"] = SimpleNamespace(name="their-package")
         return entries
 
-    monkeypatch.setattr(entry_points, "entry_points", select)
+    monkeypatch.setattr(entry_points, "provided", provided)
 
     def declare(env=PAGE_ENV, build=lambda cfg, _: PAGE_MODEL(cfg), **names):
         module.env, module.build = env, build

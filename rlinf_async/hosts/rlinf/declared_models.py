@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from rlinf_async.entry_points import MODELS_GROUP, imported
+from rlinf_async.entry_points import MODELS_GROUP, imported, provided
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +15,7 @@ def register_models() -> None:
     # Imported here, as it takes seconds.
     from rlinf_async.hosts.rlinf.borrowed import register_model
 
-    for entry in entry_points(group=MODELS_GROUP):
+    for entry in provided(MODELS_GROUP):
         # `force`: else RLinf refuses a name that is registered, and a second call would fail.
         register_model(entry.name, _Builder(entry), category="embodied", force=True)
 

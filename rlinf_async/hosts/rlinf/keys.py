@@ -13,11 +13,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import shortened
+from rlinf_async.entry_points import provided
 from rlinf_async.hosts.judge.reasons import Reason, is_off, read_conflicts
 from rlinf_async.hosts.judge.table import Fate, Table, read_rows
 from rlinf_async.hosts.rlinf import losses, models
@@ -93,7 +93,7 @@ def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the undecided keys of `cfg` (plain data) that a user has set, with their values."""
-    brought = entry_points(group="rlinf_async.preparations").names
+    brought = provided("rlinf_async.preparations").names
     return {
         key: value
         for key, value in TABLE.unknown(cfg).items()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
-from rlinf_async.entry_points import find, load_class
+from rlinf_async.entry_points import find, load_class, provided
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.losses import NFT_LOSS
 from rlinf_async.hosts.rlinf.own_engine import (
@@ -92,7 +91,7 @@ def replacement(cls: type) -> type:
     Raises:
         ValueError: `cls` is not a known worker, or it overrides a method that our loops do not call.
     """
-    if dotted(cls) in entry_points(group=WORKERS_GROUP).names:
+    if dotted(cls) in provided(WORKERS_GROUP).names:
         return load_class(WORKERS_GROUP, dotted(cls))
     if any(dotted(base) in STOCK_CLASSES for base in cls.__mro__):
         return cls

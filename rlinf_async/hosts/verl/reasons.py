@@ -9,7 +9,6 @@ it checks and our table does not, and before a run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,9 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
     ):
         if name is not None and name not in own:
             get_ready()
-            registered = getattr(import_module("verl.trainer.ppo.core_algos"), registry)
+            from verl.trainer.ppo import core_algos
+
+            registered = getattr(core_algos, registry)
             names = sorted(str(getattr(each, "value", each)) for each in registered)
             if name not in names:
                 yield unknown_reason(key, name, names, description)

@@ -24,11 +24,7 @@ def declared(monkeypatch):
         if count is not None:
             points[SIZES_GROUP] = [EntryPoint("layer", "theirs:count", SIZES_GROUP)]
 
-        def select(*, group, **given):
-            found = EntryPoints(points.get(group, []))
-            return found.select(**given) if given else found
-
-        monkeypatch.setattr(entry_points, "entry_points", select)
+        monkeypatch.setattr(entry_points, "provided", lambda group: EntryPoints(points.get(group, [])))
 
     return declare
 
