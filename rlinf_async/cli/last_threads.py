@@ -38,10 +38,14 @@ def ending_without_threads(say: Callable[[str], None]) -> Iterator[None]:
             # The run is recorded: a signal would only print the traceback of Python's wait.
             for number in IGNORED_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            over = threading.Event()
+            began, over = threading.Event(), threading.Event()
+            # The last registered runs first: before the wait for the threads of executors, which is such a
+            # function as well. `threading` has no public way to come before that.
+            threading._register_atexit(began.set)  # type: ignore[attr-defined]
             # Exit functions run after Python's wait for threads, the last registered first.
             atexit.register(over.set)
-            threading.Thread(target=_leave, args=(over, status, say), name="last", daemon=True).start()
+            arguments = (began, over, status, say)
+            threading.Thread(target=_leave, args=arguments, name="last", daemon=True).start()
 
 
 def _held_by() -> list[str]:
@@ -49,8 +53,9 @@ def _held_by() -> list[str]:
     return [each.name for each in threading.enumerate() if each is not main and not each.daemon]
 
 
-def _leave(over: threading.Event, status: int, say: Callable[[str], None]) -> None:
-    threading.main_thread().join()  # which ends where Python begins to wait for other threads
+def _leave(began: threading.Event, over: threading.Event, status: int, say: Callable[[str], None]) -> None:
+    """End the process if Python's wait for threads has begun, and is not over in time."""
+    began.wait()
     if over.wait(GRACE_S):
         return
     say(
