@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from rlinf_async.core.config_keys import did_you_mean
-from rlinf_async.core.failures import LONGEST_ERROR, one_line
+from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
@@ -19,7 +19,7 @@ from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.verl.installation import get_ready
 from rlinf_async.hosts.verl.units import why_no_units
 from rlinf_async.hosts.verl.view import OPTIM_SECTION, VerlView
-from rlinf_async.loops.foreign import contained
+from rlinf_async.loops.foreign import AsOurs, contained
 
 USUAL_OPTIMIZER = ("AdamW", "torch.optim")
 USUAL_ARGUMENTS = frozenset({"eps"})
@@ -73,7 +73,9 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
     if find_spec("verl") is None:
         return
     try:
-        contained(lambda: _try_out(view), harmless)
+        contained(lambda: _build_optimizer(view), _of_arguments(package))
+    except ForeignError:
+        return  # it may need a GPU, which this process need not have
     except ValueError as error:
         setting = (
             f"{OPTIM_SECTION}.optimizer={name} of {package} fails with lr, weight_decay and {ARGUMENTS_KEY}"
@@ -141,16 +143,23 @@ def harmless(error: BaseException) -> ValueError:
     return ValueError(one_line(error, LONGEST_ERROR))
 
 
-def _try_out(view: VerlView) -> None:
-    """Let veRL build the optimizer for a matrix and a vector, and make a step."""
+def _of_arguments(package: str) -> AsOurs:
+    """Return what makes a ValueError of an optimizer's error if its arguments caused it, else a ForeignError.
+
+    torch builds its optimizers without a GPU; those of other packages may raise a RuntimeError without one.
+    """
+    kinds = (Exception,) if package == USUAL_OPTIMIZER[1] else (TypeError, ValueError)
+    return lambda error: harmless(error) if isinstance(error, kinds) else ForeignError.of(error)
+
+
+def _build_optimizer(view: VerlView) -> None:
+    """Let veRL build the optimizer for a matrix and a vector. A step of theirs may need a GPU."""
     import torch
 
     get_ready()
     from verl.workers.config.optimizer import FSDPOptimizerConfig, build_optimizer
 
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 2), (2,))]
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
     config = FSDPOptimizerConfig(
         optimizer=str(view.optimizer),
         optimizer_impl=str(view.optimizer_package),
@@ -159,4 +168,4 @@ def _try_out(view: VerlView) -> None:
         betas=tuple(view.betas),
         override_optimizer_config=dict(view.optimizer_arguments),
     )
-    build_optimizer([{"params": parameters}], config).step()
+    build_optimizer([{"params": parameters}], config)

@@ -144,12 +144,30 @@ def test_what_a_learner_rank_would_fail_to_build_is_known_before_ray(overrides, 
         read(composed(*overrides, remedy))
 
 
+class OfGPUs:
+    """An optimizer that makes no step on a CPU."""
+
+    def __init__(self, parameters, *, lr, weight_decay, eps):
+        pass
+
+    def step(self):
+        raise RuntimeError("no GPU")
+
+
+class BuiltOnGPUs:
+    def __init__(self, parameters, **arguments):
+        raise RuntimeError("no GPU")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         [f"{OPTIM}.optimizer=SGD", f"~{ARGUMENTS}.eps"],
         [f"{OPTIM}.optimizer=Adam", f"+{ARGUMENTS}.amsgrad=true"],
         [f"{OPTIM}.betas=[0,0.5]"],
+        [f"+{ARGUMENTS}.capturable=true"],
+        [f"{OPTIM}.optimizer_impl={__name__}", f"{OPTIM}.optimizer=OfGPUs"],
+        [f"{OPTIM}.optimizer_impl={__name__}", f"{OPTIM}.optimizer=BuiltOnGPUs"],
         [f"{WRAP}=[Sequential,Nothing]"],
     ],
 )
