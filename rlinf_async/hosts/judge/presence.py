@@ -53,10 +53,9 @@ def package_reasons(
     for name in names_in(choice):
         if (package := packages.get(name)) and not is_here(package):
             override = f"{key}={instead}" if instead else ""
-            remedy = remedy or f"install it: pip install {package}"
-            yield Reason(
-                f"{key}={name} needs the package {package}, which is not installed; {remedy}", override
-            )
+            what = remedy or f"install it: pip install {package}"
+            text = f"{key}={name} needs the package {package}, which is not installed; {what}"
+            yield Reason(text, override)
 
 
 def names_in(choice: object) -> Sequence[Any]:

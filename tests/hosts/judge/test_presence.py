@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async import entry_points
-from rlinf_async.hosts.judge.presence import file_reasons, model_reasons
+from rlinf_async.hosts.judge.presence import file_reasons, model_reasons, package_reasons
 from rlinf_async.hosts.kit.policy_size import SIZES_GROUP, parameters
 
 
@@ -106,3 +106,12 @@ def test_a_path_from_the_home_folder_is_refused_as_no_loader_of_weights_reads_it
     assert list(file_reasons({"ckpt": str(tmp_path / "policy.pt")}, ("ckpt",), files=("ckpt",))) == []
     (reason,) = file_reasons({"ckpt": "~/policy.pt"}, ("ckpt",), files=("ckpt",))
     assert reason.text == "ckpt=~/policy.pt does not exist; use the path without ~"
+
+
+def test_each_missing_package_is_named_with_its_own_remedy():
+    packages = {"first": "absent_one", "second": "absent_two", "third": "torch"}
+    said = [reason.text for reason in package_reasons("loggers", ["first", "second", "third"], packages)]
+    assert [text.rpartition("; ")[2] for text in said] == [
+        "install it: pip install absent_one",
+        "install it: pip install absent_two",
+    ]
