@@ -57,7 +57,9 @@ def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
     if path.suffix not in CONFIG_SUFFIXES:
         if path.is_absolute():
             raise ValueError(_no_config(path))
-        return name, directory
+        return os.path.normpath(name), directory  # `./NAME` would nest the config for Hydra
+    if directory is not None and (directory / path).is_file() and not path.is_absolute():
+        return str(path.with_suffix("")), directory
     if not path.is_file():
         raise ValueError(f"there is no file {name}; a config of this package is named without .yaml")
     return path.stem, path.absolute().parent
@@ -67,6 +69,8 @@ def _no_config(path: Path) -> str:
     """Return a sentence on an absolute path that names no YAML file."""
     if path.is_dir():
         return f"{path} is a directory; name a config in it, as in {path / 'config.yaml'}"
+    if (file := Path(f"{path}.yaml")).is_file():
+        return f"{path} is no config; write its suffix, too: {file}"
     return f"{path} is no config: the name of its file ends in .yaml; see rlinf-async configs"
 
 
@@ -103,6 +107,8 @@ def _look_into(directory: Path, name: str) -> None:
     path = directory / f"{name}.yaml"
     if os.path.lexists(path):
         check_not_empty(path)
+    elif (other := path.with_suffix(".yml")).is_file():
+        raise ValueError(f"Hydra reads no {other.name}; rename {other} to {path.name}")
     if directory.name == "config":
         for variable, folder in FOLDER_VARIABLES.items():
             os.environ.setdefault(variable, str(Path(directory.resolve(), *folder).resolve()))

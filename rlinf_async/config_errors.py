@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
 
-from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, nearest, nearest_key
+from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, dotted, nearest, nearest_key
 from rlinf_async.hosts.setting_keys import counterparts
 from rlinf_async.observe.files import read_named
 from rlinf_async.observe.yaml_data import (
@@ -41,6 +42,7 @@ INTERPOLATED_KEY = re.compile(r"\$\{(?P<key>[\w.]+)\}")
 NO_BLOCK = re.compile(r"node `(?P<key>[^`]+)` is not a container and thus cannot contain `(?P<name>[^`]+)`")
 NO_VALUE = re.compile(r"Missing mandatory value: (?P<key>[^\s,]+)")
 NO_HYDRA = "HydraConfig was not set"
+NO_SOURCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
 LONGEST_WORD = 250
@@ -89,7 +91,8 @@ def sentence(
     """
     if isinstance(error, OverrideParseException):
         override = _written(str(error.override), overrides)
-        return f"the override {clipped(override)!r} cannot be read; one looks like async.mode=full"
+        example = "write the path without ~" if "=~" in override else "one looks like async.mode=full"
+        return f"the override {clipped(override)!r} cannot be read; {example}"
     if isinstance(error, MissingConfigException):
         return _missing(error, name, list(known_configs))
     if sweep := SWEEP_PATTERN.search(str(error)):
@@ -146,25 +149,43 @@ def unreadable_config(error: Exception) -> str:
         where = f"{place} has a list" if (place := _merged_key(error)) else "a list stands"
         return f"{where} where another file of the config has a block of keys, or the reverse; write a block"
     if resolver := UNKNOWN_RESOLVER.search(text):
-        key = _key_of(error)
+        key = _asking_key(error, f"${{{resolver['name']}:") or "KEY"
         return (
-            f"{key or 'the config'} asks for the resolver {resolver['name']}, which is not registered here; "
-            f"write the value, as in {key or 'KEY'}=..."
+            f"{key} asks for the resolver {resolver['name']}, which is not registered here; write the value, "
+            f"as in {key}=..."
+        )
+    if source := NO_SOURCE.search(text):
+        key = _asking_key(error, f"${{{source['key']}}}") or "the config"
+        return (
+            f"{key} reads {source['key']}, which the config does not have; add it, or write a value for {key}"
         )
     if no_value := NO_VALUE.search(text):
         return f"{no_value['key']}=??? has no value, and another key needs it; set {no_value['key']}=..."
     if NO_HYDRA in text:
-        key = _key_of(error) or "KEY"
+        key = _asking_key(error, "${hydra:") or "KEY"
         return f"{key} asks for a value that only Hydra's own scripts have; write it out, as in {key}=..."
     if no_block := NO_BLOCK.search(text):
         reader = _key_of(error) or "the config"
         return f"{no_block['key']} must be a block of keys: {reader} reads its {no_block['name']}"
     lines = text.splitlines() or [type(error).__name__]
     first = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1]).rstrip(".")
-    key = _key_of(error)
+    reader = _key_of(error) or ""
     # As a word: the letters of a short key are in every sentence.
-    is_named = key and re.search(rf"['` ]{re.escape(key)}(?=['`.,:]|$)", first)
-    return f"{first}, in {key}" if key and not is_named else first
+    is_named = reader and re.search(rf"['` ]{re.escape(reader)}(?=['`.,:]|$)", first)
+    return f"{first}, in {reader}" if reader and not is_named else first
+
+
+def _asking_key(error: Exception, text: str) -> str | None:
+    """The key with `text` in its value, as it is written; OmegaConf names a key that reads it, perhaps by way
+    of others."""
+    key, node = _key_of(error), getattr(error, "parent_node", None)
+    if node is None:
+        return key
+    written: Any = OmegaConf.to_container(node._get_root(), resolve=False)
+    values = dotted(written)
+    if key and text in str(values.get(key)):
+        return key
+    return next((name for name, value in values.items() if text in str(value)), key)
 
 
 def _merged_key(error: BaseException | None) -> str:
@@ -211,7 +232,14 @@ def _missing(error: MissingConfigException, name: str, names: list[str]) -> str:
     if group and error.options:
         hint = did_you_mean(group["option"], error.options)
         return f"{group['group']}={group['option']} is none of {', '.join(error.options)}{hint}"
+    folder = f"{name.rpartition('/')[0]}/"
     if error.missing_cfg_file not in (None, name):
+        if folder != "/" and str(error.missing_cfg_file).startswith(folder):
+            inner = str(error.missing_cfg_file).removeprefix(folder)
+            return (
+                f"{name} asks for {inner} of its own folder, where it is not; write /{inner} in its defaults,"
+                " with the slash, if it is elsewhere"
+            )
         return f"{name} asks for {error.missing_cfg_file}, which is nowhere on the search path"
     near = nearest(name, names)
     hint = f" (did you mean {near!r}?)" if near else ""
@@ -369,6 +397,10 @@ def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
             raise ValueError(
                 f"{path}, line {line}: the key {key.value or 'of an empty name'} is null for YAML; write it "
                 "in quotes"
+            )
+        if key.value != key.value.strip():
+            raise ValueError(
+                f"{path}, line {line}: the key {key.value!r} has a space at one of its ends; take it out"
             )
         name = (key.tag, key.value)
         # YAML's `<<` may stand in a mapping more than once.

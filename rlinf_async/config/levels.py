@@ -61,10 +61,10 @@ class RolloutConfig:
         check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
         wait = self.max_wait_ms
         if wait != "auto" and not (is_finite(wait) and 0 <= wait <= LONGEST_WAIT_MS):
-            nearest = LONGEST_WAIT_MS if is_finite(wait) and wait > 0 else 0
+            near = f"; nearest: {LONGEST_WAIT_MS if wait > 0 else 0}" if is_finite(wait) else ""
             raise ValueError(
                 f"async.rollout.max_wait_ms={shortened(wait)} must be auto or a finite number from 0 to "
-                f"{LONGEST_WAIT_MS}; nearest: {nearest}"
+                f"{LONGEST_WAIT_MS}{near}"
             )
 
     @property

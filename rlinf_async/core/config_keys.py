@@ -8,8 +8,12 @@ from typing import Any
 
 
 def nearest(name: object, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name most similar to `name`, if its similarity (difflib's ratio) is at least `cutoff`."""
-    return next(iter(difflib.get_close_matches(str(name), list(names), n=1, cutoff=cutoff)), None)
+    """The known name most similar to `name`, if its similarity (difflib's ratio) is at least `cutoff`; first
+    one with the same letters, small or large.
+    """
+    known_names, letters = list(names), str(name).casefold()
+    alike = [each for each in known_names if each.casefold() == letters]
+    return next(iter(alike or difflib.get_close_matches(str(name), known_names, n=1, cutoff=cutoff)), None)
 
 
 def nearest_key(key: str, keys: Iterable[str]) -> str | None:

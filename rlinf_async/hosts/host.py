@@ -244,6 +244,10 @@ def host_of(cfg: DictConfig) -> Host:
         if advice := host.recognised(cfg):
             raise ValueError(advice)
     names = ", ".join(sorted(provided(HOSTS_GROUP).names))
+    if str(cfg.get("host")).strip().casefold() in names.split(", "):
+        raise ValueError(
+            f"host={cfg.get('host')} chooses nothing: the only host that a config names is local"
+        )
     sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
     raise ValueError(
         f"none of the hosts {names} runs this config, which has {sections}; begin with a config of "

@@ -52,6 +52,11 @@ WRONG_FILES: dict[str, tuple[bytes, str]] = {
     "two documents": (b"---\nx: 1\n", "line 2: but found another document"),
     "a list as key": (b"? [a, b]\n: 1\n", "line 2: a key is one word, and this is a list or a block"),
     "null as key": (b"x:\n  ~: 3\n", "line 3: the key ~ is null for YAML; write it in quotes"),
+    "a key with a space": (
+        b"x:\n  'a ': 3\n",
+        "line 3: the key 'a ' has a space at one of its ends; take it out",
+    ),
+    "a key with a space that does not break": ("x:\n  a\xa0: 3\n".encode(), "has a space at one of its ends"),
     "a set": (b"x: !!set {a, b}\n", "line 2: a config has no values of the type !!set; write a list"),
     "a broken interpolation": (b"x: '${oops'\n", "no viable alternative at input '${oops', in x"),
 }
@@ -346,4 +351,48 @@ def test_a_value_of_hydras_and_a_key_below_a_value_are_named_with_their_readers(
     )
     assert "mine must be a block of keys: reader reads its a" in refusal(
         "explain", tmp_path, "mine=3", "own=2"
+    )
+
+
+def test_the_key_that_is_written_is_named_and_not_one_that_reads_it(tmp_path: Path) -> None:
+    """Else the remedy would be set for the reader, and the next answer would name the same value again."""
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [local/point_reach]\nsettings: {lr: 0.001}\na: ${z}\nz: 1\n"
+    )
+    for value, words in {
+        "${hydra:job.name}": "z asks for a value that only Hydra's own scripts have; write it out, as in z=",
+        "${mine:3}": "z asks for the resolver mine, which is not registered here; write the value, as in",
+        "${nowhere.b}": "z reads nowhere.b, which the config does not have; add it, or write a value for z",
+    }.items():
+        assert words in refusal("explain", tmp_path, f"z='{value}'")
+
+
+def test_a_config_is_found_with_its_suffix_and_with_the_folder_that_it_is_in(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\n")
+    for name in ("mine.yaml", "./mine"):
+        assert invoke("explain", tmp_path, name=name).exit_code == 0
+    place = str(tmp_path / "mine")
+    ended = CliRunner().invoke(cli.app, ["explain", place])
+    assert f"{place} is no config; write its suffix, too: {place}.yaml" in ended.output
+
+
+def test_a_file_with_the_other_suffix_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("defaults: [local/point_reach]\n")
+    assert f"rename {tmp_path / 'mine.yml'} to mine.yaml" in refusal("explain", tmp_path)
+
+
+def test_a_default_beside_the_config_that_is_elsewhere_needs_a_slash(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    config = tmp_path / "in" / "mine.yaml"
+    for name, status in {"local/point_reach": 2, "/local/point_reach": 0}.items():
+        config.write_text(f"# @package _global_\ndefaults: [{name}]\n")
+        ended = invoke("explain", tmp_path, name="in/mine")
+        assert ended.exit_code == status, ended.output
+        assert ("write /local/point_reach in its defaults" in ended.output) is bool(status)
+
+
+def test_a_path_with_a_tilde_is_answered_with_how_to_write_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach]\n")
+    assert "'run_dir=~/x' cannot be read; write the path without ~" in refusal(
+        "explain", tmp_path, "run_dir=~/x"
     )

@@ -16,6 +16,10 @@ def test_a_name_that_is_like_none_is_nobodys():
     assert nearest("trXXX", KNOWN, cutoff=0.3) == "train"
 
 
+def test_small_and_large_letters_are_the_same():
+    assert nearest("TRAIN", KNOWN) == "train"
+
+
 def test_what_is_no_text_has_a_nearest_name_too():
     assert nearest(12, ("122", "3")) == "122"
 

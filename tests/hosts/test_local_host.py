@@ -180,6 +180,20 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
             "model.model_type='nowhere' is not an entry point of rlinf_async.models",
         ),
         (
+            "env.env_class=mine.envs:Reach",
+            "add reach = 'mine.envs:Reach' to [project.entry-points.\"rlinf_async.envs\"] in the pyproject",
+        ),
+        (
+            "model.model_type=mine.models.Policy",
+            "add policy = 'mine.models:Policy' to [project.entry-points.\"rlinf_async.models\"] in the",
+        ),
+        ("env.env_class=POINT_REACH", "did you mean 'point_reach'?"),
+        ("+model.model_path=7", "model.model_path=7 must be a text"),
+        ("+model.model_path=./nowhere", "model.model_path=./nowhere does not exist"),
+        ("settings.lr={a: 1}", "error: settings.lr={'a': 1} must be a finite number above 0"),
+        ("+settings.device=cuda", "unknown key settings.device; remove it"),
+        ("host=Local", "host=Local chooses nothing: the only host that a config names is local"),
+        (
             "~model",
             "model.model_type is missing; set it to an entry point of rlinf_async.models",
         ),
@@ -202,3 +216,9 @@ def test_a_block_of_ones_own_is_noted_and_a_name_that_is_nearly_known_is_asked_f
     assert len(own) == 2
     assert own[0] == "hparams is a block of this config's own, which the local host does not read"
     assert own[1].endswith("did you mean settings?")
+
+
+def test_settings_of_a_level_that_is_off_are_noted():
+    words = ["async.mode=lean", "async.rollout.shards=4", "async.skip.frames=false"]
+    remarks = LocalHost().explain(compose_config("local/point_reach", words))["remarks"]
+    assert remarks == ["async.rollout.shards=4 has no effect: async.rollout.enabled is false"]

@@ -38,10 +38,12 @@ def environment_reasons(sections: Mapping[str, Any], model: object = None) -> It
         if not isinstance(section, Mapping) or section in judged:
             continue
         judged.append(section)
-        if (name := section.get("env_class")) and name not in (classes := names_of(ENVS_GROUP)):
+        if not isinstance(name := section.get("env_class"), str) or not name:
+            continue  # the table of keys judges what is no text
+        if name not in (classes := names_of(ENVS_GROUP)):
             yield unknown_reason(f"{key}.env_class", name, classes, f"an entry point of {ENVS_GROUP}")
         elif name in names_of(CHECKS_GROUP):
-            yield from load_class(CHECKS_GROUP, str(name))(section, key=key, model=keys)
+            yield from load_class(CHECKS_GROUP, name)(section, key=key, model=keys)
 
 
 def package_reasons(
@@ -124,6 +126,8 @@ def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
 
 def model_reasons(section: Mapping[str, Any], *, key: str) -> Iterator[Reason]:
     """Yield a reason if no package declares the policy of `section`, or if it cannot be built."""
+    if not isinstance(section.get("model_type"), str):
+        return  # the table of keys judges it
     if not is_declared(section):
         name, models = section.get("model_type"), names_of(MODELS_GROUP)
         yield unknown_reason(f"{key}.model_type", name, models, f"an entry point of {MODELS_GROUP}")

@@ -91,6 +91,13 @@ def unknown_reason(key: str, name: object, names: Sequence[str], description: st
     """
     near = misspelt(name, names)
     hint = f"; did you mean {near!r}?" if near else f"; there is {', '.join(names) or 'none'}"
+    group, place = description.rpartition(" ")[2], str(name).replace(":", ".").split(".")
+    if not near and group.startswith("rlinf_async.") and len(place) > 1 and all(map(str.isidentifier, place)):
+        own, value = place[-1].lower(), f"{'.'.join(place[:-1])}:{place[-1]}"
+        hint = (
+            f'; add {own} = {value!r} to [project.entry-points."{group}"] in the pyproject.toml of its '
+            f"package, install that, and set {key}={own}"
+        )
     return Reason(f"{key}={shortened(name)} is not {description}{hint}")
 
 

@@ -11,7 +11,12 @@ from omegaconf import DictConfig
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted, misspelt, shortened
 from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
-from rlinf_async.hosts.judge.presence import directory_reasons, environment_reasons, model_reasons
+from rlinf_async.hosts.judge.presence import (
+    directory_reasons,
+    environment_reasons,
+    file_reasons,
+    model_reasons,
+)
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.judge.table import Table
 from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
@@ -48,8 +53,10 @@ def _unread_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
     for key, value in TABLE.unknown(cfg).items():
         section, _, name = key.partition(".")
         if section == "settings":
+            if name.partition(".")[0] in SETTING_KINDS:
+                continue  # a block for a value, which its kind refuses
             near = misspelt(name, SETTING_KINDS)
-            hint = f"; did you mean settings.{near}?" if near else ""
+            hint = f"; did you mean settings.{near}?" if near else "; remove it"
             yield Reason(f"unknown key {key}{hint}", f"~{key}")
             continue
         # Other blocks belong to the user, except keys of a framework, which would have no effect here.
@@ -71,6 +78,7 @@ def checked(cfg: DictConfig) -> LocalSettings:
             *environment_reasons({"env": values["env"]}, {"model": values["model"]}),
             *directory_reasons(str(cfg.run_dir), key="run_dir"),
             *model_reasons(values["model"], key="model"),
+            *file_reasons(values, ("model.model_path",)),
             *task_reasons(values["env"], settings.asynchrony, key="env"),
         ]
     )

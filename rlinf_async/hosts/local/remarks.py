@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.kit.unread import unread_keys
 from rlinf_async.hosts.local.config import TABLE
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -15,6 +15,7 @@ from rlinf_async.hosts.remarks import remarks as run_remarks
 def remarks_of(cfg: DictConfig, settings: LocalSettings) -> list[str]:
     """Return the remarks on a config that can run with `settings`."""
     return [
+        *unused_settings(read_block(cfg), settings.asynchrony.levels),
         *own_sections(cfg, TABLE.sections, framework="the local host"),
         *unread_keys(plain(cfg)["model"], key="model"),
         *run_remarks(settings.run, auto_reset=False),

@@ -128,9 +128,12 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
             known = f"a model of RLinf or of {MODELS_GROUP}"
             yield unknown_reason(f"{section}.model.model_type", name, models, known)
     for mode, block in (("train", view.train), ("eval", view.evaluation)):
-        if block and not _is_env_type(kind := block.get("env_type")):
+        if block and (kind := block.get("env_type")) is None:
+            yield Reason(f"env.{mode}.env_type is missing; set it to one of {', '.join(types)}")
+        elif block and not _is_env_type(kind):
             yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
-    yield from presence.environment_reasons({"env.train": view.train, "env.eval": view.evaluation})
+    sections = {"env.train": view.train, "env.eval": view.evaluation}
+    yield from presence.environment_reasons(sections, {"actor": {"model": view.model}})
     for name in presence.names_in(view.loggers):
         if name not in (loggers := list(MetricLogger.supported_logger)):
             yield unknown_reason(BACKENDS_KEY, name, loggers, "a logger of RLinf")

@@ -15,7 +15,7 @@ from rlinf_async.core.precision import bytes_of
 from rlinf_async.entry_points import find
 from rlinf_async.hosts import dead_work, explanation, workers
 from rlinf_async.hosts import footprints as memory
-from rlinf_async.hosts.async_block import plain
+from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.footprints import ModelSize
@@ -33,6 +33,7 @@ from rlinf_async.hosts.verl.defaults import changes, defaults, is_known
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.settings import VerlSettings, section
+from rlinf_async.hosts.verl.trials import unit_remarks
 from rlinf_async.hosts.verl.view import ACTOR_SECTION, ROLLOUT_SECTION, VerlView
 
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
@@ -102,6 +103,8 @@ def _evaluation(view: VerlView) -> str:
 def remarks(view: VerlView, settings: VerlSettings) -> Iterator[str]:
     """Yield remarks on a config that can run; a run prints them, too."""
     yield from key_remarks(view.cfg)
+    yield from unused_settings(read_block(view.cfg), settings.asynchrony.levels)
+    yield from unit_remarks(view)
     if is_declared(view.model):
         own = {name.rpartition(".")[2] for name in TABLE.names if name.startswith("vla.model.")}
         yield from unread_keys(view.model, key="vla.model", own=own)

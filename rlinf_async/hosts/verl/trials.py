@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -17,7 +18,7 @@ from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
 from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.units import why_no_units
+from rlinf_async.hosts.verl.units import UNITS_KEY, missing_units, why_no_units
 from rlinf_async.hosts.verl.view import OPTIM_SECTION, VerlView
 from rlinf_async.loops.foreign import AsOurs, contained
 
@@ -89,22 +90,30 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
 
 
 def unit_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield a reason if no layer of the policy has a class that FSDP2 is told to wrap.
+    """Yield a reason if no layer of the policy has a class that FSDP2 is told to wrap."""
+    policy = _policy(view)
+    if policy is not None and (why := why_no_units(policy, view.units)):
+        yield Reason(why)
 
-    A policy without a checkpoint is built for it, without memory.
-    """
+
+def unit_remarks(view: VerlView) -> Iterator[str]:
+    """Yield a remark if some of the classes that FSDP2 is told to wrap are of no layer of the policy."""
+    if not isinstance(view.units, str) and (policy := _policy(view)) is not None:
+        names = missing_units(policy, view.units or ())
+        if names:
+            yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"
+
+
+def _policy(view: VerlView) -> Any:
+    """Return a policy without a checkpoint, built without memory; None if its layers are not to be tried."""
     if view.units in USUAL_UNITS or not is_declared(view.model) or view.model.get("model_path"):
-        return
+        return None
     from rlinf_async.hosts.kit.building import built  # imports torch
 
     try:
-        policy = contained(
-            lambda: built(load_class(MODELS_GROUP, str(view.model_type)), view.model), harmless
-        )
+        return contained(lambda: built(load_class(MODELS_GROUP, str(view.model_type)), view.model), harmless)
     except ValueError:
-        return  # other checks give the reason
-    if why := why_no_units(policy, view.units):
-        yield Reason(why)
+        return None  # other checks give the reason
 
 
 def ray_reasons(view: VerlView) -> Iterator[Reason]:

@@ -20,10 +20,19 @@ def why_no_units(policy: Any, units: str | Sequence[str] | None) -> str:
     names = (
         [units] if isinstance(units, str) else list(units or getattr(policy, "_no_split_modules", None) or ())
     )
-    classes = sorted({type(module).__name__ for module in policy.modules() if module is not policy})
-    if {*names} & {*classes, type(policy).__name__}:
+    classes = _classes(policy)
+    if len(missing_units(policy, names)) < len(names):
         return ""
     near = next(filter(None, (misspelt(name, classes) for name in names)), None)
     hint = f"did you mean {near!r}?" if near else f"it consists of {', '.join(classes)}"
     setting = f"{UNITS_KEY}={names}" if names else UNITS_KEY
     return f"{setting} must name layers of {type(policy).__name__} that FSDP2 wraps; {hint}"
+
+
+def missing_units(policy: Any, units: Sequence[str]) -> list[str]:
+    """Return those of `units`, names of classes, that no layer of `policy` has, nor the policy itself."""
+    return [name for name in units if name not in (*_classes(policy), type(policy).__name__)]
+
+
+def _classes(policy: Any) -> list[str]:
+    return sorted({type(module).__name__ for module in policy.modules() if module is not policy})

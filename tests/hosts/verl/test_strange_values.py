@@ -7,6 +7,7 @@ from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl.config import runnable_settings
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.settings import section
+from rlinf_async.hosts.verl.units import UNITS_KEY
 from rlinf_async.hosts.verl.view import VerlView
 from tests.hosts.verl.configs import composed
 
@@ -28,6 +29,7 @@ def refusal(*overrides):
         ([*FOUR_RANKS, f"{FSDP}.fsdp_size=3"], "fsdp_size=3 does not divide the learner ranks"),
         (["vla.ckpt_path=nowhere.pt"], "vla.ckpt_path=nowhere.pt does not exist"),
         (["vla.ckpt_path=s3://bucket/x.pt"], "vla.ckpt_path=s3://bucket/x.pt does not exist"),
+        (["+vla.model.model_path=7"], "vla.model.model_path=7 must be a text"),
         (["+vla.model.model_path=/dev/null/x"], "vla.model.model_path=/dev/null/x does not exist"),
         (["vla.run_dir='~/runs'"], "vla.run_dir=~/runs is no path of this machine"),
         (["trainer.save_freq=2", "trainer.default_local_dir=s3://b"], "is no path of this machine"),
@@ -63,6 +65,7 @@ def test_it_is_refused_before_ray_with_its_key(overrides, words):
         (["+vla.model.hidden=64"], "vla.model.hidden=64 is not read when gaussian_mlp is built"),
         (["+actor_rollout_ref.rollout.temprature=3"], "has no effect here"),
         (["+critic.lr=3"], "critic.lr=3 has no effect here"),
+        ([f"{UNITS_KEY}=[Linear,Nope]"], f"{UNITS_KEY}: GaussianMLP has no layer Nope"),
     ],
 )
 def test_it_is_said_and_the_run_goes_on(overrides, remark):
@@ -91,3 +94,22 @@ def test_a_seed_of_null_stands_for_that_of_the_run():
     view = VerlView.of(plain(composed("env.train.seed=null", "env.train.auto_reset=null")))
     assert section(view, "train")["seed"] == view.seed
     assert section(view, "train")["auto_reset"] is False
+
+
+def test_settings_of_a_level_that_is_off_are_noted():
+    off = "async.rollout.shards=4 has no effect: async.rollout.enabled is false"
+    for mode, count in {"lean": 1, "full": 0}.items():
+        assert (
+            explain(composed(f"async.mode={mode}", "async.rollout.shards=4"))["remarks"].count(off) == count
+        )
+
+
+@pytest.mark.parametrize("value", ["null", "[gaussian_mlp]"])
+def test_a_name_that_is_no_text_is_one_reason(value):
+    assert len(refusal(f"vla.model.model_type={value}").reasons) == 1
+
+
+@pytest.mark.parametrize("value", ["null", "[metaworld_task]"])
+def test_a_class_of_environments_that_is_no_text_is_one_reason_for_each_section(value):
+    reasons = refusal(f"env.train.env_class={value}").reasons
+    assert len(reasons) == len({reason.text.partition("=")[0].partition(" ")[0] for reason in reasons})
