@@ -10,7 +10,7 @@ from typing import Any
 from rlinf_async.core.config_keys import did_you_mean, misspelt, shortened
 from rlinf_async.core.sharding import nearest_divisor
 from rlinf_async.extras import is_here
-from rlinf_async.hosts.judge.reasons import Reason
+from rlinf_async.hosts.judge.reasons import Reason, override_reason
 from rlinf_async.hosts.judge.table import COUNT_KIND, FLAG_KIND, NUMBER_KIND, TEXT_KIND, Key, kind_of
 
 ROWS = {
@@ -36,7 +36,9 @@ ROWS = {
 USUAL_TASK = "button-press-topdown-v3"
 """The task of the demos, whose name is not looked up: the import of Meta-World takes seconds."""
 SIZES = {"obs_dim": 39, "state_dim": 39, "action_dim": 4}
-"""The sizes of a state and of an action, by the names that policies of the demos have for them."""
+"""The sizes of a state and of an action, by the names that `POLICIES` have for them."""
+POLICIES = ("gaussian_mlp", "mlp_policy", "smol_vla", "tiny_pi0")
+"""Policies with such sizes, by `model_type`. In others, a key of such a name may be another size."""
 
 
 def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> Iterator[Reason]:
@@ -51,13 +53,11 @@ def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> 
         return
     reasons = list(_value_reasons(section, key))
     yield from reasons or _fact_reasons(section, key)
-    for name, value in model.items():
-        size = SIZES.get(name.rpartition(".")[2], value)
-        if value is not None and value != size:
-            yield Reason(
-                f"{name}={shortened(value)} does not fit env_class=metaworld_task; use {name}={size}",
-                f"{name}={size}",
-            )
+    for block in [name.removesuffix("model_type") for name, value in model.items() if value in POLICIES]:
+        for setting, size in ((f"{block}{own}", size) for own, size in SIZES.items()):
+            if (value := model.get(setting)) not in (None, size):
+                text = f"{setting}={shortened(value)} does not fit env_class=metaworld_task"
+                yield override_reason(text, f"{setting}={size}")
 
 
 def _value_reasons(section: Mapping[str, Any], key: str) -> Iterator[Reason]:

@@ -64,5 +64,10 @@ def test_what_stands_against_a_section_is_said_with_its_key(section, words):
 
 def test_a_policy_of_other_sizes_does_not_fit():
     model = {"vla.model.obs_dim": 12, "vla.model.action_dim": 4, "vla.model.log_std": 1}
-    (reason,) = reasons({}, model)
+    (reason,) = reasons({}, {**model, "vla.model.model_type": "gaussian_mlp"})
     assert reason.override == "vla.model.obs_dim=39"
+
+
+def test_sizes_within_a_policy_and_of_other_policies_are_their_own():
+    assert reasons({}, {"model.model_type": "gaussian_mlp", "model.head.action_dim": 32}) == []
+    assert reasons({}, {"model.model_type": "openpi", "model.action_dim": 32}) == []
