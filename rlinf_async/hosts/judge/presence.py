@@ -56,8 +56,9 @@ def package_reasons(
         if (package := packages.get(name)) and not is_here(package):
             override = f"{key}={instead}" if instead else ""
             what = remedy or f"install it: pip install {package}"
-            text = f"{key}={name} needs the package {package}, which is not installed; {what}"
-            yield Reason(text, override)
+            yield Reason(
+                f"{key}={name} needs the package {package}, which is not installed; {what}", override
+            )
 
 
 def names_in(choice: object) -> Sequence[Any]:

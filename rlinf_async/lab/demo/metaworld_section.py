@@ -56,8 +56,10 @@ def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> 
     for block in [name.removesuffix("model_type") for name, value in model.items() if value in POLICIES]:
         for setting, size in ((f"{block}{own}", size) for own, size in SIZES.items()):
             if (value := model.get(setting)) not in (None, size):
-                text = f"{setting}={shortened(value)} does not fit env_class=metaworld_task"
-                yield override_reason(text, f"{setting}={size}")
+                yield override_reason(
+                    f"{setting}={shortened(value)} does not fit env_class=metaworld_task",
+                    f"{setting}={size}",
+                )
 
 
 def _value_reasons(section: Mapping[str, Any], key: str) -> Iterator[Reason]:
