@@ -39,7 +39,7 @@ SETTINGS = {
     "async.rollout.max_batch_size=2": "use at least 16",
     "async.mode": "the override 'async.mode' cannot be read; one looks like async.mode=full",
     "async.offload=keep": "offloading of parts that work at the same time is switched off",
-    "env.train.task_name=button-pres": "unknown Meta-World task 'button-pres'",
+    "env.train.task_name=button-pres": "env.train.task_name='button-pres' is no task of Meta-World; take one",
     "env.train.total_num_envs=33": "env.train.total_num_envs: 32",
     "env.train.total_num_envs=0": "must be a whole number of at least 1",
     "actor.model.num_action_chunks=3": "max_steps_per_rollout_epoch=20 is no multiple",
@@ -225,8 +225,8 @@ def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
     for config, package in {"libero_object_ppo_vla": "libero", "maniskill_ppo_mlp": "mani_skill"}.items():
         assert f"needs the package {package}, which is not installed" in answer("train", config)
     assert began == []
-    # An environment of one's own needs no simulator of RLinf's, whatever its actions are prepared like.
-    assert CliRunner().invoke(cli.app, ["train", DEMO, "~warm_start"]).exit_code == 0
+    # An environment of one's own names its own package, whatever its actions are prepared like.
+    assert "env_class=metaworld_task needs Meta-World; install it: pip install" in answer("train", DEMO)
     assert "needs the package metaworld" in answer("train", DEMO, "env.train.env_class=null")
 
 
