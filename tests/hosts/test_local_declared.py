@@ -87,6 +87,17 @@ def test_environments_that_are_built_anew_have_another_seed():
     torch.testing.assert_close(environments_of(cfg, settings)(0, 2).reset()[0]["states"], starts[0])
 
 
+def test_a_null_seed_of_environments_is_the_seed_of_the_run():
+    settings = LocalSettings(total_envs=2, horizon=9, global_batch_size=18, micro_batch_size=18, seed=7)
+    section = {"env_class": "point_reach", "max_episode_steps": 9}
+    null, none, other = (
+        environments_of(OmegaConf.create({"env": {**section, **given}}), settings)(0, 2).reset()[0]["states"]
+        for given in ({"seed": None}, {}, {"seed": 8})
+    )
+    assert torch.equal(null, none)
+    assert not torch.equal(null, other)
+
+
 def test_a_policy_is_built_from_the_block_that_names_it():
     cfg = OmegaConf.create({"model": {"model_type": "gaussian_mlp", "obs_dim": 2, "action_dim": 2}})
     policy = policy_of(cfg)(state_dim=0, action_dim=1)

@@ -61,6 +61,8 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
         "is_eval": False,
         **envs,
     }
+    if section["seed"] is None:
+        section["seed"] = settings.seed
     refuse(list(task_reasons(section, settings.asynchrony, key="env")))
     builds: Counter[int] = Counter()
 
