@@ -230,7 +230,8 @@ def test_what_the_isaac_lab_page_writes_is_what_isaac_labs_yaml_needs(tmp_path):
     (tmp_path / "mine.yaml").write_text(theirs + block)
     result = CliRunner().invoke(cli.app, asked)
     assert result.exit_code != 0
-    assert f"add the block {syncer.strip()}" in " ".join(result.output.split())
+    as_override = syncer.strip().replace(": ", "=", 1)
+    assert f"RLinf's workers end without one; use '+{as_override}'" in " ".join(result.output.split())
 
     (tmp_path / "mine.yaml").write_text(theirs + block + syncer)
     result = CliRunner().invoke(cli.app, asked)

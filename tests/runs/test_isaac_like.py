@@ -42,7 +42,7 @@ def test_a_yaml_without_a_weight_syncer_is_refused_in_one_line_before_ray(runs: 
     (folder / "ppo_reach.yaml").write_text(text[:before] + text[block:])
     status, output = launch(runs, folder)
     assert status == 1, output
-    (line,) = (line for line in output.splitlines() if "the config has no weight_syncer" in line)
-    assert "add the block weight_syncer: {type: bucket, bucket: {bucket_size: 536870912}}" in line
+    (line,) = (line for line in output.splitlines() if "no weight_syncer: RLinf's workers" in line)
+    assert "use '+weight_syncer={type: bucket, bucket: {bucket_size: 536870912}}'" in line
     assert "Started a local Ray instance" not in output
     assert not (runs.directory / "run").exists()

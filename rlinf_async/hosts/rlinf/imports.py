@@ -21,6 +21,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from rlinf_async.extras import is_here
 from rlinf_async.hosts.rlinf.late_names import LateName, standing_in
 from rlinf_async.hosts.rlinf.late_torch import parts_when_used
 
@@ -65,7 +66,8 @@ def light_imports() -> Iterator[None]:
     """Have modules of RLinf that are imported inside the block leave torch's compiler, sharded tensors, the
     names of `LATE_NAMES` and, in a driver, of `FSDP_NAMES` for later.
     """
-    parts_when_used(STATE_OF_RAY)
+    if is_here("ray"):
+        parts_when_used(STATE_OF_RAY)
     with compiled_when_called(), names_when_used():
         yield
 

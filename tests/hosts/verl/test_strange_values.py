@@ -57,6 +57,10 @@ def test_it_is_refused_before_ray_with_its_key(overrides, words):
     assert words in str(refusal(*overrides))
 
 
+def test_a_block_in_the_place_of_a_value_has_one_reason():
+    assert str(refusal("vla.ckpt_path={a: 1}")).startswith("vla.ckpt_path={'a': 1} must be a text")
+
+
 @pytest.mark.parametrize(
     ("overrides", "remark"),
     [
