@@ -55,7 +55,7 @@ def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> 
     yield from reasons or _fact_reasons(section, key)
     for block in [name.removesuffix("model_type") for name, value in model.items() if value in POLICIES]:
         for setting, size in ((f"{block}{own}", size) for own, size in SIZES.items()):
-            if (value := model.get(setting)) not in (None, size):
+            if (value := model.get(setting)) is not None and (type(value), value) != (int, size):
                 yield override_reason(
                     f"{setting}={shortened(value)} does not fit env_class=metaworld_task",
                     f"{setting}={size}",

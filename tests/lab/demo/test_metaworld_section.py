@@ -62,8 +62,9 @@ def test_what_stands_against_a_section_is_said_with_its_key(section, words):
     assert words in reason.text
 
 
-def test_a_policy_of_other_sizes_does_not_fit():
-    model = {"vla.model.obs_dim": 12, "vla.model.action_dim": 4, "vla.model.log_std": 1}
+@pytest.mark.parametrize("size", [12, 39.0, "39"])
+def test_a_policy_of_other_sizes_does_not_fit(size):
+    model = {"vla.model.obs_dim": size, "vla.model.action_dim": 4, "vla.model.log_std": 1}
     (reason,) = reasons({}, {**model, "vla.model.model_type": "gaussian_mlp"})
     assert reason.override == "vla.model.obs_dim=39"
 
