@@ -44,7 +44,7 @@ def sent(number: int, module: str, place: Path, *command: str, before: str = "")
     [
         (signal.SIGINT, "typer"),
         (signal.SIGTERM, "typer"),
-        (signal.SIGHUP, "rlinf_async.supervise"),
+        (signal.SIGHUP, "rlinf_async.compose"),
         (signal.SIGUSR1, "torch"),
         (signal.SIGINT, "torch"),
         (signal.SIGTERM, "rlinf_async.hosts.local.config"),
