@@ -39,10 +39,6 @@ def test_a_process_that_passes_no_tensors_loads_neither_torch_nor_a_framework(na
     assert started(name, settings_of_rlinf().common(), *arguments) == "[]"
 
 
-def test_with_the_settings_of_its_host_it_would_load_torch():
-    assert "torch" in started("requests", settings_of_rlinf())
-
-
 def test_common_settings_are_the_hosts_without_its_own():
     own = settings_of_rlinf()
     common = own.common()

@@ -21,7 +21,6 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from rlinf_async.extras import is_here
 from rlinf_async.hosts.rlinf.late_names import LateName, standing_in
 from rlinf_async.hosts.rlinf.late_torch import parts_when_used
 
@@ -66,8 +65,6 @@ def light_imports() -> Iterator[None]:
     """Have modules of RLinf that are imported inside the block leave torch's compiler, sharded tensors, the
     names of `LATE_NAMES` and, in a driver, of `FSDP_NAMES` for later.
     """
-    if is_here("ray"):
-        parts_when_used(STATE_OF_RAY)
     with compiled_when_called(), names_when_used():
         yield
 
@@ -116,6 +113,8 @@ def names_when_used() -> Iterator[None]:
 
 def _late(module: str, names: tuple[str, ...]) -> SimpleNamespace | None:
     """Return the stand-in for a module with `names`; None if one of them has none."""
+    if module == STATE_OF_RAY and not names:
+        parts_when_used(module)
     if module == SHARDED_TENSORS and names == ("DTensor",) and module not in sys.modules:
         return SimpleNamespace(DTensor=LateDTensor)
     driver = {} if WORKER_NAME in os.environ else FSDP_NAMES

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import ray
 
-from rlinf_async.hosts.rlinf.imports import STATE_OF_RAY, names_when_used
+from rlinf_async.hosts.rlinf.imports import names_when_used
 from rlinf_async.hosts.rlinf.late_torch import parts_when_used, torch_when_used
 from rlinf_async.ray_runtime.cluster.ray_processes import is_own
 
@@ -35,7 +35,6 @@ USED_BY_LOCK_MANAGERS = f"{PACKAGE}.worker"
 def __getattr__(name: str) -> type:
     if name.startswith("__"):
         raise AttributeError(name)
-    parts_when_used(STATE_OF_RAY)
     with torch_when_used(), names_when_used():
         parts_when_used(PACKAGE)
         if name in LOCK_MANAGERS:

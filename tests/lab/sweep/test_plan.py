@@ -130,7 +130,11 @@ def test_the_digest_changes_with_the_config_and_only_with_it(tmp_path):
             {"vary": ["actor.micro_batch_siz=8,16"]},
             "cannot run: the config has no actor.micro_batch_siz; did you mean actor.micro_batch_size",
         ),
-        ((), {"vary": ["actor.micro_batch_size=${x}"]}, "'x' not found, in actor.micro_batch_size$"),
+        (
+            (),
+            {"vary": ["actor.micro_batch_size=${x}"]},
+            "actor.micro_batch_size reads x, which the config does not have; add it",
+        ),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_starts(tmp_path, overrides, changes, words):
