@@ -192,10 +192,12 @@ def test_rlinfs_own_enumeration_says_which_names_of_environments_it_accepts(kind
 
 def test_a_robot_is_never_offered_a_simulator_as_an_override(monkeypatch):
     monkeypatch.setitem(vars(borrowed), "SupportedEnvType", RenamedEnvType)
-    for kind in ("metawrld", "wan_wm", "reel", None, 3):
+    for kind in ("metawrld", "wan_wm", "reel", 3):
         (reason,) = environments(kind)
         assert reason.text.startswith(f"env.train.env_type={kind!r} is not an environment of RLinf")
         assert reason.override == ""
+    (reason,) = environments(None)
+    assert (reason.text.partition(";")[0], reason.override) == ("env.train.env_type is missing", "")
 
 
 def test_the_models_that_rlinfs_training_step_passes_more_to_are_those_of_the_tables(types, request):
