@@ -91,7 +91,7 @@ def key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
         section, row = key.partition(".")[0], TABLE.find(key)
         if value in (None, {}) or key in names or section not in {*verl_keys, "vla", "env"}:
             continue
-        if (owner := TABLE.find(key.rpartition(".")[0])) and owner.kind is not UNCHECKED_KIND:
+        if key.rpartition(".")[0] in TABLE.names:
             continue  # a block in the place of a value: the reason of that value's kind names it
         near = misspelt_key(key, names)
         if row is None and not is_known(key, verl_keys):
