@@ -64,11 +64,13 @@ def unused_settings(block: Mapping[str, Any], levels: Mapping[str, bool]) -> Ite
     on as True.
     """
     for level, is_on in levels.items():
-        held: Any = block.get(level) or {}
+        held = block.get(level)
+        if is_on or not isinstance(held, Mapping):  # a switch, null, or ??? for a value that is not given
+            continue
         settings = [
             f"async.{level}.{key}={_written(value)}" for key, value in held.items() if key != "enabled"
         ]
-        if settings and not is_on:
+        if settings:
             has = "has" if len(settings) == 1 else "have"
             yield f"{', '.join(settings)} {has} no effect: async.{level}.enabled is false"
 

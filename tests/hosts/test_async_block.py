@@ -15,3 +15,4 @@ def test_settings_of_a_level_that_is_off_are_one_remark():
         "false"
     ]
     assert not list(unused_settings({"train": {"enabled": False}}, {"train": False}))
+    assert not list(unused_settings({"train": "???", "rollout": True}, {"train": False, "rollout": False}))

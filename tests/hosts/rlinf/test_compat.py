@@ -21,7 +21,7 @@ def test_a_failed_run_is_a_failure_until_it_has_ended_well(monkeypatch):
 SUMS = """
 import numpy as np, torch
 from rlinf.utils.metric_utils import append_to_dict, compute_critic_explained_variance_stats
-from rlinf_async.hosts.rlinf.compat import explained_variance
+from rlinf_async.hosts.rlinf.advantages import explained_variance
 
 draw = np.random.default_rng(0)
 returns, values = draw.normal(3, 2, (2, 4, 16)), draw.normal(3, 1, (2, 4, 16))
