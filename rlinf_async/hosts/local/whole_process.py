@@ -100,11 +100,18 @@ class WholeProcess:
 
     def _put_back(self) -> list[int]:
         closed = [each for each, (_, status) in self._spares.items() if not _is_open(each, status)]
-        if lost := [each for each in closed if not _is_open(*self._spares[each])]:
-            self._renew(lost)
+        lost = []
         for each in closed:
-            if each not in lost:
-                os.dup2(self._spares[each][0], each, inheritable=False)
+            spare, status = self._spares[each]
+            try:
+                # Another thread may close the copy between these two.
+                if not _is_open(spare, status):
+                    raise OSError(errno.EBADF, "the copy is closed")
+                os.dup2(spare, each, inheritable=False)
+            except OSError:
+                lost.append(each)
+        if lost:
+            self._renew(lost)
         if closed:
             # Wake every loop: a wake-up that was written to a closed descriptor is lost, as asyncio ignores
             # that error, and the loop would sleep on with work to do.
