@@ -62,6 +62,14 @@ def misspelt_key(key: str, keys: Iterable[str]) -> str | None:
     return None
 
 
+def completed(section: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `section` with the `usual` values of keys that it lacks, or has as null."""
+    return {
+        **usual,
+        **{name: value for name, value in section.items() if name not in usual or value is not None},
+    }
+
+
 LONGEST_VALUE = 80
 """Most characters of a value in a message."""
 

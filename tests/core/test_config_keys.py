@@ -1,4 +1,12 @@
-from rlinf_async.core.config_keys import did_you_mean, dotted, dotted_names, lookup, nearest, nearest_key
+from rlinf_async.core.config_keys import (
+    completed,
+    did_you_mean,
+    dotted,
+    dotted_names,
+    lookup,
+    nearest,
+    nearest_key,
+)
 
 KNOWN = ("train", "rollout", "streamer")
 TREE = {"a": {"b": {"c": 1}, "d": [2, {"e": 3}]}, "f": {}, "g": None}
@@ -53,3 +61,10 @@ def test_a_long_section_makes_no_key_of_it_similar():
     assert nearest_key("settings.clip", keys) is None
     assert nearest_key("settings.horzon", keys) == "settings.horizon"
     assert nearest_key("actor.optm.lr", keys) == "actor.optim.lr"
+
+
+def test_a_section_gets_the_usual_values_of_keys_that_are_absent_or_null():
+    usual = {"seed": 7, "group_size": 1}
+    section = {"seed": None, "group_size": 0, "own": None}
+    assert completed(section, usual) == {"seed": 7, "group_size": 0, "own": None}
+    assert completed({}, usual) == usual

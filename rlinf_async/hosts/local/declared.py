@@ -15,6 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlinf_async.core.config_keys import completed
 from rlinf_async.core.tensors import Tree
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
@@ -51,18 +52,15 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     name, process = cfg.env.env_class, WholeProcess()
     make = load_class(ENVS_GROUP, name)
     process.check(f"the environments of env.env_class={name}, when they are imported,")
-    envs = plain(cfg.env)
-    section = {
+    usual = {
         "total_num_envs": settings.total_envs,
         "group_size": settings.group_size,
         "seed": settings.seed,
         "auto_reset": False,
         "ignore_terminations": False,
         "is_eval": False,
-        **envs,
     }
-    if section["seed"] is None:
-        section["seed"] = settings.seed
+    section = completed(plain(cfg.env), usual)
     refuse(list(task_reasons(section, settings.asynchrony, key="env")))
     builds: Counter[int] = Counter()
 

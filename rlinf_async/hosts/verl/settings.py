@@ -11,7 +11,7 @@ from math import gcd
 from typing import Any
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.core.config_keys import shortened
+from rlinf_async.core.config_keys import completed, shortened
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.core.types import RatioLevel
 from rlinf_async.hosts.judge.reasons import Reason, refuse
@@ -76,8 +76,7 @@ def section(view: VerlView, mode: str) -> dict[str, Any]:
         "ignore_terminations": False,
         "is_eval": mode == "eval",
     }
-    # Last: the block's own values take precedence, except null.
-    section = usual | {name: value for name, value in block.items() if name not in usual or value is not None}
+    section = completed(block, usual)
     if not isinstance(section["env_type"], str):
         raise ValueError(
             f"env.{mode}.env_type={shortened(section['env_type'])} must be the name of a simulator"
