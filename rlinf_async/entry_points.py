@@ -14,17 +14,16 @@ from rlinf_async.core.failures import ForeignError, one_line
 
 TAKE_ON_METHOD = "take_on"
 """The method of environments that can be told what to play."""
-
-
 # All entry points of `rlinf_async.models` in pyproject.toml except `tiny_pi0`, which draws one denoise step
 # for a whole forward pass, as RLinf's pi0 does (`hosts.rlinf.models.ONE_STEP_MODELS`).
 OWN_MODELS = ("emulated", "gaussian_mlp", "logged", "smol_vla", "verl_vla")
 """Models of this package that draw random numbers for every sample separately."""
 
-
 OWN_PACKAGE = "rlinf-async"
 ENVS_GROUP, MODELS_GROUP = "rlinf_async.envs", "rlinf_async.models"
 """The groups of environments and of policies, by the names that configs have for them."""
+PREPARATIONS_GROUP = "rlinf_async.preparations"
+"""The group of functions that prepare a config before its run, by the block or the simulator they serve."""
 
 
 def provided(group: str) -> EntryPoints:

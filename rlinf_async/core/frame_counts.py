@@ -1,6 +1,7 @@
 """Counts of the frames that environments have rendered, and of those that they left out.
 
-A frame is all images of one environment at one time."""
+A frame is all images of one environment at one time.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 GIGABYTE = 10**9
-
-
 GPU_SHARES_KEY = "async.advanced.gpu_shares"
 CONTEXT_BYTES = GIGABYTE
 """Bytes of a process that torch's limit does not count, such as its CUDA context and the buffers of

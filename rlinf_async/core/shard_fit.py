@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-from rlinf_async.core.shard_times import ShardTimes
+from rlinf_async.core.shard_times import ShardTimes, mean
 
 NEAR_BEST = 0.97
 """Numbers of shards with at least this share of the best throughput count as equally good."""
@@ -117,8 +117,8 @@ def rollout_rate(times: ShardTimes, shards: int, answer_s: float) -> float:
     """
     together = len(times.steps) // shards
     rollouts = [_joined(times, first, together) for first in range(0, len(times.steps), together)]
-    away_s = _mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
-    work_s = work_seconds(times, answer_s) * _mean([decisions for _, decisions in rollouts])
+    away_s = mean([seconds + answer_s * decisions for seconds, decisions in rollouts])
+    work_s = work_seconds(times, answer_s) * mean([decisions for _, decisions in rollouts])
     return together * throughput(shards, away_s=away_s, work_s=work_s)
 
 
@@ -149,12 +149,8 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
         shards=best if rates[best] >= LEAST_GAIN else present,
         before=present,
         rates=rates,
-        step_s=_mean([times.step_s for times in workers]),
+        step_s=mean([times.step_s for times in workers]),
         answer_s=answer_s,
-        work_s=_mean([work_seconds(times, answer_s) for times in workers]),
-        decision_s=_mean([times.decision_s for times in workers]),
+        work_s=mean([work_seconds(times, answer_s) for times in workers]),
+        decision_s=mean([times.decision_s for times in workers]),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -34,8 +34,7 @@ class ShardTimes:
     @property
     def step_s(self) -> float:
         """The mean step of a shard."""
-        seconds = [second for shard in self.steps for second in shard]
-        return sum(seconds) / len(seconds)
+        return mean([second for shard in self.steps for second in shard])
 
 
 class FirstRollouts:
@@ -72,3 +71,8 @@ class FirstRollouts:
             decision_s=self._spent_s / counted if counted else 0.0,
             cpu_s=cpu_s / self._decisions if self._decisions else 0.0,
         )
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of at least one value."""
+    return sum(values) / len(values)

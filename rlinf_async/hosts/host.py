@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.core.interpreter import check_interpreter
-from rlinf_async.entry_points import imported, load_class, provided
+from rlinf_async.entry_points import PREPARATIONS_GROUP, imported, load_class, provided
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.files import read_named
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 HOSTS_GROUP = "rlinf_async.hosts"
-PREPARATIONS_GROUP = "rlinf_async.preparations"
 SIMULATOR_KEYS = ("env_type", "simulator_type")
 """RLinf's and verl-vla's keys for a simulator."""
 RayCluster = Literal["none", "own", "existing"]
@@ -243,15 +242,15 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
-    names = ", ".join(sorted(provided(HOSTS_GROUP).names))
-    if str(cfg.get("host")).strip().casefold() in names.split(", "):
+    names = sorted(provided(HOSTS_GROUP).names)
+    if str(cfg.get("host")).strip().casefold() in names:
         raise ValueError(
             f"host={cfg.get('host')} chooses nothing: the only host that a config names is local"
         )
     sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
     raise ValueError(
-        f"none of the hosts {names} runs this config, which has {sections}; begin with a config of "
-        "`rlinf-async configs`, as in defaults: [metaworld_ppo_mlp]"
+        f"none of the hosts {', '.join(names)} runs this config, which has {sections}; begin with a config "
+        "of `rlinf-async configs`, as in defaults: [metaworld_ppo_mlp]"
     )
 
 

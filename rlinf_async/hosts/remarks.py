@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import clipped, misspelt
 from rlinf_async.core.shard_times import USUAL_WORK_S
-from rlinf_async.entry_points import provided
+from rlinf_async.entry_points import PREPARATIONS_GROUP, provided
 from rlinf_async.loops.run_settings import RunSettings
 
 
@@ -60,7 +60,7 @@ def in_words(numbers: Sequence[int]) -> str:
 
 def own_sections(cfg: Mapping[str, Any], known: Collection[str], *, framework: str) -> Iterator[str]:
     """Yield a note for each section of `cfg` that is the user's own: neither `known` nor of a preparation."""
-    brought = provided("rlinf_async.preparations").names
+    brought = provided(PREPARATIONS_GROUP).names
     for name in cfg:
         if name not in known and name not in brought:
             near = misspelt(name, known)

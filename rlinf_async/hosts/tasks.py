@@ -13,8 +13,6 @@ from rlinf_async.hosts.judge.reasons import Reason
 TAKE_ON_GROUP = "rlinf_async.take_on"
 """Entry points, by environment name, of classes with a method `take_on(seed_offset, rollout)`; see
 docs/extending.md. Before Ray starts only the names are read, so that no simulator is imported."""
-
-
 DRAWING_SIMULATORS = frozenset({"calvin", "libero", "metaworld"})
 """RLinf's environments that draw the tasks and initial states of every rollout at random from one common set:
 a rollout of any environment fits any position in the batch, without `take_on`."""

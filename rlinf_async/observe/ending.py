@@ -29,8 +29,6 @@ from rlinf_async.observe.state import RunState
 
 CONFIG_ERROR = 2
 """The exit status of a run that could not begin."""
-
-
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")

@@ -1,6 +1,7 @@
 """The off-policy corrections around RLinf's losses.
 
-A corrected loss is registered in RLinf's registry, and wraps one of RLinf's own."""
+A corrected loss is registered in RLinf's registry, and wraps one of RLinf's own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,6 @@ from rlinf_async.hosts.rlinf.losses import ASYNC_PPO, DISTILLATION, LOSS_NAME, O
 
 Loss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 """A loss of RLinf: takes tensors [N, ...], and returns the loss and metrics."""
-
-
 CRITIC_FIELDS = ("values", "prev_values", "returns")
 """Fields that RLinf squares before it applies the mask."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.config_keys import shortened
-from rlinf_async.entry_points import provided
+from rlinf_async.entry_points import PREPARATIONS_GROUP, provided
 from rlinf_async.hosts.judge.reasons import Reason, is_off, read_conflicts
 from rlinf_async.hosts.judge.table import Fate, Table, read_rows
 from rlinf_async.hosts.rlinf import losses, models
@@ -93,7 +93,7 @@ def unserved_key_reasons(cfg: Mapping[str, Any]) -> Iterator[Reason]:
 
 def unknown(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the undecided keys of `cfg` (plain data) that a user has set, with their values."""
-    brought = provided("rlinf_async.preparations").names
+    brought = provided(PREPARATIONS_GROUP).names
     return {
         key: value
         for key, value in TABLE.unknown(cfg).items()

@@ -9,7 +9,6 @@ from rlinf_async.hosts.rlinf.losses import DISTILLATION, GAE_TYPE, GRPO_TYPE, ha
 from rlinf_async.loops.run_settings import RunSettings
 
 PER_STEP, TERMINAL, HISTORY = "per_step", "terminal", "history_buffer"
-
 REWARD_MODES = (PER_STEP, TERMINAL, HISTORY)
 """RLinf's `reward.reward_mode`: the reward model scores the result of every decision, only ends of episodes,
 or the history up to every decision."""

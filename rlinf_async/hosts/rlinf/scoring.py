@@ -10,11 +10,8 @@ if TYPE_CHECKING:
 
     from rlinf_async.core.tensors import Tensors
 
-
 TOKEN_MODELS = frozenset({"openvla", "openvla_oft"})
 """Models that sample actions as tokens."""
-
-
 SELECTING_MODELS = frozenset({"gr00t", "gr00t_n1d6", "gr00t_n1d7", "abot_m0"})
 """Models that store log-probabilities of all denoise steps, and select from them when they score one step."""
 

@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 
 STAND_METHOD = "stand_at"
-
-
 NEEDED_METHODS = (
     "_init_env",
     "_get_random_reset_state_ids",

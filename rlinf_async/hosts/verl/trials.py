@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
@@ -14,12 +13,13 @@ from omegaconf import DictConfig
 from rlinf_async.core.config_keys import did_you_mean
 from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class
+from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
 from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.units import UNITS_KEY, missing_units, why_no_units
-from rlinf_async.hosts.verl.view import OPTIM_SECTION, VerlView
+from rlinf_async.hosts.verl.units import missing_units, why_no_units
+from rlinf_async.hosts.verl.view import OPTIM_SECTION, UNITS_KEY, VerlView
 from rlinf_async.loops.foreign import AsOurs, contained
 
 USUAL_OPTIMIZER = ("AdamW", "torch.optim")
@@ -71,7 +71,7 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
         classes = [each for each, value in vars(module).items() if isinstance(value, type)]
         yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
         return
-    if find_spec("verl") is None:
+    if not is_here("verl"):
         return
     try:
         contained(lambda: _build_optimizer(view), _of_arguments(package))
@@ -131,7 +131,7 @@ def ray_reasons(view: VerlView) -> Iterator[Reason]:
 
 def callback_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if the class that veRL is to call after each checkpoint cannot be imported."""
-    if not isinstance(path := view.callback, str) or find_spec("verl") is None:
+    if not isinstance(path := view.callback, str) or not is_here("verl"):
         return
     try:
         contained(lambda: _callback(path), harmless)

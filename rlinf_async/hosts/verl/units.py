@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlinf_async.core.config_keys import misspelt
-from rlinf_async.hosts.verl.view import FSDP_SECTION
-
-UNITS_KEY = f"{FSDP_SECTION}.wrap_policy.transformer_layer_cls_to_wrap"
+from rlinf_async.hosts.verl.view import UNITS_KEY
 
 
 def why_no_units(policy: Any, units: str | Sequence[str] | None) -> str:

@@ -11,6 +11,7 @@ from rlinf_async.hosts.view import View, key
 
 ACTOR_SECTION = "actor_rollout_ref.actor"
 FSDP_SECTION = f"{ACTOR_SECTION}.fsdp_config"
+UNITS_KEY = f"{FSDP_SECTION}.wrap_policy.transformer_layer_cls_to_wrap"
 OPTIM_SECTION = f"{ACTOR_SECTION}.optim"
 MODEL_SECTION = "actor_rollout_ref.model"
 ROLLOUT_SECTION = "actor_rollout_ref.rollout"
@@ -49,7 +50,7 @@ class VerlView(View):
     betas: list[float] = key(f"{OPTIM_SECTION}.betas")
 
     fsdp_size: int = key(f"{FSDP_SECTION}.fsdp_size", -1)
-    units: str | list[str] = key(f"{FSDP_SECTION}.wrap_policy.transformer_layer_cls_to_wrap", [])
+    units: str | list[str] = key(UNITS_KEY, [])
     reshards: bool = key(f"{FSDP_SECTION}.reshard_after_forward", True)
     accumulates: bool = key(f"{FSDP_SECTION}.use_no_sync_for_gradient_accumulation", False)
     stored_precision: str = key(f"{FSDP_SECTION}.model_dtype", "fp32")

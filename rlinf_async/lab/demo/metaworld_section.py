@@ -11,7 +11,7 @@ from rlinf_async.core.config_keys import did_you_mean, misspelt, shortened
 from rlinf_async.core.sharding import nearest_divisor
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.reasons import Reason, override_reason
-from rlinf_async.hosts.judge.table import COUNT_KIND, FLAG_KIND, NUMBER_KIND, TEXT_KIND, Key, kind_of
+from rlinf_async.hosts.judge.table import COUNT_KIND, FLAG_KIND, NUMBER_KIND, TEXT_KIND, Key, Table, kind_of
 
 ROWS = {
     row.name: row
@@ -63,13 +63,12 @@ def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> 
 
 
 def _value_reasons(section: Mapping[str, Any], key: str) -> Iterator[Reason]:
-    for name, row in ROWS.items():
-        value, own = section.get(name), replace(row, name=f"{key}.{name}")
-        if value is None:
-            if row.required or (name in section and not row.nullable):
-                yield own.null_reason(row.null)
-        elif not (name == "image_size" and value == 0) and (reason := own.reason(value)):
-            yield reason
+    rows = [replace(row, name=f"{key}.{name}") for name, row in ROWS.items()]
+    # 0 stands for no pictures.
+    cfg: Any = {name: value for name, value in section.items() if (name, value) != ("image_size", 0)}
+    for part in reversed(key.split(".")):
+        cfg = {part: cfg}
+    yield from Table(rows, default_of={row.name: row.null for row in rows}.get).reasons(cfg)
     for name, value in section.items():
         if name not in ROWS and (near := misspelt(name, ROWS)):
             text = f"Meta-World does not read {key}.{name}={shortened(value)}; did you mean {near!r}?"

@@ -7,8 +7,7 @@ from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.verl.config import runnable_settings
 from rlinf_async.hosts.verl.explain import explain
 from rlinf_async.hosts.verl.settings import section
-from rlinf_async.hosts.verl.units import UNITS_KEY
-from rlinf_async.hosts.verl.view import VerlView
+from rlinf_async.hosts.verl.view import UNITS_KEY, VerlView
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
