@@ -24,7 +24,7 @@ from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime import handles
-from rlinf_async.ray_runtime.processes import request_clients
+from rlinf_async.ray_runtime.processes import request_channel, request_clients
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.request_server import RequestServer
@@ -74,7 +74,7 @@ CASES = {
 
 def _on(node: str) -> None:
     """Have this process take itself to be on `node` of several."""
-    for module in (connection, handles, request_clients):
+    for module in (connection, handles, request_channel, request_clients):
         vars(module)["this_node"] = lambda: node
     vars(connection)["has_other_nodes"] = lambda: True
 

@@ -6,6 +6,7 @@ which takes five times as long.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -61,7 +62,8 @@ class ActionRequest:
     `generation` counts the starts of the asking process; see `core.restarts`. `asker` is the address to
     which the inference rank sends the answer; None if the answer goes through the request broker. `again` is
     True if the request was asked before, and the inference rank that had taken it is lost. `lap` is the
-    batch and the epoch of the rollout that asks; None unless the rollout is for training.
+    batch and the epoch of the rollout that asks; None unless the rollout is for training. `asked` is the time
+    at which it was sent, in seconds on the monotonic clock of `node`.
     """
 
     shard: int
@@ -74,6 +76,7 @@ class ActionRequest:
     asker: Any = None
     again: bool = False
     lap: tuple[int, int] | None = None
+    asked: float = math.nan
 
     @property
     def key(self) -> RequestKey:

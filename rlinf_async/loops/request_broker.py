@@ -40,6 +40,7 @@ class RequestBroker:
         self._taking_ranks: dict[RequestKey, int] = {}
         """The rank that has taken an open request."""
         self._shards, self._ranks = Generations(), Generations()
+        self._waiting_ranks = 0
         self._is_closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
@@ -52,6 +53,11 @@ class RequestBroker:
     def waiting(self) -> int:
         """Requests that no rank has taken yet."""
         return sum(len(queue.batcher) for queue in self._queues)
+
+    @property
+    def awaited(self) -> bool:
+        """True if a rank waits for requests."""
+        return self._waiting_ranks > 0
 
     def begin(self, shard: int, generation: int = 0) -> None:
         """Note that `shard` starts a rollout, and will ask for actions."""
@@ -90,15 +96,17 @@ class RequestBroker:
             # Also if the asker was cancelled, so that no rank computes an answer that is not used.
             self.settled([request.key])
 
-    def ask(self, request: ActionRequest, asker: Asker) -> None:
-        """Queue a request. `asker` is called with the answer if a rank replies through the broker, or with
-        the error that prevented it; at once if inference has closed or the asking process was lost.
+    def ask(self, request: ActionRequest, asker: Asker, *, asked: float | None = None) -> None:
+        """Queue a request, which was sent at `asked`, on the clock of this process; by default now.
+
+        `asker` is called with the answer if a rank replies through the broker, or with the error that
+        prevented it; at once if inference has closed or the asking process was lost.
         """
         if self._is_closed or not self._shards.lives(request.shard, request.generation):
             why = "inference had closed" if self._is_closed else "its env worker was lost"
             # Called before `ask` returns, so that an asker must record its request before it calls `ask`.
             return asker(None, PeerError(f"shard {request.shard} asked for actions after {why}"))
-        pending = Pending(request=request, arrived=_now())
+        pending = Pending(request=request, arrived=_now() if asked is None else asked)
         queue = self._queues.of(request)
         # First, as the batcher may refuse the request, which then must not be open.
         queue.batcher.add(pending, pending.arrived)
@@ -106,7 +114,8 @@ class RequestBroker:
         self.again += request.again
         if self._overdue is None:
             self._expect_within(self._deadline_s)
-        self._queues.wake(queue)
+        if self._waiting_ranks:
+            self._queues.wake(queue)
 
     def settled(self, keys: Iterable[RequestKey]) -> None:
         """Forget requests that were answered or given up."""
@@ -128,22 +137,31 @@ class RequestBroker:
             wait_s: return [] if there is no batch within this time.
             waited_s: take only a batch with a request that has waited for at least this time.
         """
-        await asyncio.sleep(0)  # requests that have already arrived join this batch
+        self._waiting_ranks += 1
+        try:
+            await asyncio.sleep(0)  # requests that have already arrived join this batch
+            batch = await self._first_batch(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
+        finally:
+            self._waiting_ranks -= 1
+        for queue in self._queues:
+            if len(queue.batcher):
+                self._queues.wake(queue)  # the next idle rank takes the remaining requests
+        return None if not batch and self._is_over_for(rank, generation) else batch
+
+    async def _first_batch(
+        self, rank: int, node: str, generation: int, *, wait_s: float, waited_s: float
+    ) -> list[Pending]:
         until = _now() + wait_s
 
         def attempt() -> list[Pending] | None:
             batch = self._next_batch(rank, node, generation, waited_s)
             return [] if batch is None and _now() >= until else batch
 
-        batch = await self._queues.bell(rank, node).first(
+        return await self._queues.bell(rank, node).first(
             attempt,
             waiting_for=lambda: f"a request to inference rank {rank}",
             wake=lambda: _seconds_until([until, *_deadlines(self._queues.open_to(rank, node))]),
         )
-        for queue in self._queues:
-            if len(queue.batcher):
-                self._queues.wake(queue)  # the next idle rank takes the remaining requests
-        return None if not batch and self._is_over_for(rank, generation) else batch
 
     def _is_over_for(self, rank: int, generation: int) -> bool:
         return self._is_closed or not self._ranks.lives(rank, generation)

@@ -142,6 +142,14 @@ class Connection(asyncio.Protocol):
             f"{peer} has ended the connection {CONNECT_TRIES} times before the handshake was done"
         )
 
+    def pause(self) -> None:
+        """Read nothing until `resume`; the end of the connection is not noticed before, either."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again after `pause`."""
+        self._transport.resume_reading()
+
     def abort(self) -> None:
         """End the connection at once."""
         # A listener that accepts many at once may end one before asyncio has made its transport.

@@ -31,9 +31,11 @@ from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.loops.requests import NEXT_BATCH, Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import Spread
+from rlinf_async.ray_runtime.processes.reading_pauses import ReadingPauses
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.wire.connection import Address, Connection, Listener
 from rlinf_async.wire.listening import Listening
+from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.peers import replies
 
 
@@ -41,9 +43,10 @@ class RequestChannel(RunProcess):
     """The process between env shards and inference ranks."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self._broker = request_broker(settings)
+        self._broker, self._node = request_broker(settings), this_node()
         self._listener = Listener(Listening.REQUESTS, self._receive)
         self._answer_take = replies(self._take, as_raised=Exception)
+        self._reading = ReadingPauses()
         self._closed = asyncio.Event()
 
     async def address(self, node: str) -> Address:
@@ -65,6 +68,7 @@ class RequestChannel(RunProcess):
 
     async def close_requests(self) -> None:
         self._broker.close()
+        self._reading.resume()
         self._closed.set()
 
     async def waited(self) -> Spread:
@@ -85,15 +89,21 @@ class RequestChannel(RunProcess):
         match kind, message:
             case "ask", (request,):
                 asker = partial(connection.send, request.number)
+                # Processes of one node have one monotonic clock.
+                is_near = request.node == self._node
                 try:
-                    broker.ask(request, asker)
+                    broker.ask(request, asker, asked=request.asked if is_near else None)
                 except ValueError as error:
                     # The request is larger than any batch. Raised here, the error would end the connection of
                     # all shards of the worker.
                     asker(None, error)
+                if is_near:
+                    self._reading.asked(connection, is_awaited=broker.awaited)
             case "settled", (keys,):
                 broker.settled(keys)
             case "take", take:
+                # At once: requests that are read in the next turn of the event loop join this batch.
+                self._reading.resume()
                 self._answer_take(connection, NEXT_BATCH, *take)
             case "failed", (rank, generation, keys, why):
                 # Only failures of a rank that still serves: a late failure of a lost rank must not end a
@@ -112,6 +122,8 @@ class RequestChannel(RunProcess):
     ) -> list[Pending] | None:
         """The batch for a rank; see `RequestBroker.take`."""
         batch = await self._broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
+        if not self._broker.awaited:
+            self._reading.pause()
         if batch and any(pending.request.mode != "score" for pending in batch):
             oldest = min(pending.arrived for pending in batch)
             size = sum(pending.size for pending in batch)

@@ -60,6 +60,7 @@ class RequestClient:
                 node=self._node,
                 generation=self._generation,
                 asker=self._address,
+                asked=asyncio.get_running_loop().time(),
             )
             # Before the request: without level 2 a queue refuses a second request of a shard while it holds
             # the first.

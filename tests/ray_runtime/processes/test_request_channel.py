@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.ray_runtime.processes import request_clients, request_server
+from rlinf_async.ray_runtime.processes.reading_pauses import MAX_PAUSE_S
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.request_server import RequestServer
 from rlinf_async.wire import connection
@@ -175,6 +176,7 @@ async def test_the_channel_keeps_a_request_until_its_asker_says_anything_more():
             await asker
             await settle()
             assert len(book) == 1
+    await asyncio.sleep(MAX_PAUSE_S)
     await settle()
     assert book == {}
     await channel.worker.rank_lost(0, 1)
@@ -270,6 +272,7 @@ async def test_who_gives_up_says_so_at_once():
     await settle()
     assert len(channel.worker._broker._open_requests) == 1
     asker.cancel()
+    await asyncio.sleep(MAX_PAUSE_S)
     await settle()
     assert channel.worker._broker._open_requests == {}
 

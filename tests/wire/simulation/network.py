@@ -198,6 +198,7 @@ class End(asyncio.Transport):
         self.peer = None
         self._protocol = None
         self._incoming = deque()
+        self._is_paused = False
         self._last_due = 0.0
         self.over = False
         """Nothing is written or read here any more."""
@@ -216,6 +217,13 @@ class End(asyncio.Transport):
 
     def is_closing(self):
         return self.over
+
+    def pause_reading(self):
+        self._is_paused = True
+
+    def resume_reading(self):
+        self._is_paused = False
+        self._loop.call_soon(self._pump, context=self._context)
 
     def close(self):
         self.abort()
@@ -296,13 +304,17 @@ class End(asyncio.Transport):
         return [data]
 
     def _pump(self):
-        if self._protocol is None or self.over:
+        if self._protocol is None or self.over or self._is_paused:
             return
         if not self._network.passes(self.process.node, self.peer.process.node):
             if self._incoming:
                 self._network.held.append(lambda: self._loop.call_soon(self._pump, context=self._context))
             return
-        while not self.over and self._incoming and self._incoming[0][0] <= self._loop.time() + RESOLUTION_S:
+        while (
+            not (self.over or self._is_paused)
+            and self._incoming
+            and self._incoming[0][0] <= self._loop.time() + RESOLUTION_S
+        ):
             _, item = self._incoming.popleft()
             if item is EOF:
                 self._lose(None)

@@ -1,0 +1,108 @@
+"""A request channel leaves the requests of its node unread while no rank waits, and reads them together."""
+
+import asyncio
+
+import pytest
+
+from rlinf_async.core.failures import DeadlineError, PeerError
+from rlinf_async.ray_runtime.processes import reading_pauses, request_channel
+from rlinf_async.wire.connection import Connection
+from tests.conformance.requests import Channel, answer, ask, dynamic
+from tests.loops.virtual import settle
+
+FOR_EVER_S = 1e6
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The connections that have read, once for each read."""
+    heard = []
+
+    def noted(self, data, read=Connection.data_received):
+        heard.append(self)
+        return read(self, data)
+
+    monkeypatch.setattr(Connection, "data_received", noted)
+    return heard
+
+
+async def served_once(channel, client):
+    """A rank that has answered a request, so that the channel knows the asker, and waits no more."""
+    server = channel.server()
+    (first,) = ask(client, 0)
+    assert await answer(server) == [0]
+    await first
+    return server
+
+
+@pytest.mark.real_time
+async def test_requests_that_come_while_no_rank_waits_are_read_together(monkeypatch, reads):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel()
+    client = channel.client()
+    server = await served_once(channel, client)
+    reads.clear()
+    askers = []
+    for shard in range(1, 7):
+        askers += ask(client, shard)
+        await settle()
+    assert reads == []
+    assert channel.broker.waiting == 0
+    assert await answer(server) == [1, 2, 3, 4, 5, 6]
+    await asyncio.gather(*askers)
+    of_askers = [one for one in reads if one._receive == channel.worker._receive]
+    assert len(of_askers) == 2  # the take, and all requests
+
+
+@pytest.mark.real_time
+async def test_each_request_is_read_as_it_comes_while_a_rank_waits(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel()
+    client = channel.client()
+    server = await served_once(channel, client)
+    for shard in (3, 5):
+        waiting = asyncio.create_task(answer(server))
+        await settle()
+        (asker,) = ask(client, shard)
+        assert await waiting == [shard]
+        await asker
+
+
+@pytest.mark.real_time
+async def test_after_the_longest_pause_requests_are_read_and_their_deadline_counts(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", 0.001)
+    channel = Channel(dynamic(deadline_s=0.05))
+    client = channel.client()
+    server = await served_once(channel, client)
+    late = [*ask(client, 1), *ask(client, 2)]
+    errors = await asyncio.gather(*late, return_exceptions=True)
+    assert [type(error) for error in errors] == [DeadlineError, DeadlineError]
+    (asker,) = ask(client, 3)
+    assert await answer(server) == [3]
+    await asker
+
+
+@pytest.mark.real_time
+async def test_a_wait_is_counted_from_the_sending_on_the_channel_s_node_alone(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    for node, is_near in (("", True), ("another", False)):
+        monkeypatch.setattr(request_channel, "this_node", lambda node=node: node)
+        channel = Channel()
+        server, (asker,) = channel.server(), ask(channel.client(), 1)
+        (pending,) = await server.take()
+        assert (pending.arrived == pending.request.asked) is is_near
+        assert pending.arrived >= pending.request.asked
+        asker.cancel()
+
+
+@pytest.mark.real_time
+async def test_what_is_unread_when_the_channel_closes_is_refused(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel()
+    client = channel.client()
+    await served_once(channel, client)
+    (asker,) = ask(client, 1)
+    await settle()
+    await channel.close()
+    with pytest.raises(PeerError, match="after inference had closed"):
+        await asker
