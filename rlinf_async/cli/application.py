@@ -114,7 +114,8 @@ class Commands(PlainFlags, TyperGroup):
         _check_directory()
         try:
             result = super().invoke(ctx)
-            if sys.stdout is not None:  # None: the process was started without one
+            # None: the process was started without one. Environments or a policy may have closed it.
+            if sys.stdout is not None and not sys.stdout.closed:
                 sys.stdout.flush()
             return result
         except KeyboardInterrupt:

@@ -30,6 +30,10 @@ READ_KEYS = ("final_info", "episode", "intervene_action", "intervene_flag")
 """Keys of a step's `info` mapping that a run reads, besides final observations."""
 
 
+# numpy calculates in float64 unless it is told otherwise, so that a reset and a step often give other types.
+# Half precisions are left alone: a number may be too large for them.
+PRECISIONS = (torch.float32, torch.float64)
+"""Types of observations that follow the type that their field had at first."""
 MAX_EXACT = 2**24
 """float32 represents every whole number up to this one."""
 
@@ -130,6 +134,7 @@ class Contract:
         self._field_names = frozenset(fields)
         self._name = ""
         self._first_fields: dict[ObservationKind, dict[str, Field]] = {}
+        self._precisions: dict[str, torch.dtype] = {}
         self._proven = False
         self._ended = torch.zeros(size, dtype=torch.bool)
 
@@ -158,7 +163,7 @@ class Contract:
         """The environments were rebuilt: they may have other fields if no rollout was ever completed."""
         self._ended = torch.zeros(self._size, dtype=torch.bool)
         if not self._proven:
-            self._first_fields = {}
+            self._first_fields, self._precisions = {}, {}
 
     def reset(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the observation and the `info` of a reset."""
@@ -202,7 +207,18 @@ class Contract:
                 expectation = f"an item for each of their {self._size} environments"
                 raise ValueError(self._refusal(f"the {name} {path!r} as {each}", expectation))
         self._compare(name, fields, kind)
-        return own
+        return self._as_precise(own)
+
+    def _as_precise(self, tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Return an observation with every fraction in the precision that its field had at first."""
+        return {name: self._at_first(value, f"{prefix}{name}") for name, value in tree.items()}
+
+    def _at_first(self, value: Any, path: str) -> Any:
+        if isinstance(value, Mapping):
+            return self._as_precise(value, f"{path}.")
+        if not isinstance(value, torch.Tensor) or value.dtype not in PRECISIONS:
+            return value
+        return value.to(self._precisions.setdefault(path, value.dtype))
 
     def _copied(self, name: str, value: Any) -> Any:
         try:
@@ -230,6 +246,10 @@ class Contract:
         # NaN as bool is True: it would end an episode.
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             raise ValueError(self._refusal(f"{name} that are not finite", "true or false"))
+        # Rewards in the place of flags would end an episode, too.
+        odd = tensor[(tensor != 0) & (tensor != 1)]
+        if len(odd):
+            raise ValueError(self._refusal(f"{name} with the number {odd[0].item():g}", "true or false"))
         return tensor.bool()
 
     def _shaped(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,16 @@ def checked_decision(value: Any, size: int, *, scored: bool) -> tuple[torch.Tens
     return actions, result
 
 
+def scores_by(forward: Callable[[], Any], inputs: Any) -> Mapping[str, Any]:
+    """Return the checked result of `forward`, a call of a policy's `forward` for `inputs`; see
+    `checked_scores`.
+    """
+    # As a context: a policy that switches gradients off, and not on again, does so within its call only.
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        value = forward()
+    return checked_scores(value, inputs)
+
+
 def checked_scores(value: Any, inputs: Any) -> Mapping[str, Any]:
     """Return the checked result of a policy's `forward` for forward inputs, a tree of tensors [N, ...].
 
@@ -93,7 +103,7 @@ def checked_scores(value: Any, inputs: Any) -> Mapping[str, Any]:
     if torch.is_grad_enabled() and not logprobs.requires_grad:
         raise ValueError(
             "the policy's forward has given logprobs without a gradient, so that nothing can be trained: "
-            "they are detached, or no parameter that they depend on is trained"
+            "they are detached, or computed without gradients, or no parameter that they depend on is trained"
         )
     return value
 

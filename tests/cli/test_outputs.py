@@ -44,6 +44,34 @@ def test_a_run_goes_on_to_its_end_when_its_reader_has_left(tmp_path):
     assert (summary["ended"], summary["steps"]) == ("finished", STEPS)
 
 
+CLOSING = """
+import sys
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReachEnv
+
+def build(*arguments):
+    sys.stdout.close()
+    return PointReachEnv(*arguments)
+"""
+
+
+def test_a_run_that_environments_close_the_output_of_ends_well(tmp_path):
+    information = tmp_path / "closing-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: closing\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[rlinf_async.envs]\nclosing = closing:build\n")
+    (tmp_path / "closing.py").write_text(CLOSING)
+    done = subprocess.run(
+        [*COMMAND, *TRAIN, "env.env_class=closing"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["ended"] == "finished"
+
+
 @pytest.mark.parametrize(
     "command", [("explain", "local/point_reach"), TRAIN, ("compat", ".")], ids=lambda words: words[0]
 )

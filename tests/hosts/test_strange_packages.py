@@ -18,6 +18,7 @@ from rlinf_async.hosts.judge.presence import model_reasons
 from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
+from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.loops import env_restarts
 from tests.extending_page import FILE, PAGE
 from tests.hosts.local_runs import nobody_is_left
@@ -142,7 +143,20 @@ def shown(value):
     return env_with(_observation=observation)
 
 
+def reporting(change):
+    """A class of environments with other results of a decision."""
+
+    def chunk_step(self, actions):
+        return change(*PAGE_ENV.chunk_step(self, actions))
+
+    return env_with(chunk_step=chunk_step)
+
+
 ENVIRONMENTS = {
+    "rewards for ends": (
+        reporting(lambda seen, rewards, ends, cuts, info: (seen, ends, rewards + 0.5, cuts, info)),
+        "(Odd) have given terminations with the number 0.5; expected was true or false",
+    ),
     "no method": (
         env_with(chunk_step=None),
         "env.env_class=theirs has made an object of the class Odd, which",
@@ -190,6 +204,11 @@ def giving(**fields):
 
 def scoring(change):
     return model_with(forward=lambda self, **inputs: change(self.default_forward(**inputs)))
+
+
+def switching_gradients_off(self, *args, **options):
+    torch.set_grad_enabled(False)
+    return PAGE_MODEL.default_forward(self, *args, **options)
 
 
 def frozen(cfg, _):
@@ -247,6 +266,10 @@ POLICIES = {
         scoring(lambda scores: {name: value.detach() for name, value in scores.items()}),
         "the policy's forward has given logprobs without a gradient",
     ),
+    "gradients off": (
+        model_with(default_forward=switching_gradients_off),
+        "the policy's forward has given logprobs without a gradient",
+    ),
     "other arguments": (
         model_with(forward=lambda self, inputs: inputs),
         "the policy has failed on a scoring pass: TypeError",
@@ -284,6 +307,53 @@ UNUSUAL = {
     "lists": deciding(lambda actions, result: (actions.tolist(), result)),
     "no critic": without("prev_values"),
 }
+
+
+def in_other_precision(seen, *others):
+    return [{**last, "states": last["states"].double()} for last in seen], *others
+
+
+def test_steps_in_another_precision_than_resets_train(declared):
+    assert run(declared(reporting(in_other_precision))).ledger.trained == 4
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit()])
+def test_whatever_a_builder_raises_is_one_reason(declared, raised):
+    def build(cfg, _):
+        raise raised
+
+    declared(build=build)
+    (reason,) = model_reasons(CONFIG["model"], key="model")
+    assert reason.text.startswith(f"model does not make a theirs: {type(raised).__name__}")
+
+
+CHANGES = {
+    "type": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_builder_that_changes_a_default_of_torch_is_named_and_the_default_is_put_back(declared, name):
+    def build(cfg, _):
+        CHANGES[name]()
+        return PAGE_MODEL(cfg)
+
+    cfg = declared(build=build)
+    assert f"the modules of model.model_type=theirs have set torch's default {name} to " in refusal(cfg)
+    assert (torch.get_default_dtype(), torch.empty(0).device.type) == (torch.float32, "cpu")
+
+
+def test_a_builder_that_changes_the_default_type_is_refused_before_the_run(declared, tmp_path):
+    def build(cfg, _):
+        torch.set_default_dtype(torch.float64)
+        return PAGE_MODEL(cfg)
+
+    cfg = OmegaConf.merge(declared(build=build), {"run_dir": str(tmp_path / "run")})
+    with pytest.raises(ValueError, match=r"^the modules of .*=theirs have set torch's default type"):
+        LocalHost().prepare(cfg)
+    assert torch.get_default_dtype() is torch.float32
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", UNUSUAL)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_async.core.failures import LONGEST_ERROR, one_line
+from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class, names_of
 
 SIZES_GROUP = "rlinf_async.model_sizes"
@@ -41,9 +41,9 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
     try:
         yield
     # Callers report a missing package in their own words.
-    except ImportError:
+    except (ImportError, KeyboardInterrupt):
         raise
-    # Broad: the builder belongs to another package, and may raise any exception.
-    except Exception as error:
+    except BaseException as error:  # noqa: BLE001 a builder of another package may raise anything, as SystemExit
         name = section.get("model_type")
-        raise ValueError(f"{key} does not make a {name}: {one_line(error, LONGEST_ERROR)}") from error
+        text = f"{key} does not make a {name}: {one_line(error, LONGEST_ERROR)}"
+        raise ValueError(text) from ForeignError.of(error)

@@ -27,8 +27,8 @@ from rlinf_async.hosts.kit.rebuilds import reseeded
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, checked_scores
+from rlinf_async.hosts.local.whole_process import WholeProcess, unchanged_by
+from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, scores_by
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
@@ -95,7 +95,8 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     builder = load_class(MODELS_GROUP, name)
 
     def build() -> torch.nn.Module:
-        policy = checked_policy(builder(cfg.model, torch.float32))
+        with unchanged_by(f"the modules of model.model_type={name}"):
+            policy = checked_policy(builder(cfg.model, torch.float32))
         if not any(parameter.requires_grad for parameter in policy.parameters()):
             raise ValueError(f"{type(policy).__name__} has no parameter that requires a gradient")
         return policy
@@ -144,7 +145,7 @@ class DeclaredPolicy(ActorCritic):
             compute_entropy=False,
             compute_values=True,
         )
-        scores = checked_scores(contained(forward, blaming_the_policy("a scoring pass")), inputs)
+        scores = scores_by(partial(contained, forward, blaming_the_policy("a scoring pass")), inputs)
         if scores.get("values") is None and hasattr(self.policy, "value_head"):
             raise ValueError(
                 f"{type(self.policy).__name__} has a value_head, and its forward has given no values"

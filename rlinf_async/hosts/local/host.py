@@ -47,9 +47,13 @@ class LocalHost(Host):
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.local.declared import environments_of, policy_of
+        from rlinf_async.hosts.local.whole_process import unchanged_by
         from rlinf_async.observe.attempt import claim_directory
 
-        environments_of(cfg, checked(cfg))
+        # The judgement imports packages, and builds the policy.
+        with unchanged_by(f"the modules of model.model_type={cfg.model.get('model_type')}"):
+            settings = checked(cfg)
+        environments_of(cfg, settings)
         policy_of(cfg)
         claim_directory(Path(cfg.run_dir), key="run_dir")
 

@@ -19,7 +19,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from selectors import DefaultSelector, SelectorKey
 from threading import Lock
 from typing import TypeVar
@@ -168,6 +168,22 @@ def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callabl
         raise
     process.check(culprit())
     return result
+
+
+@contextmanager
+def unchanged_by(culprit: str) -> Iterator[None]:
+    """A block in which `culprit`, a plural, runs code of a package in the main thread.
+
+    Raises:
+        ValueError: it has changed the process-wide state, or torch's default device; this was undone.
+    """
+    process, device = WholeProcess(), torch.empty(0).device
+    yield
+    # Only here: torch keeps a default device for each thread, and the policy is built in this one.
+    if (now := torch.empty(0).device) != device:
+        torch.set_default_device(None)
+        raise ValueError(f"{culprit} have set torch's default device to {now}; this was undone")
+    process.check(culprit)
 
 
 class _Selector(DefaultSelector):

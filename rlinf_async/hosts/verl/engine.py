@@ -27,7 +27,7 @@ from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.precision import any_in_half
 from rlinf_async.core.tensors import Tree, map_tensors, size_of
 from rlinf_async.hosts.kit.sharded import reshard
-from rlinf_async.hosts.policy_contract import checked_scores
+from rlinf_async.hosts.policy_contract import scores_by
 from rlinf_async.hosts.verl.units import why_no_units
 from rlinf_async.hosts.workers.policy import VALUE_HEAD, make_policy
 from rlinf_async.hosts.workers.settings import Adapters
@@ -192,13 +192,14 @@ class PolicyEngine(FSDPEngine):
     ) -> Mapping[str, torch.Tensor]:
         """Return the scores of actions by the present policy, from a call of the wrapped module."""
         # A call, not a method of the policy: FSDP2 gathers the root's parameters in a hook of the call.
-        output: Mapping[str, torch.Tensor] = self.module(
+        call = partial(
+            self.module,
             forward_inputs=forward_inputs,
             compute_logprobs=True,
             compute_entropy=entropy,
             compute_values=values,
         )
-        return checked_scores(output, forward_inputs)
+        return scores_by(call, forward_inputs)
 
     @torch.no_grad()
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:

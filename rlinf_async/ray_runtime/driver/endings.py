@@ -127,6 +127,10 @@ SILENT_EXIT_WORDS = "connection error code"
 KILLED_SENTENCE = (
     "has died without an error message, as a process that is killed, for example for lack of memory"
 )
+SILENT_DEATH_REMEDY = (
+    "code of its packages may have ended it (os._exit, a crash of native code), or the system for lack of "
+    "memory: look in Ray's logs (/tmp/ray/session_latest/logs) and in the kernel's log (dmesg)"
+)
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
 NODE_LOST_WORDS = "its node has died"
 OUT_OF_MEMORY_WORDS = ("low on memory", "OOM")
@@ -158,7 +162,7 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
         return _worker_failed(error, names, again)
     cause = error.__cause__
     if isinstance(error, RuntimeError) and isinstance(cause, ray.exceptions.RayActorError):
-        return replace(_died(cause, names, again), why=short(str(error)))
+        return _ended_by_a_death(error, cause, names, again)
     if isinstance(error, ray.exceptions.RayActorError):
         return _died(error, names, again)
     return ending_of(error, again=again)
@@ -216,6 +220,18 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
         why, remedy = "cannot be reached any more", "look at its node and at the network"
     return Ending(who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
+
+
+def _ended_by_a_death(
+    error: RuntimeError, cause: ray.exceptions.RayActorError, names: Names, restart: str
+) -> Ending:
+    """The ending for an error of `Revivals` about the death `cause` of a process."""
+    ending = _died(cause, names, restart)
+    why = short(str(error).removeprefix(f"{ending.process} "))
+    if isinstance(cause, ray.exceptions.ActorUnavailableError):
+        # Ray starts the process again, and does not say how it has ended.
+        ending = replace(ending, what_next=f"{SILENT_DEATH_REMEDY}, and {restart}")
+    return replace(ending, why=why)
 
 
 def _ray_died(dead: DeadProcess, restart: str) -> Ending:

@@ -102,7 +102,15 @@ def test_a_revival_that_gives_up_says_why():
     error = RuntimeError("inference rank 1 has died 6 times within 600 s")
     error.__cause__ = died(SILENT)
     ending = ray_ending_of(error, names={ACTOR.hex(): "inference rank 1"})
-    assert "inference rank 1 has died 6 times within 600 s" in str(ending)
+    assert str(ending).startswith("inference rank 1 (4321 on 10.0.0.7) has died 6 times within 600 s; ")
+
+
+def test_a_process_that_ends_itself_before_the_first_step_is_named_once_and_no_network_is_blamed():
+    error = RuntimeError("env worker 0 has died before a step was trained")
+    error.__cause__ = ray.exceptions.ActorUnavailableError("Socket closed", ACTOR)
+    said = str(ray_ending_of(error, names={ACTOR.hex(): "env worker 0"}))
+    assert said.startswith("env worker 0 has died before a step was trained; code of its packages may have")
+    assert "network" not in said
 
 
 @pytest.mark.parametrize(
