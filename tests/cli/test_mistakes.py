@@ -226,7 +226,9 @@ def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
         assert f"needs the package {package}, which is not installed" in answer("train", config)
     assert began == []
     # An environment of one's own names its own package, whatever its actions are prepared like.
-    assert "env_class=metaworld_task needs Meta-World; install it: pip install" in answer("train", DEMO)
+    said = answer("train", DEMO)
+    assert "env_class=metaworld_task needs Meta-World; install it: pip install" in said
+    assert said.count("Meta-World") == 1
     assert "needs the package metaworld" in answer("train", DEMO, "env.train.env_class=null")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import entries, lookup, misspelt, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
+from rlinf_async.hosts.rlinf.extension import WORD, users_module, words_of_module
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
 from rlinf_async.hosts.rlinf.sources import sources_of
@@ -36,7 +37,7 @@ OTHER_WORDS = {
     "env.train.num_envs": "env.train.total_num_envs",
 }
 """Keys with a name that RLinf has elsewhere, and the key that their setting has in RLinf."""
-WORD, REFERENCE = re.compile(r"\w+"), re.compile(r"\$\{[^}]*\}")
+REFERENCE = re.compile(r"\$\{[^}]*\}")
 
 
 @cache
@@ -52,20 +53,27 @@ def strange_keys(cfg: Mapping[str, Any], *, unresolved: Any) -> Iterator[str]:
 
     `unresolved` is `cfg` with its interpolations.
     """
-    known = _words_of_rlinf().union(*map(WORD.findall, REFERENCE.findall(str(unresolved))))
+    named = {word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text)}
+
+    def is_known(word: str) -> bool:
+        # RLinf's sources are read last, which takes a while: most configs name nothing strange.
+        return word in named or word in _words_of_rlinf() or word in words_of_module(users_module())
+
+    readers = " or ".join(filter(None, ("RLinf", users_module())))
     for block, depth in DEPTHS.items():
         section: Any = {} if _is_own(cfg, block) else lookup(cfg, block)
         for key, value in entries(section if isinstance(section, Mapping) else {}, f"{block}.").items():
             *outer, name = key.removeprefix(f"{block}.").split(".")
-            is_known = name in known and key not in OTHER_WORDS
-            if value is None or len(outer) >= depth or is_known or not known.issuperset(outer):
+            if value is None or len(outer) >= depth:
                 continue
-            if (row := TABLE.find(key)) is None or row.is_pattern:
+            if (row := TABLE.find(key)) is not None and not row.is_pattern:
+                continue
+            if (key in OTHER_WORDS or not is_known(name)) and all(map(is_known, outer)):
                 shown = key if isinstance(value, Mapping) else f"{key}={shortened(value)}"
-                yield f"nothing in RLinf reads {shown}{_hint(key)}"
+                yield f"nothing in {readers} reads {shown}{_hint(key)}"
     for names in lookup(cfg, "cluster.component_placement") or ():
         for name in map(str.strip, str(names).split(",")):
-            if name not in known:
+            if name not in COMPONENT_NAMES and not is_known(name):
                 yield (
                     f"cluster.component_placement.{name} places nothing: the components of a run are "
                     f"{', '.join(COMPONENT_NAMES)}, and reward if it has a reward model"

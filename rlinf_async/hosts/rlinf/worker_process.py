@@ -18,13 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.declared_models import register_models
+from rlinf_async.hosts.rlinf.extension import USERS_MODULE
 from rlinf_async.hosts.rlinf.imports import WORKER_NAME
 from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
-
-EXT_MODULE = "RLINF_EXT_MODULE"
-USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
-"""The variable with the user's extension module, while ours is in RLinf's variable."""
-OWN_MODULE = "rlinf_async.plugin"
 
 # RLinf's `env_worker.py` imports `get_env_cls` by name, so it must be replaced in both modules.
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")

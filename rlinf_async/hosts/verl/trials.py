@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import signature
-from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from rlinf_async.core.config_keys import did_you_mean
 from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, one_line
-from rlinf_async.entry_points import MODELS_GROUP, load_class
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
-from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.verl.installation import get_ready
+from rlinf_async.hosts.verl.trial_policy import trial_policy
 from rlinf_async.hosts.verl.units import missing_units, why_no_units
 from rlinf_async.hosts.verl.view import OPTIM_SECTION, UNITS_KEY, VerlView
 from rlinf_async.loops.foreign import AsOurs, contained
@@ -30,10 +28,6 @@ USUAL_RAY_ARGUMENTS = frozenset(
     {"address", "include_dashboard", "num_cpus", "num_gpus", "resources", "runtime_env"}
 )
 """Arguments of `ray.init` that are known without Ray's import."""
-USUAL_UNITS = ("Linear", ["Linear"], ["SmolVLMEncoderLayer", "LlamaDecoderLayer"])
-"""Values of `UNITS_KEY` that are not tried out, as that imports torch.
-
-Nearly all policies have a Linear; the last value is of our configs."""
 
 
 def trial_reasons(view: VerlView) -> Iterator[Reason]:
@@ -60,7 +54,7 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
     name, package = view.optimizer, view.optimizer_package
     own = {argument for argument, value in view.optimizer_arguments.items() if value is not None}
     is_usual = (name, package) == USUAL_OPTIMIZER and own == set(view.optimizer_arguments) <= USUAL_ARGUMENTS
-    if is_usual or not (isinstance(name, str) and isinstance(package, str)):
+    if is_usual or not (isinstance(name, str) and isinstance(package, str) and is_here("verl")):
         return
     try:
         module = contained(lambda: import_module(package), harmless)
@@ -70,8 +64,6 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
     if not hasattr(module, name):
         classes = [each for each, value in vars(module).items() if isinstance(value, type)]
         yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
-        return
-    if not is_here("verl"):
         return
     try:
         contained(lambda: _build_optimizer(view), _of_arguments(package))
@@ -91,29 +83,17 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
 
 def unit_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if no layer of the policy has a class that FSDP2 is told to wrap."""
-    policy = _policy(view)
+    policy = trial_policy(view)
     if policy is not None and (why := why_no_units(policy, view.units)):
         yield Reason(why)
 
 
 def unit_remarks(view: VerlView) -> Iterator[str]:
     """Yield a remark if some of the classes that FSDP2 is told to wrap are of no layer of the policy."""
-    if not isinstance(view.units, str) and (policy := _policy(view)) is not None:
+    if not isinstance(view.units, str) and (policy := trial_policy(view)) is not None:
         names = missing_units(policy, view.units or ())
         if names:
             yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"
-
-
-def _policy(view: VerlView) -> Any:
-    """Return a policy without a checkpoint, built without memory; None if its layers are not to be tried."""
-    if view.units in USUAL_UNITS or not is_declared(view.model) or view.model.get("model_path"):
-        return None
-    from rlinf_async.hosts.kit.building import built  # imports torch
-
-    try:
-        return contained(lambda: built(load_class(MODELS_GROUP, str(view.model_type)), view.model), harmless)
-    except ValueError:
-        return None  # other checks give the reason
 
 
 def ray_reasons(view: VerlView) -> Iterator[Reason]:

@@ -46,9 +46,9 @@ def wrong(section: Mapping[str, Any], *, key: str, model: Mapping[str, Any]) -> 
     the policy of `model`, its keys by dotted names.
     """
     if not is_here("metaworld"):
+        # Without `key`: it is one fault of this machine, whichever sections name the class.
         yield Reason(
-            f"{key}.env_class=metaworld_task needs Meta-World; install it: "
-            "pip install 'rlinf-async[metaworld]'"
+            "env_class=metaworld_task needs Meta-World; install it: pip install 'rlinf-async[metaworld]'"
         )
         return
     reasons = list(_value_reasons(section, key))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlinf_async.hosts.rlinf import strange_keys as strange_keys_module
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.hosts.rlinf.strange_keys import DEPTHS, OTHER_WORDS, strange_keys
@@ -57,6 +58,27 @@ def test_what_rlinf_reads_or_a_package_may_read_is_not_named(changes):
 def test_a_key_that_another_one_refers_to_is_not_named():
     assert said({"env.train.qqzz": "/w"}, {"env": {"train": {"vae": "${env.train.qqzz}/vae"}}}) == []
     assert said({"env.train.qqzz": "/w"}, {"env": {"train": {"qqzz": "/w"}}}) != []
+
+
+def test_a_key_that_the_users_extension_module_reads_is_not_named(monkeypatch, tmp_path):
+    (tmp_path / "their_readers").mkdir()
+    (tmp_path / "their_readers" / "__init__.py").write_text("raise RuntimeError('only read')")
+    (tmp_path / "their_readers" / "deep.py").write_text("def read(cfg):\n    return cfg.env.train.qqzz\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RLINF_EXT_MODULE", "their_readers.deep")
+    assert said({"env.train.qqzz": 3}) == []
+    assert said({"env.train.qqzy": 3}) == ["nothing in RLinf or their_readers.deep reads env.train.qqzy=3"]
+    # As in a run of which no class is ours.
+    monkeypatch.setenv("RLINF_EXT_MODULE", "rlinf_async.plugin")
+    monkeypatch.setenv("RLINF_ASYNC_EXT_MODULE", "their_readers.deep")
+    assert said({"env.train.qqzz": 3}) == []
+
+
+def test_the_sources_are_read_for_undecided_keys_only(monkeypatch):
+    monkeypatch.setattr(
+        strange_keys_module, "_words_of_rlinf", lambda: pytest.fail("RLinf's sources are read")
+    )
+    assert said({"env.train.total_num_envs": 3, "cluster.component_placement.env": 0}) == []
 
 
 def test_a_component_that_no_run_has_is_named():

@@ -1,11 +1,16 @@
 """What trainer mode vla_async does not serve is named, all at once, with what to do."""
 
 import pytest
+import torch
 from omegaconf import OmegaConf, open_dict
 
+from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.reasons import RefusedError
+from rlinf_async.hosts.kit import building
+from rlinf_async.hosts.verl import trial_policy, trials
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.reasons import TABLE
+from rlinf_async.hosts.verl.view import VerlView
 from tests.hosts.verl.configs import composed
 
 ACTOR = "actor_rollout_ref.actor"
@@ -142,6 +147,25 @@ def test_what_a_learner_rank_would_fail_to_build_is_known_before_ray(overrides, 
     if remedy is not None:
         assert [reason.override for reason in caught.value.reasons] == [remedy]
         read(composed(*overrides, remedy))
+
+
+def test_without_verl_no_package_of_an_optimizer_is_imported(monkeypatch):
+    monkeypatch.setattr(trials, "is_here", lambda package: False)
+    monkeypatch.setattr(trials, "import_module", lambda package: pytest.fail(f"{package} is imported"))
+    view = VerlView.of(plain(composed(f"{OPTIM}.optimizer_impl=torch.optm")))
+    assert list(trials.optimizer_reasons(view)) == []
+
+
+def test_reasons_and_remarks_about_its_layers_build_the_policy_once(monkeypatch):
+    builds = []
+    trial_policy._built.cache_clear()
+    monkeypatch.setattr(
+        building, "built", lambda *arguments: builds.append(arguments) or torch.nn.Linear(2, 2)
+    )
+    view = VerlView.of(plain(composed(f"{WRAP}=[Linear,Nothing]")))
+    assert list(trials.unit_reasons(view)) == []
+    assert len(list(trials.unit_remarks(view))) == 1
+    assert len(builds) == 1
 
 
 class OfGPUs:
