@@ -20,6 +20,7 @@ from typing import Any
 from generated import fill
 
 from rlinf_async.config import MODE_LEVELS, SKIPPING_MODES, AdvancedConfig, AsyncConfig, SkipConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.config.removed import REMOVED_KEYS
 
 PAGE = Path(__file__).with_name("config.md")
@@ -70,7 +71,7 @@ def values(field: Any, level: str | None) -> str:
     """What a field may be, in the words with which a wrong value is refused."""
     wrong: dict[str, Any] = {field.name: WRONG}
     try:
-        AsyncConfig.from_mapping({level: wrong} if level else wrong)
+        checked_config({level: wrong} if level else wrong)
     except ValueError as error:
         refusal = str(error)
     else:
@@ -93,7 +94,7 @@ def _yaml(value: Any) -> str:
 
 def block() -> str:
     """The block with every default but those of `advanced`, as `mode: full` fills it."""
-    full = AsyncConfig.from_mapping({"mode": "full"})
+    full = checked_config({"mode": "full"})
     lines = ["async:"]
     for field in fields(AsyncConfig):
         value = getattr(full, field.name)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, dotted, nearest, nearest_key
 from rlinf_async.hosts.setting_keys import counterparts
-from rlinf_async.observe.files import read_named
+from rlinf_async.observe.read_files import read_named
 from rlinf_async.observe.yaml_data import (
     FAST_YAML_LOADER,
     MAX_YAML_BYTES,

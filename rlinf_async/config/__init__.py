@@ -2,6 +2,7 @@
 
 from rlinf_async.config.advanced import MAX_COMPARED_BYTES, AdvancedConfig
 from rlinf_async.config.block import (
+    BLOCK_KEY,
     FLAGS_OF_BLOCK,
     LEVEL_NAMES,
     MODE_LEVELS,
@@ -23,6 +24,7 @@ from rlinf_async.config.levels import (
 )
 
 __all__ = [
+    "BLOCK_KEY",
     "FLAGS_OF_BLOCK",
     "LEVEL_NAMES",
     "MAX_COMPARED_BYTES",

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlinf_async.config.checks import check_above_zero, check_choice, check_flag, check_whole
 from rlinf_async.core.types import Correction
 
 # The docstrings of the fields below, which docs/config.md shows, name these four numbers.
@@ -79,25 +78,6 @@ class AdvancedConfig:
     """Seconds without any progress after which the run says which part waits for what."""
     deadline_s: float = 7200.0
     """The longest wait between workers, in seconds. It is a last resort: a crash is noticed at once."""
-
-    def __post_init__(self) -> None:
-        check_flag("async.advanced.accept_bias", self.accept_bias)
-        check_above_zero("async.advanced.max_weight", self.max_weight, auto=True)
-        check_choice("async.advanced.proximal", self.proximal, ("recomputed", "loglinear"))
-        check_choice("async.advanced.normalization", self.normalization, ("auto", "running", "deferred"))
-        check_choice("async.advanced.balance", self.balance, ("auto", "exact", "tasks"))
-        if self.fit_shards != "auto":
-            check_flag("async.advanced.fit_shards", self.fit_shards)
-        check_flag("async.advanced.shared_group_scene", self.shared_group_scene)
-        check_flag("async.advanced.gpu_shares", self.gpu_shares)
-        check_whole("async.advanced.keep_checkpoints", self.keep_checkpoints, least=1, or_else="all")
-        if self.measure_ratios != "auto":
-            check_flag("async.advanced.measure_ratios", self.measure_ratios)
-        check_choice("async.advanced.non_finite", self.non_finite, ("refuse", "stop", "off"))
-        for name in ("start_s", "silent_s", "window_s", "stall_s", "deadline_s"):
-            check_above_zero(f"async.advanced.{name}", getattr(self, name))
-        for name in ("reset_s", "step_s"):
-            check_above_zero(f"async.advanced.{name}", getattr(self, name), auto=True)
 
     @property
     def measures(self) -> bool:

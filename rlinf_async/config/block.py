@@ -1,4 +1,4 @@
-"""The `async` block of a run: parsed once, validated when built, frozen afterwards."""
+"""The `async` block of a run, frozen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlinf_async.config.advanced import AdvancedConfig
-from rlinf_async.config.checks import check_block, check_choice, check_flag, check_keys
 from rlinf_async.config.levels import (
     RolloutConfig,
     SkipConfig,
@@ -18,6 +17,8 @@ from rlinf_async.config.levels import (
 )
 from rlinf_async.core.types import Correction
 
+BLOCK_KEY = "async"
+"""The name of the block in a config."""
 Mode = Literal["off", "lean", "train", "rollout", "streamer", "full"]
 MODE_LEVELS: dict[str, tuple[bool, bool, bool]] = {
     "off": (False, False, False),
@@ -36,11 +37,20 @@ LEVEL_NAMES = ("train", "rollout", "streamer")
 SKIP_KINDS = tuple(SkipConfig().kinds)
 FLAGS_OF_BLOCK = {**dict.fromkeys(LEVEL_NAMES, ("enabled",)), "skip": SKIP_KINDS}
 """The keys that `true` or `false`, given instead of a block, sets."""
+SCHEMAS: dict[str, type[Any]] = {
+    "train": TrainConfig,
+    "rollout": RolloutConfig,
+    "streamer": StreamerConfig,
+    "skip": SkipConfig,
+    "survive": SurviveConfig,
+    "advanced": AdvancedConfig,
+}
+"""The classes of the blocks in `async`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncConfig:
-    """The three levels of a run, the work that it leaves out, and their limits. Built by `from_mapping`."""
+    """The three levels of a run, the work that it leaves out, and their limits."""
 
     mode: Mode = "off"
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -53,7 +63,6 @@ class AsyncConfig:
     """Level 1 with a fixed lag: every action for a batch is made `max_staleness` versions before it."""
 
     def __post_init__(self) -> None:
-        check_flag("async.deterministic", self.deterministic)
         if self.deterministic and (not self.off_policy or self.rollout.enabled or self.streamer.enabled):
             raise ValueError(
                 "async.deterministic=true fixes the lag of level 1, and needs it alone with a max_staleness "
@@ -73,32 +82,23 @@ class AsyncConfig:
 
     @classmethod
     def from_mapping(cls, block: Mapping[str, Any] | None) -> AsyncConfig:
-        """Parse an `async` block; a flag given explicitly beats the preset of `mode`.
+        """Return the config of a block whose keys and values are valid; see `config.checked.checked_config`.
 
-        `true` or `false` instead of a level's block, or of `skip`, sets its flags.
+        A flag given explicitly beats the preset of `mode`; `true` or `false` instead of a level's block, or
+        of `skip`, sets its flags.
 
         Raises:
-            ValueError: an unknown key, a wrong type or a value outside its limits; the message names
-                the value, the limit and the nearest valid choice.
+            ValueError: settings of the block do not go together.
         """
         block = with_flags(block or {})
-        check_keys("async", block, cls)
         mode: Any = block.get("mode", "off")
         mode = "off" if mode is False else mode  # YAML reads a bare `off` as False
-        check_choice("async.mode", mode, list(MODE_LEVELS))
         preset = dict(zip(LEVEL_NAMES, MODE_LEVELS[mode], strict=True))
-        levels: dict[str, Any] = {}
-        for name, level in (("train", TrainConfig), ("rollout", RolloutConfig), ("streamer", StreamerConfig)):
-            content = check_block(f"async.{name}", block.get(name), level, flag=True)
-            levels[name] = level(**{"enabled": preset[name], **content})
-        content = check_block("async.skip", block.get("skip"), SkipConfig, flag=True)
-        skip = SkipConfig(**{**dict.fromkeys(SKIP_KINDS, mode in SKIPPING_MODES), **content})
-        content = check_block("async.survive", block.get("survive"), SurviveConfig, first="env_restarts")
-        survive = SurviveConfig(**content)
-        content = check_block("async.advanced", block.get("advanced"), AdvancedConfig)
-        advanced = AdvancedConfig(**content)
-        parsed = {"mode": mode, "skip": skip, "survive": survive, "advanced": advanced, **levels}
-        return cls(**{**block, **parsed})
+        given = {name: block.get(name) or {} for name in SCHEMAS}
+        usual = {name: {"enabled": enabled} for name, enabled in preset.items()}
+        usual["skip"] = dict.fromkeys(SKIP_KINDS, mode in SKIPPING_MODES)
+        parsed = {name: schema(**{**usual.get(name, {}), **given[name]}) for name, schema in SCHEMAS.items()}
+        return cls(**{**block, **parsed, "mode": mode})
 
     def without(self, levels: Collection[str]) -> AsyncConfig:
         """Return a copy with `levels` off."""

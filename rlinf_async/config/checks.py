@@ -49,6 +49,13 @@ def check_above_zero(name: str, value: Any, *, auto: bool = False) -> None:
         raise ValueError(f"{name}={shortened(value)} must be {word}a finite number above 0; nearest: 1")
 
 
+def check_range(name: str, value: Any, *, most: int) -> None:
+    """Check for a finite number from 0 to `most`, or for `auto`."""
+    if value != "auto" and not (is_finite(value) and 0 <= value <= most):
+        near = f"; nearest: {most if value > 0 else 0}" if is_finite(value) else ""
+        raise ValueError(f"{name}={shortened(value)} must be auto or a finite number from 0 to {most}{near}")
+
+
 def check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name}={shortened(value)} must be true or false")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from rlinf_async.config.checks import check_choice, check_flag, check_whole, is_finite
-from rlinf_async.core.config_keys import shortened
 from rlinf_async.core.types import Correction
 
 
@@ -33,15 +31,6 @@ class TrainConfig:
     correction: Correction = "decoupled"
     """The weight of a sample that an older policy has drawn; see `core.objectives.importance_weight`."""
 
-    def __post_init__(self) -> None:
-        check_flag("async.train.enabled", self.enabled)
-        check_whole("async.train.max_staleness", self.max_staleness, least=0)
-        check_choice("async.train.correction", self.correction, get_args(Correction))
-
-
-LONGEST_WAIT_MS = 60 * 60 * 1000
-"""An hour: no limit on waits of a run is meant to be found by a batch that waits for company."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
@@ -54,18 +43,6 @@ class RolloutConfig:
     """Samples (environments) in one forward pass at most."""
     max_wait_ms: float | Literal["auto"] = "auto"
     """Milliseconds that the oldest request waits for more; auto is 0: fire when an accelerator is idle."""
-
-    def __post_init__(self) -> None:
-        check_flag("async.rollout.enabled", self.enabled)
-        check_whole("async.rollout.shards", self.shards, least=1, or_else="auto")
-        check_whole("async.rollout.max_batch_size", self.max_batch_size, least=1, or_else="auto")
-        wait = self.max_wait_ms
-        if wait != "auto" and not (is_finite(wait) and 0 <= wait <= LONGEST_WAIT_MS):
-            near = f"; nearest: {LONGEST_WAIT_MS if wait > 0 else 0}" if is_finite(wait) else ""
-            raise ValueError(
-                f"async.rollout.max_wait_ms={shortened(wait)} must be auto or a finite number from 0 to "
-                f"{LONGEST_WAIT_MS}{near}"
-            )
 
     @property
     def max_wait(self) -> float:
@@ -81,10 +58,6 @@ class StreamerConfig:
     micro_batch_size: int | Literal["auto"] = "auto"
     """Samples per learner rank in one forward and backward pass; auto is the host's own."""
 
-    def __post_init__(self) -> None:
-        check_flag("async.streamer.enabled", self.enabled)
-        check_whole("async.streamer.micro_batch_size", self.micro_batch_size, least=1, or_else="auto")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SkipConfig:
@@ -96,10 +69,6 @@ class SkipConfig:
     """After the end of an episode that a batch masks, no simulator is stepped and no action inferred."""
     masked: bool = False
     """Samples with a zero gradient are in no pass of the learner."""
-
-    def __post_init__(self) -> None:
-        for name, value in self.kinds.items():
-            check_flag(f"async.skip.{name}", value)
 
     @property
     def kinds(self) -> dict[str, bool]:
@@ -116,7 +85,3 @@ class SurviveConfig:
     process_restarts: int = 5
     """Times that an env worker or an inference rank is started again within ten minutes; 0 ends the run
     with the first death."""
-
-    def __post_init__(self) -> None:
-        for name in ("env_restarts", "process_restarts"):
-            check_whole(f"async.survive.{name}", getattr(self, name), least=0)

@@ -11,6 +11,8 @@ Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
 Tensors: TypeAlias = dict[str, torch.Tensor]
 Episodes: TypeAlias = list[Tensors]
 """Statistics of the episodes that have ended: name -> [episodes]."""
+MODEL_REWARDS = "reward_model_output"
+"""This statistic has one item per reward of a reward model, not per episode."""
 
 
 def leaf(tree: Tree, name: str) -> torch.Tensor:

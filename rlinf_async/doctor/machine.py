@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rlinf_async.extras import is_here
 from rlinf_async.observe.check import Check, skipped
-from rlinf_async.observe.files import read_regular
 from rlinf_async.observe.probes import probe
+from rlinf_async.observe.read_files import read_regular
 from rlinf_async.ray_runtime.cluster.environment import (
     SHORT_FOLDER_REMEDY,
     folder_of_ray,

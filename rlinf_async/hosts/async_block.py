@@ -8,11 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import MODE_LEVELS, with_flags
+from rlinf_async.config import BLOCK_KEY, MODE_LEVELS, with_flags
 from rlinf_async.core.config_keys import misplaced, nearest, shortened
 from rlinf_async.loops.run_settings import RunSettings
 
-BLOCK_KEY = "async"
 MISSING_VALUE = "???"
 """OmegaConf's value for a key that a config requires and does not set."""
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rlinf_async.core.config_keys import shortened
 from rlinf_async.core.failures import LONGEST_ERROR, one_line
 from rlinf_async.hosts.observations import copied
 
@@ -368,9 +367,8 @@ def is_set(env: Any, name: str, default: object) -> bool:
     try:
         return bool(value)
     except Exception as error:  # as of an array with several items
-        raise ValueError(
-            f"{type(env).__name__}.{name} is {shortened(value)}, and must be true or false"
-        ) from error
+        found = repr(value)[:LONGEST_ERROR]
+        raise ValueError(f"{type(env).__name__}.{name} is {found}, and must be true or false") from error
 
 
 def last(values: object) -> Any:

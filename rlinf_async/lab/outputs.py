@@ -7,7 +7,8 @@ import os
 import zlib
 from pathlib import Path
 
-from rlinf_async.observe.files import opened_to_read, write_whole
+from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.read_files import opened_to_read
 
 MAX_OUTPUT_BYTES = 1 << 30
 GZIP_MARK = b"\x1f\x8b"

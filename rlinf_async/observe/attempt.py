@@ -11,7 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, read_regular, write_whole
+from rlinf_async.observe.files import PRIVATE_MODE, make_directory, opened, write_whole
+from rlinf_async.observe.read_files import read_regular
 from rlinf_async.observe.reading.run_reader import read_faults
 
 LOCK_FILE = ".lock"

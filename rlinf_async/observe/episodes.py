@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-MODEL_REWARDS = "reward_model_output"
-"""This statistic has one item per reward of a reward model, not per episode."""
+from rlinf_async.core.tensors import MODEL_REWARDS
 
 
 def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from rlinf_async.observe.files import read_regular
+from rlinf_async.observe.read_files import read_regular
 
 MAX_DEPTH = 100
 MAX_JSON_BYTES = 4 << 20
@@ -41,7 +41,7 @@ def read_json_file(path: Path, *, limit: int = MAX_JSON_BYTES) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: as in `files.read_regular`.
+        OSError: as in `read_files.read_regular`.
         DamagedError: as in `read_json`.
     """
     return read_json(read_regular(path, limit=limit).decode(errors="replace"))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import append
-from rlinf_async.observe.secrets import said_without_secrets
 
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 8_000
@@ -49,6 +48,9 @@ class RunFiles:
         A full disk, a full record, a missing directory or a lack of memory is only a warning, and does not
         end the run.
         """
+        # Imported here: most processes never record a fault.
+        from rlinf_async.observe.secrets import said_without_secrets
+
         path = self.failures
         try:
             size = path.lstat().st_size if path.exists() else 0

@@ -22,6 +22,8 @@ from rlinf_async.config import (
     Weighting,
     preset_levels,
 )
+from rlinf_async.config.block import SCHEMAS
+from rlinf_async.config.checked import VALUE_CHECKS, checked_config
 from rlinf_async.config.removed import REMOVED_KEYS
 
 LEVELS = {"train": TrainConfig, "rollout": RolloutConfig, "streamer": StreamerConfig}
@@ -29,7 +31,7 @@ BLOCKS = {**LEVELS, "skip": SkipConfig, "survive": SurviveConfig, "advanced": Ad
 
 
 def parsed(text):
-    return AsyncConfig.from_mapping(yaml.safe_load(text)["async"])
+    return checked_config(yaml.safe_load(text)["async"])
 
 
 def enabled(config):
@@ -47,7 +49,7 @@ def enabled(config):
     ],
 )
 def test_a_mode_presets_the_levels(mode, levels):
-    assert enabled(AsyncConfig.from_mapping({"mode": mode})) == levels
+    assert enabled(checked_config({"mode": mode})) == levels
 
 
 def test_a_bare_off_which_yaml_reads_as_false_means_off():
@@ -57,14 +59,14 @@ def test_a_bare_off_which_yaml_reads_as_false_means_off():
 
 @pytest.mark.parametrize("block", [None, {}])
 def test_without_a_block_everything_is_off(block):
-    assert not AsyncConfig.from_mapping(block).active
+    assert not checked_config(block).active
 
 
 @pytest.mark.parametrize("mode", MODE_LEVELS)
 @pytest.mark.parametrize("flags", list(product([False, True], repeat=3)))
 def test_flags_given_explicitly_beat_every_preset(mode, flags):
     block = {name: {"enabled": flag} for name, flag in zip(LEVELS, flags, strict=True)}
-    config = AsyncConfig.from_mapping({"mode": mode, **block})
+    config = checked_config({"mode": mode, **block})
     assert enabled(config) == flags
     assert config.active == (any(flags) or mode in SKIPPING_MODES)
 
@@ -73,28 +75,28 @@ def test_flags_given_explicitly_beat_every_preset(mode, flags):
 @pytest.mark.parametrize("kind", SKIP_KINDS)
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_kind_of_work_is_left_out_by_its_own_flag_before_the_preset(mode, kind, flag):
-    kinds = AsyncConfig.from_mapping({"mode": mode, "skip": {kind: flag}}).skip.kinds
+    kinds = checked_config({"mode": mode, "skip": {kind: flag}}).skip.kinds
     preset = dict.fromkeys(SKIP_KINDS, mode in ("lean", "full"))
     assert kinds == {**preset, kind: flag}
 
 
 def test_lean_leaves_work_out_and_has_no_level():
-    config = AsyncConfig.from_mapping({"mode": "lean"})
+    config = checked_config({"mode": "lean"})
     assert (config.active, enabled(config)) == (True, (False, False, False))
-    assert not AsyncConfig.from_mapping({"mode": "lean", "skip": False}).active
+    assert not checked_config({"mode": "lean", "skip": False}).active
 
 
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_flag_in_the_place_of_a_block_is_the_flag_of_the_block(name, flag):
-    assert AsyncConfig.from_mapping({name: flag}) == AsyncConfig.from_mapping({name: {"enabled": flag}})
+    assert checked_config({name: flag}) == AsyncConfig.from_mapping({name: {"enabled": flag}})
     explicit = {"mode": "full", name: flag}
     assert preset_levels(explicit) == set(LEVELS) - {name}
 
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_flag_in_the_place_of_skip_is_every_kind(flag):
-    asked = AsyncConfig.from_mapping({"mode": "train", "skip": flag})
+    asked = checked_config({"mode": "train", "skip": flag})
     assert set(asked.skip.kinds.values()) == {flag}
 
 
@@ -103,12 +105,12 @@ def test_a_flag_in_the_place_of_skip_is_every_kind(flag):
 def test_true_or_false_for_a_level_is_its_flag(mode, flags):
     short = {"mode": mode, **dict(zip(LEVELS, flags, strict=True))}
     written_out = {"mode": mode, **{level: {"enabled": short[level]} for level in LEVELS}}
-    assert AsyncConfig.from_mapping(short) == AsyncConfig.from_mapping(written_out)
+    assert checked_config(short) == AsyncConfig.from_mapping(written_out)
     assert preset_levels(short) == preset_levels(written_out) == frozenset()
 
 
 def test_a_level_without_its_flag_follows_the_preset():
-    config = AsyncConfig.from_mapping({"mode": "full", "streamer": {"micro_batch_size": 4}, "rollout": None})
+    config = checked_config({"mode": "full", "streamer": {"micro_batch_size": 4}, "rollout": None})
     assert enabled(config) == (True, True, True)
     assert config.streamer.micro_batch_size == 4
 
@@ -123,7 +125,7 @@ def test_the_block_of_the_design_is_valid_as_it_stands():
           streamer: {enabled: true, micro_batch_size: auto}
         """
     )
-    assert config == AsyncConfig.from_mapping({"mode": "full"})
+    assert config == checked_config({"mode": "full"})
 
 
 KEYS = [("async", item.name) for item in fields(AsyncConfig)] + [
@@ -149,7 +151,7 @@ def within(path, block):
 def test_a_misspelt_key_is_answered_with_the_nearest(path, key, misspell):
     wrong = misspell(key)
     with pytest.raises(ValueError, match=rf"unknown key {path}\.{wrong}; did you mean {path}\.{key}\?"):
-        AsyncConfig.from_mapping(within(path, {wrong: 1}))
+        checked_config(within(path, {wrong: 1}))
 
 
 @pytest.mark.parametrize("path", ["async", *(f"async.{block}" for block in BLOCKS)])
@@ -157,7 +159,7 @@ def test_a_key_like_no_other_is_answered_with_the_valid_ones(path):
     with pytest.raises(
         ValueError, match=rf"unknown key {path}\.zzz; valid keys: .*(mode|enabled|frames|restarts|_s)"
     ):
-        AsyncConfig.from_mapping(within(path, {"zzz": 1}))
+        checked_config(within(path, {"zzz": 1}))
 
 
 @settings(deadline=None, max_examples=60)
@@ -166,12 +168,12 @@ def test_no_unknown_key_is_accepted(level, key):
     if (level, key) in KEYS:
         return
     with pytest.raises(ValueError, match=r"unknown key| is gone: "):
-        AsyncConfig.from_mapping(within(level, {key: 1}))
+        checked_config(within(level, {key: 1}))
 
 
 def test_a_misspelt_mode_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match=r"async.mode='ful' must be one of .*did you mean 'full'\?"):
-        AsyncConfig.from_mapping({"mode": "ful"})
+        checked_config({"mode": "ful"})
 
 
 @pytest.mark.parametrize(
@@ -245,11 +247,11 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
 )
 def test_a_wrong_value_is_refused_with_its_name(path, block, message):
     with pytest.raises(ValueError, match=message):
-        AsyncConfig.from_mapping(within(path, block))
+        checked_config(within(path, block))
 
 
 def uncorrected(**train):
-    return AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "none", **train}})
+    return checked_config({"mode": "full", "train": {"correction": "none", **train}})
 
 
 def test_training_off_policy_without_correction_is_refused_with_both_ways_out():
@@ -259,7 +261,7 @@ def test_training_off_policy_without_correction_is_refused_with_both_ways_out():
 
 def test_no_correction_is_accepted_when_said_twice():
     block = {"mode": "full", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
-    assert AsyncConfig.from_mapping(block).correction == "none"
+    assert checked_config(block).correction == "none"
 
 
 @pytest.mark.parametrize("train", [{"max_staleness": 0}, {"enabled": False}])
@@ -269,16 +271,15 @@ def test_no_correction_is_accepted_when_there_is_nothing_to_correct(train):
 
 def test_the_bound_in_force_is_zero_while_level_1_is_off():
     bounds = [
-        AsyncConfig.from_mapping({"mode": mode, "train": {"max_staleness": 3}}).max_staleness
-        for mode in MODE_LEVELS
+        checked_config({"mode": mode, "train": {"max_staleness": 3}}).max_staleness for mode in MODE_LEVELS
     ]
     assert bounds == [0, 0, 3, 0, 0, 3]
 
 
 def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
-    assert AsyncConfig.from_mapping({"mode": "train"}).off_policy
-    assert not AsyncConfig.from_mapping({"mode": "train", "train": {"max_staleness": 0}}).off_policy
-    assert not AsyncConfig.from_mapping({"mode": "rollout"}).off_policy
+    assert checked_config({"mode": "train"}).off_policy
+    assert not checked_config({"mode": "train", "train": {"max_staleness": 0}}).off_policy
+    assert not checked_config({"mode": "rollout"}).off_policy
 
 
 @pytest.mark.parametrize(
@@ -292,19 +293,19 @@ def test_data_is_off_policy_when_level_1_is_on_and_its_bound_is_above_zero():
 )
 def test_weights_are_bounded_where_the_correction_bounds_them(correction, given, bound):
     block = {"mode": "full", "train": {"correction": correction}, "advanced": {"max_weight": given}}
-    assert AsyncConfig.from_mapping(block).weighting == Weighting(correction=correction, max_weight=bound)
+    assert checked_config(block).weighting == Weighting(correction=correction, max_weight=bound)
 
 
 def test_samples_of_the_policy_that_trains_are_not_weighted():
-    assert AsyncConfig.from_mapping({"mode": "rollout"}).weighting is None
+    assert checked_config({"mode": "rollout"}).weighting is None
     block = {"mode": "full", "train": {"correction": "none"}, "advanced": {"accept_bias": True}}
-    assert AsyncConfig.from_mapping(block).weighting is None
+    assert checked_config(block).weighting is None
 
 
 def test_the_correction_in_force_is_none_where_every_sample_is_on_policy():
-    assert AsyncConfig.from_mapping({"mode": "full", "train": {"correction": "tis"}}).correction == "tis"
+    assert checked_config({"mode": "full", "train": {"correction": "tis"}}).correction == "tis"
     for block in ({"mode": "rollout"}, {"mode": "full", "train": {"max_staleness": 0}}):
-        assert AsyncConfig.from_mapping(block).correction == "none"
+        assert checked_config(block).correction == "none"
 
 
 @pytest.mark.parametrize(
@@ -318,10 +319,10 @@ def test_the_correction_in_force_is_none_where_every_sample_is_on_policy():
 )
 def test_a_fixed_lag_needs_level_1_alone(block):
     with pytest.raises(ValueError, match=r"async.deterministic=true.*use async.mode=train"):
-        AsyncConfig.from_mapping({**block, "deterministic": True})
-    assert AsyncConfig.from_mapping({"mode": "train", "deterministic": True}).deterministic
+        checked_config({**block, "deterministic": True})
+    assert checked_config({"mode": "train", "deterministic": True}).deterministic
     with pytest.raises(ValueError, match=r"balance=tasks.*use async.advanced.balance=exact"):
-        AsyncConfig.from_mapping({"mode": "train", "deterministic": True, "advanced": {"balance": "tasks"}})
+        checked_config({"mode": "train", "deterministic": True, "advanced": {"balance": "tasks"}})
 
 
 @pytest.mark.parametrize(
@@ -338,17 +339,22 @@ def test_a_wait_is_given_in_milliseconds_and_used_in_seconds():
 
 
 def test_a_config_is_frozen_and_checked_again_when_it_is_replaced():
-    config = TrainConfig()
+    config = checked_config({"mode": "train"})
     with pytest.raises(FrozenInstanceError):
-        config.max_staleness = 5
-    with pytest.raises(ValueError, match="max_staleness=-2"):
-        replace(config, max_staleness=-2)
+        config.train.max_staleness = 5
+    with pytest.raises(ValueError, match="correction=none with max_staleness=1"):
+        replace(config, train=replace(config.train, correction="none"))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_key_of_a_block_has_a_check(name):
+    assert set(VALUE_CHECKS[name]) == {field.name for field in fields(SCHEMAS[name])}
 
 
 def test_what_a_run_outlives_is_parsed_with_the_rest():
-    config = AsyncConfig.from_mapping({"mode": "full", "survive": {"env_restarts": 0}})
+    config = checked_config({"mode": "full", "survive": {"env_restarts": 0}})
     assert config.survive == SurviveConfig(env_restarts=0)
-    assert AsyncConfig.from_mapping({"mode": "full", "survive": None}).survive == SurviveConfig()
+    assert checked_config({"mode": "full", "survive": None}).survive == SurviveConfig()
 
 
 @pytest.mark.parametrize("call", ["step", "reset"])
@@ -376,7 +382,7 @@ def block_of(name):
 @pytest.mark.parametrize("name", REMOVED_KEYS)
 def test_a_key_or_value_that_is_gone_is_refused_with_what_can_be_written_instead(name):
     with pytest.raises(ValueError, match=re.escape(f"{name} is gone: {REMOVED_KEYS[name]}")):
-        AsyncConfig.from_mapping(block_of(name))
+        checked_config(block_of(name))
     known = {f"{path}.{key}" for path, key in KEYS}
     assert set(re.findall(r"async\.[a-z_.]*[a-z_]", REMOVED_KEYS[name])) <= known
 
@@ -386,4 +392,4 @@ def test_seconds_that_no_clock_counts_are_refused_by_name(value):
     with pytest.raises(
         ValueError, match=r"^async\.advanced\.start_s=1.* must be a number up to 1000000000; near"
     ):
-        AsyncConfig.from_mapping({"advanced": {"start_s": value}})
+        checked_config({"advanced": {"start_s": value}})

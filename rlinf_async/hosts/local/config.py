@@ -8,9 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import BLOCK_KEY, AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import dotted, misspelt, shortened
-from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block
+from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.judge.presence import (
     directory_reasons,
     environment_reasons,
@@ -41,7 +42,7 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     refuse(TABLE.block_reasons(values))
     unserved = TABLE.refused_reasons(values, "the local host", usual=ASYNC_DEFAULTS)
     refuse([*TABLE.reasons(values), *unserved, *_unread_key_reasons(values)])
-    asynchrony = settled(AsyncConfig.from_mapping(read_block(values)), values["env"])
+    asynchrony = settled(checked_config(read_block(values)), values["env"])
     settings = values.get("settings") or {}
     # A misspelt key that is null or an empty block has no effect, and is not reported as unknown.
     known = {name: value for name, value in settings.items() if name in SETTING_KINDS and value is not None}

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.hosts.rlinf.imports import light_imports
-from rlinf_async.hosts.rlinf.sources import sources_of
 
 
 @dataclass(frozen=True)
@@ -218,23 +217,40 @@ BORROWED_NAMES: dict[str, BorrowedName] = {
 
 def is_here(name: str) -> bool:
     """Return True if the installed RLinf defines `name`."""
-    sources = sources_of("rlinf")
-    return sources is not None and any(map(sources.defines, BORROWED_NAMES[name].places))
+    return _definition(name) is not _MISSING
 
 
-def dotted_name(name: str) -> str:
-    """Return the dotted name of `name` in the installed RLinf; without one, that of the newest version."""
-    newest, *older = BORROWED_NAMES[name].places
-    sources = sources_of("rlinf") if older else None
-    places_here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
-    return next(places_here, newest).replace(":", ".")
+_MISSING = object()
+
+
+def _definition(name: str) -> Any:
+    """Return the definition of `name` in the installed RLinf, or `_MISSING`."""
+    for place in BORROWED_NAMES[name].places:
+        module, _, attribute = place.partition(":")
+        if (found := getattr(_module(module), attribute, _MISSING)) is not _MISSING:
+            return found
+    return _MISSING
+
+
+def _module(name: str) -> Any:
+    """Return a module of RLinf; None if this RLinf has none of that name."""
+    if name not in sys.modules:
+        try:
+            with light_imports():
+                importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # Else a package that the module needs is missing.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            return None
+    return sys.modules[name]
 
 
 def __getattr__(name: str) -> Any:
     if name not in BORROWED_NAMES:
         raise AttributeError(name)
-    module, _, attribute = dotted_name(name).rpartition(".")
-    if module not in sys.modules:
-        with light_imports():
-            importlib.import_module(module)
-    return getattr(sys.modules[module], attribute)
+    if (found := _definition(name)) is _MISSING:
+        raise ImportError(
+            f"this RLinf has no {name} (for {BORROWED_NAMES[name].use}): use another version of it"
+        )
+    return found

@@ -10,9 +10,10 @@ import rlinf  # noqa: F401  # its resolvers, such as ${multiply:2,3}
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config import BLOCK_KEY, AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.async_block import BLOCK_KEY, plain, read_block, write_rollout
+from rlinf_async.hosts.async_block import plain, read_block, write_rollout
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
@@ -33,7 +34,7 @@ def read_fit(cfg: DictConfig) -> Fit:
     Raises:
         ValueError: the block is not valid.
     """
-    asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+    asynchrony = checked_config(read_block(cfg))
     return fit(_values(cfg)) if asynchrony.active else Fit(asynchrony=asynchrony)
 
 
@@ -55,7 +56,7 @@ def asks_for_levels(cfg: DictConfig) -> bool:
     Raises:
         ValueError: the block is not valid.
     """
-    return AsyncConfig.from_mapping(read_block(cfg)).active
+    return checked_config(read_block(cfg)).active
 
 
 def is_active(cfg: Any) -> bool:

@@ -69,7 +69,7 @@ def _all_drawn(section: Mapping[str, Any], *, steps_per_decision: int) -> Iterat
     """Yield why environments of an `env` section draw every frame."""
     if key := watcher(section):
         override = f"{TRAIN_SECTION}.{key}=false"
-        video = f", or ++{TRAIN_SECTION}.{DECISIONS_ONLY}=true for a video of decisions alone"
+        video = f", or ++{TRAIN_SECTION}.video_cfg.{DECISIONS_ONLY}=true for a video of decisions alone"
         yield Reason(
             f"{TRAIN_SECTION}.{key}=true looks at every frame: {steps_per_decision} are drawn for each one "
             f"that the policy sees; {override} leaves those between two decisions out"

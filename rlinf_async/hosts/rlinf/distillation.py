@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import shortened
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf import tree
 from rlinf_async.hosts.rlinf.losses import DISTILLATION
 from rlinf_async.hosts.rlinf.scoring import TOKEN_MODELS
 from rlinf_async.hosts.rlinf.view import RLinfView
@@ -20,7 +20,7 @@ WHOLE_BATCH = "the teacher scores a batch when it is complete"
 def missing_parts(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason if the installed RLinf has no distillation, or if a config has only half of it."""
     values = {"algorithm.loss_type": view.loss, "algorithm.adv_type": view.advantage}
-    if not borrowed.is_here("compute_opd_actor_loss"):
+    if not tree.is_defined("compute_opd_actor_loss"):
         key = next(key for key, value in values.items() if value == DISTILLATION)
         yield Reason(
             f"{key}={DISTILLATION!r} is on-policy distillation, which this RLinf does not have: use RLinf's "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -18,12 +18,14 @@ from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import Known, evaluate_step, interact_step, known_configs
 from rlinf_async.hosts.rlinf.known_config import KnownConfig
-from rlinf_async.hosts.rlinf.rewards import ShardRewards
 from rlinf_async.hosts.rlinf.standing import stands
 from rlinf_async.hosts.rlinf.stock_scenes import STAND_METHOD
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.rlinf.rewards import ShardRewards
 
 LENGTH_STATISTIC, RLINF_LENGTH_STATISTIC = "episode_len", "episode_len_to_horizon"
 """Statistics of the steps of an episode up to its end, and of the steps that RLinf would count."""

@@ -6,15 +6,13 @@ import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
@@ -23,15 +21,17 @@ from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
 from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.known_config import StepConfig
-from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker, ShardRewards
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
-from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker
+from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker, async_config
 from rlinf_async.hosts.splitting import simulators_apart
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.rlinf.rewards import RewardQueue, ShardRewards
 
 
 class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
@@ -44,7 +44,7 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
     cfg, model_cfg = StepConfig(), StepConfig()
 
     def __init__(self, cfg: DictConfig) -> None:
-        asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        asynchrony = async_config(cfg)
         # Both as in RLinf's own loop, before this class changes them.
         self._stock_stages, self._first_seed = int(cfg.rollout.pipeline_stage_num), cfg.env.train.get("seed")
         # Before RLinf's `__init__`, which reads `stage_num` and the sizes of stages from this key.
@@ -91,11 +91,16 @@ class ShardedEnvWorker(PluginWorker, ShardWorker, EnvWorker):
         """Return the rewards of a shard; shards are divided evenly over the reward workers."""
         if not self.reward_workers:
             return None
+        # Imported here, as few runs have a reward model.
+        from rlinf_async.hosts.rlinf.rewards import ShardRewards
+
         queue = self._reward_queue(shard % len(self.reward_workers))
         return ShardRewards(self.cfg.reward, queue, self.envs_per_shard("train"))
 
     def _reward_queue(self, rank: int) -> RewardQueue:
         """Return the queue of this env worker for a reward worker."""
+        from rlinf_async.hosts.rlinf.rewards import RewardQueue, RewardWorker
+
         if rank not in self._reward_queues:
             deadline_s = self.asynchrony.advanced.deadline_s
             worker = RewardWorker(rank=rank, handle=self.reward_workers[rank], deadline_s=deadline_s)

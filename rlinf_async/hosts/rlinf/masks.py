@@ -9,7 +9,7 @@ of a micro-batch.
 from __future__ import annotations
 
 from rlinf_async.entry_points import OWN_MODELS
-from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf import tree
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 MEAN_OVERRIDE = "algorithm.entropy_type=action_level"
@@ -31,7 +31,7 @@ def is_summed(view: RLinfView) -> bool:
 
 def _has_one_dimension() -> bool:
     """Return True if the installed RLinf, which a patch may have mended, gives an entropy of [N]."""
-    if not borrowed.is_here("reshape_entropy"):
+    if not tree.is_defined("reshape_entropy"):
         return False  # newer versions of RLinf compute it in another way
     import torch  # only configs with a bonus need it
 

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.held_inputs import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf, map_tensors, rows_of
-from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.learner import FSDPTraining
 from rlinf_async.hosts.rlinf.nft import scores_old_velocities
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.worker_process import async_config
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import read_tensors, write_tensors
 from rlinf_async.ray_runtime.publication.weights import WeightSender
 
@@ -52,7 +51,7 @@ class NFTActorWorker(StreamingActorWorker):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+        asynchrony = async_config(cfg)
         self._remembers = asynchrony.max_staleness if scores_old_velocities(cfg.algorithm) else 0
         self._published: dict[int, Weights] = {}
         self._acting: Weights | None = None

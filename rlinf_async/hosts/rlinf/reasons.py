@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
 from rlinf_async.hosts.judge.reasons import Change, Reason, refuse, unknown_reason
@@ -190,7 +191,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     Raises:
         ValueError: the `async` block is not valid, or the algorithm is not served.
     """
-    asynchrony, view = AsyncConfig.from_mapping(cfg.get("async")), RLinfView.of(cfg)
+    asynchrony, view = checked_config(cfg.get("async")), RLinfView.of(cfg)
     if not asynchrony.active:
         return Fit(asynchrony=asynchrony)
     refuse(list(other_algorithm_reasons(view)))

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 from rlinf_async.entry_points import find, load_class, provided
-from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.losses import NFT_LOSS
 from rlinf_async.hosts.rlinf.own_engine import (
     APPLY_METHOD,
@@ -16,6 +15,7 @@ from rlinf_async.hosts.rlinf.own_engine import (
     acts_elsewhere,
     unserved,
 )
+from rlinf_async.hosts.rlinf.tree import dotted_name
 
 WORKERS_GROUP = "rlinf_async.workers"
 
@@ -185,10 +185,10 @@ def runner_replacement(cls: type) -> type:
 def replacements(loss: object = None) -> dict[str, str]:
     """Return {class name in the installed RLinf: our class that runs instead}, for runs with `loss`."""
     classes = {
-        borrowed.dotted_name(name): find(WORKERS_GROUP, ROLE_OF_CLASS[borrowed.dotted_name(name)]).value
+        dotted_name(name): find(WORKERS_GROUP, ROLE_OF_CLASS[dotted_name(name)]).value
         for name in ("EnvWorker", "MultiStepRolloutWorker", "EmbodiedFSDPActor")
     }
     if loss == NFT_LOSS:
-        del classes[borrowed.dotted_name("EmbodiedFSDPActor")]
+        del classes[dotted_name("EmbodiedFSDPActor")]
         classes |= {theirs: ":".join(ours) for theirs, ours in LEARNER_OF_CLASS.items()}
     return {**classes, RUNNER_CLASSES[0]: find("rlinf_async.runners", "embodied").value}

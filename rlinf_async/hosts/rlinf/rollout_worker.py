@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, open_dict
 
-from rlinf_async.config import AsyncConfig
 from rlinf_async.core.tensors import Tree, concatenate, map_tensors
-from rlinf_async.hosts.async_block import read_block
 from rlinf_async.hosts.kit.inference import PolicyWorker, scores_of
 from rlinf_async.hosts.observations import items, merge
 from rlinf_async.hosts.rlinf import own_engine
@@ -20,7 +18,7 @@ from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUT
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.scoring import score
-from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
+from rlinf_async.hosts.rlinf.worker_process import PluginWorker, async_config, cuda_device
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 
 
@@ -42,7 +40,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         # The current device is set per thread, and forward passes run in another thread.
         self.start_inference(
             rank=self._rank,
-            deadline_s=AsyncConfig.from_mapping(read_block(cfg)).advanced.deadline_s,
+            deadline_s=async_config(cfg).advanced.deadline_s,
             initializer=self.torch_platform.set_device,
             initargs=(self.device,),
         )
@@ -68,7 +66,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
                 f"{type(self).__name__} has none; set rollout.enable_offload=false"
             )
         # After the weights, as all ranks must initialise them with the same seed.
-        self.sample_apart(seed, AsyncConfig.from_mapping(read_block(self.cfg)))
+        self.sample_apart(seed, async_config(self.cfg))
 
     async def serve(self, settings: RLinfSettings, requests: RequestChannels, coordinator: Handle) -> None:
         """Answer batches of requests with the newest weights, until the channels close."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
-
 EXAMINED_SIMULATORS: frozenset[str] = frozenset({"libero", "metaworld"})
 """RLinf's environments with outputs that were shown to be the same, frame by frame and over resets, whether
 ended simulators are stepped or stand still (`benchmarks/dead_work/standing.py`)."""
@@ -14,5 +12,4 @@ ended simulators are stepped or stand still (`benchmarks/dead_work/standing.py`)
 
 def stands(section: Mapping[str, Any]) -> bool:
     """Return True if simulators of an `env` section may stand still."""
-    own_class = lookup(section, "env_class")
-    return not own_class and str(lookup(section, "env_type")) in EXAMINED_SIMULATORS
+    return not section.get("env_class") and str(section.get("env_type")) in EXAMINED_SIMULATORS

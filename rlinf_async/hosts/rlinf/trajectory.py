@@ -11,13 +11,12 @@ import torch
 from omegaconf import DictConfig
 
 from rlinf_async.core.row_stack import stacked
-from rlinf_async.core.tensors import Episodes, Tree
+from rlinf_async.core.tensors import MODEL_REWARDS, Episodes, Tree
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.recorder import Recorder
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
-from rlinf_async.observe.episodes import MODEL_REWARDS
 
 OUTCOME_FIELDS = ("rewards", "dones", "terminations", "truncations", "intervene_actions", "intervene_flags")
 """Results of a chunk of steps, besides observations."""

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlinf_async.config import BLOCK_KEY
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.async_block import BLOCK_KEY
 from rlinf_async.hosts.rlinf.keys import TRANSLATIONS
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
 

@@ -51,6 +51,22 @@ def read_tree(root: Path) -> RLinfTree:
     return RLinfTree(root=root, version=_version(root), missing=tuple(_missing(Sources(root))))
 
 
+def is_defined(name: str) -> bool:
+    """Return True if the RLinf that `import rlinf` would load defines a name of `BORROWED_NAMES`."""
+    sources = sources_of("rlinf")
+    return sources is not None and any(map(sources.defines, BORROWED_NAMES[name].places))
+
+
+def dotted_name(name: str) -> str:
+    """Return the dotted name of a name of `BORROWED_NAMES` in this RLinf; without one, that of the newest
+    version.
+    """
+    newest, *older = BORROWED_NAMES[name].places
+    sources = sources_of("rlinf") if older else None
+    places_here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
+    return next(places_here, newest).replace(":", ".")
+
+
 def supported_rlinf() -> RLinfTree:
     """Return the RLinf that `import rlinf` would load, if our classes can extend it.
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rlinf_async.config import BLOCK_KEY, AsyncConfig
 from rlinf_async.entry_points import load_class
 from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.declared_models import register_models
@@ -102,6 +103,14 @@ class PluginWorker(InstallsPlugin):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)  # type: ignore[call-arg]
         OmegaConf.set_struct(self.cfg, False)  # the process's own copy
+
+
+def async_config(cfg: DictConfig) -> AsyncConfig:
+    """Return the `async` block of a worker's config, which the driver has checked."""
+    block: Any = cfg.get(BLOCK_KEY)
+    if OmegaConf.is_config(block):
+        block = OmegaConf.to_container(block, resolve=True)
+    return AsyncConfig.from_mapping(block)
 
 
 def cuda_device(device: Any) -> torch.device | None:

@@ -9,7 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlinf_async.observe.attempt import Attempt, claim_directory
-from rlinf_async.observe.files import read_named, write_whole
+from rlinf_async.observe.files import write_whole
+from rlinf_async.observe.read_files import read_named
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,

@@ -8,10 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlinf_async.config import AdvancedConfig, AsyncConfig
+from rlinf_async.config import BLOCK_KEY, AdvancedConfig, AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.hosts.async_block import BLOCK_KEY, MISSING_VALUE, plain, read_block, resolved_rollout
+from rlinf_async.hosts.async_block import MISSING_VALUE, plain, read_block, resolved_rollout
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
@@ -51,7 +52,7 @@ def read(config: Mapping[str, Any] | DictConfig, *, more_reasons: Sequence[Reaso
     # First: without the blocks, the lookups below would fail with other errors.
     refuse(TABLE.block_reasons(cfg))
     cfg = filled_in(cfg)
-    asynchrony = AsyncConfig.from_mapping(read_block(cfg))
+    asynchrony = checked_config(read_block(cfg))
     values = list(value_reasons(cfg))
     reasons = [*values, *key_reasons(cfg), *more_reasons]
     # Refused before anything is calculated: the arithmetic below relies on the kinds of its numbers.

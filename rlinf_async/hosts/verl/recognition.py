@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup, nearest
 from rlinf_async.hosts.async_block import read_block
 
@@ -67,7 +67,7 @@ def another_mode(config: Mapping[str, Any] | DictConfig, *, needs_ours: bool = F
     # Before the block is read: a mistyped mode is the cause of a block that no code reads.
     if mode not in VERL_TRAINER_MODES and nearest(mode, [TRAINER_MODE], cutoff=0.8):
         return f"{setting} is no trainer of veRL; did you mean {TRAINER_MODE!r}?"
-    if AsyncConfig.from_mapping(read_block(config)).active:
+    if checked_config(read_block(config)).active:
         return (
             f"{setting} reads no async block; use trainer.v1.trainer_mode={TRAINER_MODE}, or async.mode=off"
         )

@@ -13,8 +13,9 @@ from rlinf_async.lab.bench.cell import BenchCell
 from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import Range
-from rlinf_async.observe.files import append, make_directory, read_named
+from rlinf_async.observe.files import append, make_directory
 from rlinf_async.observe.plain_data import read_json
+from rlinf_async.observe.read_files import read_named
 
 Result = dict[str, Any]
 

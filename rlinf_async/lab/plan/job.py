@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import AUTO_SHARDS, MOST_SHARDS, ShardPlan, Splitting
@@ -63,7 +64,7 @@ def of_run(facts: Mapping[str, Any], config: Mapping[str, Any]) -> Job:
     names = {item.name for item in fields(ShardPlan)}
     plan = ShardPlan(**{name: value for name, value in facts["plan"].items() if name in names})
     horizon = int(facts["horizon"])
-    asynchrony, train = AsyncConfig.from_mapping(config.get("async")), lookup(config, "env.train")
+    asynchrony, train = checked_config(config.get("async")), lookup(config, "env.train")
     ends = bool(facts.get("skips_ended"))
     if not asynchrony.skip.ended and isinstance(train, dict):
         ends = not any(why_later_steps_count(train))
@@ -177,7 +178,7 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
             raise ValueError(
                 f"{override!r} is no override that can be planned: use async.KEY=VALUE or plan.FIELD=N"
             )
-    return _with_sizes(job, AsyncConfig.from_mapping(block), sizes)
+    return _with_sizes(job, checked_config(block), sizes)
 
 
 def _value_of(override: str, text: str) -> object:

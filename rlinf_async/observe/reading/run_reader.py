@@ -12,9 +12,9 @@ from typing import Any
 
 from rlinf_async.observe.events import FaultCounts, Status, StepReport
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.files import lines_in, opened_to_read, read_regular
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
+from rlinf_async.observe.read_files import lines_in, opened_to_read, read_regular
 from rlinf_async.observe.reading import shapes
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_files import MAX_RECORD_BYTES

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from rlinf_async.observe.files import make_directory, read_regular, sync, write_whole
+from rlinf_async.observe.files import make_directory, sync, write_whole
+from rlinf_async.observe.read_files import read_regular
 
 LIST_FILE = "complete.json"
 LIST_FORMAT = 2

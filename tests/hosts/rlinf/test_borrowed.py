@@ -9,10 +9,11 @@ import pytest
 
 import rlinf_async
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES, dotted_name
+from rlinf_async.hosts.rlinf.borrowed import BORROWED_NAMES
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.tree import dotted_name
 
 PACKAGE = Path(rlinf_async.__file__).parent
 HOST = PACKAGE / "hosts" / "rlinf"

@@ -7,7 +7,7 @@ import torch
 
 from rlinf_async.config import Weighting
 from rlinf_async.hosts.judge.reasons import RefusedError, refuse
-from rlinf_async.hosts.rlinf import borrowed
+from rlinf_async.hosts.rlinf import tree
 from rlinf_async.hosts.rlinf.corrected_loss import CorrectedLoss
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
 from rlinf_async.hosts.rlinf.reasons import fit
@@ -89,7 +89,7 @@ def test_later_steps_are_as_far_off_as_those_of_a_run_without_a_lag():
 
 
 def test_a_release_without_distillation_is_named_as_the_reason():
-    if borrowed.is_here("compute_opd_actor_loss"):
+    if tree.is_defined("compute_opd_actor_loss"):
         pytest.skip("this RLinf has it")
     with pytest.raises(RefusedError, match="on-policy distillation, which this RLinf does not have: use"):
         fit(config({**SERVED, "async": {"mode": "full"}}))
@@ -98,7 +98,7 @@ def test_a_release_without_distillation_is_named_as_the_reason():
 @pytest.fixture
 def newer(monkeypatch):
     """RLinf's main branch, as far as a config is concerned."""
-    monkeypatch.setattr(borrowed, "is_here", lambda name: True)
+    monkeypatch.setattr(tree, "is_defined", lambda name: True)
 
 
 @pytest.mark.parametrize("mode", ["full", "train", "rollout", "streamer"])

@@ -11,7 +11,13 @@ import pytest
 
 from rlinf_async.hosts.rlinf import borrowed, sources
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
-from rlinf_async.hosts.rlinf.tree import SUPPORTED_VERSIONS, read_tree, rlinf_tree, supported_rlinf
+from rlinf_async.hosts.rlinf.tree import (
+    SUPPORTED_VERSIONS,
+    dotted_name,
+    read_tree,
+    rlinf_tree,
+    supported_rlinf,
+)
 from tests.checkouts import TREES, package
 
 ROOT = Path(__file__).parents[3]
@@ -106,7 +112,7 @@ def test_names_that_a_package_loads_at_their_first_use_are_found_by_its_imports_
 
 def test_a_name_is_imported_from_wherever_this_rlinf_keeps_it():
     found = borrowed.EmbodiedFSDPActor
-    assert f"{found.__module__}.{found.__qualname__}" == borrowed.dotted_name("EmbodiedFSDPActor")
+    assert f"{found.__module__}.{found.__qualname__}" == dotted_name("EmbodiedFSDPActor")
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = borrowed.Nonsense
 

@@ -7,21 +7,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.core.config_keys import lookup
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 
-DECISIONS_ONLY = "video_cfg.decisions_only"
-"""A key of RLinf's `env` sections: if true, videos show only the frame after each decision, and others can be
-left out."""
+DECISIONS_ONLY = "decisions_only"
+"""A key of `video_cfg` in RLinf's `env` sections: if true, videos show only the frame after each decision,
+and others can be left out."""
 
 
 def watcher(section: Mapping[str, Any]) -> str | None:
     """Return the key under an `env` section that needs every frame; None if there is none."""
-    if lookup(section, "video_cfg.save_video") and not lookup(section, DECISIONS_ONLY):
+    videos = _block(section, "video_cfg")
+    if videos.get("save_video") and not videos.get(DECISIONS_ONLY):
         return "video_cfg.save_video"
     # RLinf's `CollectEpisode` writes the observation of every step.
-    return "data_collection.enabled" if lookup(section, "data_collection.enabled") else None
+    return "data_collection.enabled" if _block(section, "data_collection").get("enabled") else None
+
+
+def _block(section: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = section.get(name)
+    return block if isinstance(block, Mapping) else {}
 
 
 def with_last_frames(env_cls: type, section: Mapping[str, Any]) -> type:
