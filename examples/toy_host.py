@@ -18,7 +18,8 @@ from rlinf_async.hosts.kit.inference import PolicyWorker
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.ratios import at_ratio_level, weighed
 from rlinf_async.hosts.kit.recorder import SampleRecorder
-from rlinf_async.hosts.kit.scoring import flat, recompute, samples_of
+from rlinf_async.hosts.kit.samples import flat, samples_of
+from rlinf_async.hosts.kit.scoring import recompute
 from rlinf_async.hosts.kit.shard import Shown, TrainShard
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy

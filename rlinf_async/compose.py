@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
-from rlinf_async.config_errors import check_file, check_not_empty, check_words
+from rlinf_async.config_files import check_file, check_not_empty, check_words
 from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"

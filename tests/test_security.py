@@ -71,6 +71,7 @@ ALLOWED = {
     "hosts/rlinf/late_torch.py": {BY_NAME},
     "hosts/rlinf/managers.py": {BY_NAME},
     "hosts/rlinf/worker_process.py": {BY_NAME},
+    "cli/application.py": {BY_NAME},
     "cli/first_signals.py": {WRITES},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
-from rlinf_async.cli import looking, training
 from rlinf_async.cli.arguments import LEAST_WIDTH, fail, or_exit, say_error
 from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.core.config_keys import clipped
@@ -23,6 +23,15 @@ from rlinf_async.observe.files import discard
 
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points of further commands, by name; those of this package are in `rlinf_async.lab`."""
+
+OWN_COMMANDS = {
+    "explain": "looking",
+    "train": "training",
+    "status": "looking",
+    "doctor": "looking",
+    "configs": "looking",
+}
+"""Commands of this package, with their modules in `rlinf_async.cli`."""
 
 EVERYDAY_COMMANDS = ("explain", "train", "report", "status", "doctor", "configs")
 """The commands that every user needs, as the help lists them; all others follow under `FURTHER_PANEL`."""
@@ -67,34 +76,34 @@ class PlainCommand(PlainFlags, TyperCommand):
 
 
 class Commands(PlainFlags, TyperGroup):
-    """The commands of this module, and those of entry points, which are imported on first use.
+    """The commands of this package and those of entry points, which are imported on first use.
 
     A command that needs a missing extra ends with a message that names it, and so does one that meets a file
     or folder that it may not touch; an interrupted command ends with status 130.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        self._bring(names_of(COMMANDS_GROUP))
+        self._bring([*OWN_COMMANDS, *names_of(COMMANDS_GROUP)])
         return [name for name in EVERYDAY_COMMANDS if name in self.commands] + [
             name for name in super().list_commands(ctx) if name not in EVERYDAY_COMMANDS
         ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
-            further = names_of(COMMANDS_GROUP)
+            known = [*OWN_COMMANDS, *names_of(COMMANDS_GROUP)]
             # All of them if the name is unknown, so that Typer can suggest the nearest.
-            self._bring([cmd_name] if cmd_name in further else further)
+            self._bring([cmd_name] if cmd_name in known else known)
         return super().get_command(ctx, cmd_name)
 
     def _bring(self, names: Iterable[str]) -> None:
-        """Import commands of entry points; a command of this module wins over one of the same name."""
+        """Import commands; one of this package wins over one of an entry point with the same name."""
         for name in names:
             if name not in self.commands:
                 further = typer.Typer(add_completion=False)
                 panel = None if name in EVERYDAY_COMMANDS else FURTHER_PANEL
                 further.command(
                     name, cls=PlainCommand, rich_help_panel=panel, context_settings=CONTEXT_SETTINGS
-                )(or_exit(load_class, COMMANDS_GROUP, name))
+                )(_command(name))
                 self.commands[name] = typer.main.get_command(further)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,6 +138,13 @@ class Commands(PlainFlags, TyperGroup):
             if error.filename is None:  # no file, as with a closed pipe
                 raise
             fail(f"{clipped(str(error.filename))} cannot be used: {error.strerror or error}")
+
+
+def _command(name: str) -> Callable[..., Any]:
+    if name in OWN_COMMANDS:
+        command: Callable[..., Any] = getattr(import_module(f"rlinf_async.cli.{OWN_COMMANDS[name]}"), name)
+        return command
+    return or_exit(load_class, COMMANDS_GROUP, name)
 
 
 def _widen_help() -> None:
@@ -167,7 +183,3 @@ def options(
     ] = False,
 ) -> None:
     """Asynchronous RL post-training of vision-language-action models, as a plugin for RLinf and veRL."""
-
-
-for command in (looking.explain, training.train, looking.status, looking.doctor, looking.configs):
-    app.command(cls=PlainCommand, context_settings=CONTEXT_SETTINGS)(command)

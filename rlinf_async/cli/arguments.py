@@ -117,34 +117,44 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from rlinf_async.compose import compose_config, names_in, packaged_names, unresolved
-    from rlinf_async.config_errors import refusal, sentence, unreadable_yaml
-    from rlinf_async.core.config_keys import dotted
-    from rlinf_async.hosts.host import recognised_file
+    from rlinf_async.compose import compose_config
 
     try:
         return compose_config(name, overrides or [], directory)
     except (HydraException, OmegaConfBaseException) as error:
-        if directory is not None and (message := recognised_file(directory / f"{name}.yaml")):
-            fail(message)
-        text = sentence(
-            error,
-            name,
-            overrides=overrides or [],
-            known_configs=packaged_names() if directory is None else names_in(directory),
-            known_keys=lambda: dotted(unresolved(compose_config(name, [], directory))),
-        )
-        fail(text)
+        fail(_why_not_composed(error, name, directory, overrides or []))
     except RecursionError:
         fail(
             f"the defaults lists of {name} name each other in a circle, or an override nests its values too "
             "deeply; take out what leads back"
         )
     except YAMLError as error:
+        from rlinf_async.config_files import unreadable_yaml
+
         fail(unreadable_yaml(error))
     except ValueError as error:
         # Last, as some of OmegaConf's errors are ValueErrors, too.
+        from rlinf_async.config_errors import refusal
+
         fail(refusal(error, overrides or []))
+
+
+def _why_not_composed(error: Exception, name: str, directory: Path | None, overrides: list[str]) -> str:
+    """Return the sentence on an error of Hydra or OmegaConf."""
+    from rlinf_async.compose import compose_config, names_in, packaged_names, unresolved
+    from rlinf_async.config_errors import sentence
+    from rlinf_async.core.config_keys import dotted
+    from rlinf_async.hosts.host import recognised_file
+
+    if directory is not None and (message := recognised_file(directory / f"{name}.yaml")):
+        return message
+    return sentence(
+        error,
+        name,
+        overrides=overrides,
+        known_configs=packaged_names() if directory is None else names_in(directory),
+        known_keys=lambda: dotted(unresolved(compose_config(name, [], directory))),
+    )
 
 
 def or_exit(function: Callable[..., Result], *arguments: Any) -> Result:

@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, map_tensors, size_of
-
-INPUTS_FIELD = "forward_inputs"
-"""The field of samples with the policy's inputs, or with their numbers in `HeldInputs`."""
 
 
 class HeldInputs:

@@ -16,6 +16,9 @@ import torch
 
 from rlinf_async.core.tensors import Tree, in_parts, map_tensors, put_rows, size_of
 
+INPUTS_FIELD = "forward_inputs"
+"""The field of samples with the policy's inputs, or with their numbers in `core.held_inputs`."""
+
 LOG_BOUND = 20.0
 """Bound on a log-ratio before it is exponentiated, so that no ratio is infinite: infinity times a
 gradient or an advantage of 0 is NaN."""

@@ -235,14 +235,15 @@ def host_of(cfg: DictConfig) -> Host:
     Raises:
         ValueError: no host serves it.
     """
-    for host in every():
+    names = sorted(provided(HOSTS_GROUP).names)
+    # One after the other: a process loads no host behind the one that serves its config.
+    for host in map(load, names):
         if host.serves(cfg):
             return host
     # Only if no host serves the config: `recognised` knows configs that resemble a framework's.
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
-    names = sorted(provided(HOSTS_GROUP).names)
     if str(cfg.get("host")).strip().casefold() in names:
         raise ValueError(
             f"host={cfg.get('host')} chooses nothing: the only host that a config names is local"

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from rlinf_async import cli
-from rlinf_async import config_errors as config_files
+from rlinf_async import cli, config_files
 from rlinf_async.core.config_keys import MODE_PRESETS, misplaced
 from rlinf_async.hosts.rlinf import doorway
 from tests.checkouts import EMBODIED, configs

@@ -9,7 +9,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.config import advanced as advanced_config
 from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD
+from rlinf_async.hosts.kit.samples import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner, with_estimates

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_async.core.tensors import concatenate, map_tensors, slice_samples
-from rlinf_async.hosts.kit.scoring import PROXIMAL_FIELD, scoring_inputs
+from rlinf_async.hosts.kit.samples import PROXIMAL_FIELD, scoring_inputs
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.reading.spans import read_spans

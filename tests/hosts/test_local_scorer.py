@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlinf_async.core.failures import PolicyFailure
-from rlinf_async.hosts.kit.scoring import LIVE_FIELD, PROXIMAL_FIELD
+from rlinf_async.hosts.kit.samples import LIVE_FIELD, PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout

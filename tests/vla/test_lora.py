@@ -11,7 +11,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from rlinf.models import get_model
 from rlinf.utils.utils import collect_param_names_need_sync
 
-from rlinf_async.hosts.kit.scoring import samples_of
+from rlinf_async.hosts.kit.samples import samples_of
 from rlinf_async.hosts.rlinf.footprints import VLM_PREFIX
 from rlinf_async.hosts.rlinf.models import WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.scoring import score

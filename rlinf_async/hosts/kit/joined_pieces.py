@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
 from rlinf_async.core.tensors import Tree, concatenate, leaf, lengthened
 from rlinf_async.hosts.kit.pieces import BEYOND_FIELD
 
@@ -18,18 +17,6 @@ def side_by_side(payloads: Sequence[Tree], horizon: int) -> Tree:
     piece have ended, and the loss masks the repeated rows.
     """
     return concatenate([to_the_horizon(payload, horizon) for payload in payloads], dim=1)
-
-
-def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
-    """Return the fields of a piece with the policy's inputs moved into `inputs`; their numbers there, [T, B]
-    or [1, B], take their place.
-    """
-    numbers: Tree = {
-        name: inputs.hold(field)
-        for name in (INPUTS_FIELD, BEYOND_FIELD)
-        if isinstance(field := payload.get(name), dict)
-    }
-    return payload | numbers
 
 
 def to_the_horizon(payload: Tree, horizon: int) -> Tree:

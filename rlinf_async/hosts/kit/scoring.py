@@ -15,86 +15,49 @@ from typing import Any, Protocol
 import torch
 
 from rlinf_async.core import premise
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scores import WHOLE, ScorePair, ToScore, in_passes, joined
+from rlinf_async.core.scores import INPUTS_FIELD, WHOLE, ScorePair, ToScore, in_passes, joined
 from rlinf_async.core.tensors import (
     Tree,
-    concatenate,
     leaf,
-    map_tensors,
     put_rows,
     rows_of,
-    size_of,
     slice_samples,
 )
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.joined_pieces import side_by_side, to_the_horizon, with_numbers
+from rlinf_async.hosts.kit.joined_pieces import side_by_side
 from rlinf_async.hosts.kit.pieces import BEYOND_FIELD
 from rlinf_async.hosts.kit.ratios import scored_in
+from rlinf_async.hosts.kit.samples import (
+    LIVE_FIELD,
+    PROXIMAL_FIELD,
+    fields_without_inputs,
+    flat,
+    last_observations,
+    samples_of,
+    scored_rows,
+    scoring_inputs,
+)
 from rlinf_async.loops.run_settings import RunSettings
 
 LOGGER = logging.getLogger(__name__)
-
-SAMPLE_FIELDS = (INPUTS_FIELD, "prev_logprobs")
-"""Fields of a rollout that scoring needs."""
-
-LIVE_FIELD = "live"
-"""The field, [T, B] bool, with the samples that have a gradient; only these are scored. A rollout without the
-field has a gradient everywhere."""
-
-PROXIMAL_FIELD = "proximal_logprobs"
-"""The field of log-probabilities of the proximal policy."""
 
 Forward = Callable[[Iterable[Tree]], Iterable[Mapping[str, torch.Tensor]]]
 """Makes a pass over each of several parts of the samples."""
 
 
-def samples_of(rollout: Tree, *more: str) -> Tree:
-    """Return the samples of a rollout that can be scored, with fields `more`: [T * B, ...]."""
-    return flat({name: rollout[name] for name in (*SAMPLE_FIELDS, *more)})
-
-
-def flat(tree: Any) -> Tree:
-    """Return tensors of [T, B, ...] as those of T * B samples."""
-    return map_tensors(lambda tensor: tensor.flatten(0, 1), tree)
-
-
-def scoring_inputs(payload: Tree, live: torch.Tensor | None = None, *, values: bool = True) -> ToScore:
-    """Return the samples of a piece for inference to score: T * B decisions, then B last observations.
-
-    Args:
-        live: the decisions with a gradient, [horizon, B] bool; None: all.
-        values: True if values are scored, which include those of the last observations.
+def with_numbers(payload: Tree, inputs: HeldInputs) -> Tree:
+    """Return the fields of a piece with the policy's inputs moved into `inputs`; their numbers there, [T, B]
+    or [1, B], take their place.
     """
-    samples, last = samples_of(payload), _last(payload, flat(payload[BEYOND_FIELD]))
-    size = size_of(samples) + size_of(last)
-    if live is None:
-        return ToScore(samples=concatenate([samples, last]), rows=None, size=size)
-    rows = scored_rows(live, values=values)
-    # A piece ends with its last episode, before the horizon: no later decision is live.
-    rows = rows[rows < size]
-    (chosen,) = row_parts(rows, 1, samples, last)
-    return ToScore(samples=chosen, rows=rows, size=size)
-
-
-def fields_without_inputs(payload: Tree, horizon: int) -> Tree:
-    """Return the fields of a piece that tell which samples are live, extended to `horizon` decisions: all
-    fields but the policy's inputs.
-    """
-    large = (INPUTS_FIELD, BEYOND_FIELD)
-    return to_the_horizon({name: field for name, field in payload.items() if name not in large}, horizon)
-
-
-def scored_rows(live: torch.Tensor, *, values: bool) -> torch.Tensor:
-    """Return the ascending row numbers of the samples to score, if those of `live`, [T, B] bool, have a
-    gradient.
-
-    With `values`, the rows are of T + 1 observations.
-    """
-    # The last observation bootstraps the episodes that are alive until then.
-    return torch.cat([live, live[-1:]] if values else [live]).flatten().nonzero().flatten()
+    numbers: Tree = {
+        name: inputs.hold(field)
+        for name in (INPUTS_FIELD, BEYOND_FIELD)
+        if isinstance(field := payload.get(name), dict)
+    }
+    return payload | numbers
 
 
 def recompute(
@@ -115,7 +78,7 @@ def recompute(
         most: returns the largest of a number over all ranks, as they may have different numbers of live
             samples.
     """
-    last = [_last(rollout, beyond)] if values else []
+    last = [last_observations(rollout, beyond)] if values else []
     samples = samples_of(rollout)
     rows = None
     if LIVE_FIELD not in rollout:
@@ -191,11 +154,6 @@ def compare(rollout: Tree, batch: int, forward: Forward, *, most: int, values: b
 
 def _ages(batch: int, versions: torch.Tensor) -> torch.Tensor:
     return torch.where(versions < 0, -1, batch - versions)
-
-
-def _last(rollout: Tree, inputs: Any) -> Tree:
-    """Return the last observations as samples. Their other fields are arbitrary: only their value is read."""
-    return {INPUTS_FIELD: inputs, "prev_logprobs": leaf(rollout, "prev_logprobs")[-1]}
 
 
 def _versions(rollout: Tree) -> torch.Tensor:

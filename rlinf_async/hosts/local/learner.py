@@ -36,7 +36,7 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.joined_pieces import side_by_side, to_the_horizon
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
-from rlinf_async.hosts.kit.scoring import (
+from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
     PROXIMAL_FIELD,
     flat,

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import torch
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.packing import Part, evening
+from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.kit.live_passes import LivePasses
 from rlinf_async.hosts.kit.rank_exchange import Exchange

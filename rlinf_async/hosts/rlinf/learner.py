@@ -18,7 +18,8 @@ from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import skipped
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.scoring import LIVE_FIELD, ScoringTraining
+from rlinf_async.hosts.kit.samples import LIVE_FIELD
+from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate, explained_variance
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.corrected_loss import ratio_level

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD
+from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf, map_tensors, rows_of
 from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.held_inputs import HeldInputs
+from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, map_tensors
 
 NUMBERS = "numbers"

@@ -23,8 +23,9 @@ from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import FSDPEngine
 
-from rlinf_async.core.held_inputs import INPUTS_FIELD, HeldInputs
+from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.precision import any_in_half
+from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, map_tensors, size_of
 from rlinf_async.hosts.kit.sharded import reshard
 from rlinf_async.hosts.policy_contract import scores_by

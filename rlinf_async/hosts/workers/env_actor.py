@@ -18,8 +18,9 @@ from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.splitting import simulators_apart
+from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
-from rlinf_async.hosts.workers.shard import EvalShard, ShardRecorder, Stage, TrainShard
+from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 

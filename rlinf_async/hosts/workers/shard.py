@@ -1,24 +1,19 @@
-"""Environments of one shard, as the env loop sees them, and the recorder of their rollouts."""
+"""Environments of one shard, as the env loop sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from rlinf_async.core.row_stack import stacked
-from rlinf_async.core.tensors import Episodes, Tree
-from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
-from rlinf_async.hosts.kit.recorder import SampleRecorder, one_each
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import let_play
-from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 
@@ -236,43 +231,3 @@ def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) ->
     """Return the statistics [B] of the environments `where` (None: all)."""
     tensors = dict(statistics or {})
     return tensors if where is None else {name: value[where] for name, value in tensors.items()}
-
-
-class ShardRecorder(SampleRecorder[ShardOutput]):
-    """Records a rollout with `prev_logprobs` of shape [T, B, chunks, action_dim].
-
-    With auto_reset, the reward of a truncated episode's last decision includes the value of its final
-    observation.
-    """
-
-    def __init__(
-        self, ticket: Ticket, *, settings: WorkerSettings, every_end: bool, episodes: Episodes
-    ) -> None:
-        super().__init__(ticket, settings=settings, every_end=every_end, episodes=episodes)
-        self._worker_settings = settings
-
-    def joined_inputs(self, rows: Sequence[Tree]) -> Tree:
-        return stacked(rows)  # pieces go to the process of a learner rank
-
-    def observation_of(self, output: ShardOutput) -> dict[str, Any]:
-        return output.observation
-
-    def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
-        return output.episodes
-
-    def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
-        shape = (
-            len(answer["actions"]),
-            self._worker_settings.steps_per_decision,
-            self._worker_settings.action_dim,
-        )
-        logprobs: torch.Tensor = answer["prev_logprobs"].float().reshape(shape)
-        return logprobs
-
-    def rewards_of(self, output: ShardOutput, answer: Mapping[str, Any]) -> torch.Tensor:
-        bootstrap = answer.get("bootstrap_values")
-        if bootstrap is None or not self._worker_settings.auto_reset:
-            return output.rewards
-        return output.rewards + self._worker_settings.gamma * torch.where(
-            output.truncated, one_each(bootstrap), 0.0
-        )

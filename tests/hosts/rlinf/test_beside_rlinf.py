@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from rlinf_async.hosts.rlinf import env_worker
+from rlinf_async.hosts.rlinf import rewards as rewards_module
 from rlinf_async.hosts.rlinf.rewards import RewardQueue
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from tests.hosts.rlinf.workers import (
@@ -159,7 +159,7 @@ def test_rewards_that_come_after_the_last_decision_are_rlinfs(mode, monkeypatch)
         return RewardQueue(score, most_environments=9 * STAGE)
 
     monkeypatch.setattr(ShardRecorder, "complete", played)
-    monkeypatch.setattr(env_worker, "RewardQueue", large)
+    monkeypatch.setattr(rewards_module, "RewardQueue", large)
     cfg = config(*mode, *RESETS)
     with in_one_process():
         theirs, _ = collected_by_rlinf(cfg, 1, scorer=Scorer())

@@ -7,7 +7,8 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import torch
 
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.workers.shard import ShardOutput, ShardRecorder, started
+from rlinf_async.hosts.workers.recorder import ShardRecorder
+from rlinf_async.hosts.workers.shard import ShardOutput, started
 from tests.hosts.workers.given import ACTION, CHUNK, settings
 
 ENVS = 4
