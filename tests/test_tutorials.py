@@ -179,11 +179,11 @@ def test_keys_of_rlinfs_asynchronous_ppo_become_what_the_page_says(examples):
 
 
 def test_keys_without_effect_are_those_of_the_page(examples):
-    from rlinf_async.hosts.rlinf.keys import fate
+    from rlinf_async.hosts.rlinf.keys import TABLE
 
     rows = re.findall(r"^\| `([\w.]+)` \| (no effect|refused)", page("comparison"), re.MULTILINE)
     assert len(rows) == 4
-    assert {key: fate(key) for key, _ in rows} == {
+    assert {key: TABLE.find(key).fate for key, _ in rows} == {
         key: said.replace("no effect", "without effect") for key, said in rows
     }
 

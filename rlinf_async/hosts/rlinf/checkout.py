@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.hosts.rlinf.config_reads import chains_of
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
-from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE, chains_of
+from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
 from rlinf_async.hosts.rlinf.losses import (
     ADVANTAGE_TYPES,
     COMPARING_TYPES,

@@ -21,9 +21,8 @@ from rlinf_async.hosts.judge import presence
 from rlinf_async.hosts.judge.reasons import Reason, refuse, unknown_reason
 from rlinf_async.hosts.kit.policy_size import is_declared
 from rlinf_async.hosts.rlinf.config import is_active, machines
-from rlinf_async.hosts.rlinf.keys import TABLE, unserved_key_reasons
+from rlinf_async.hosts.rlinf.keys import TABLE, needed_key_reasons, unserved_key_reasons
 from rlinf_async.hosts.rlinf.models import PACKAGE_OF_MODEL, model_types
-from rlinf_async.hosts.rlinf.needs import needed_key_reasons
 from rlinf_async.hosts.rlinf.placement import world_sizes
 from rlinf_async.hosts.rlinf.reasons import other_algorithm_reasons, setting_reasons
 from rlinf_async.hosts.rlinf.tree import supported_rlinf

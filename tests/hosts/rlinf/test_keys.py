@@ -9,14 +9,13 @@ import pytest
 from rlinf_async.compose import compose_config
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.hosts.rlinf import keys
+from rlinf_async.hosts.rlinf import config_reads, keys
 from rlinf_async.hosts.rlinf.explain import undecided
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     DEFAULTS,
     TABLE,
     TRANSLATIONS,
-    fate,
     unserved_key_reasons,
 )
 from rlinf_async.hosts.rlinf.run_settings import REWARD_MODES
@@ -37,6 +36,11 @@ REPLACED = (
 )
 """RLinf's workers and runners that ours take the places of; the actor shares its file with others at v0.3."""
 READ = re.compile(r"\bcfg\.(algorithm|runner|rollout|actor)(?:\.get\(\s*\"(\w+)\"|\.(?!get\b)(\w+))")
+
+
+def fate(key):
+    row = TABLE.find(key)
+    return row and row.fate
 
 
 @pytest.mark.parametrize("refusal", TABLE.refused, ids=lambda refusal: refusal.name)
@@ -196,7 +200,7 @@ def test_a_reader_is_a_chain_with_its_section_in_the_classes_that_are_replaced(t
     file = tmp_path / "rlinf" / "workers" / "env" / "env_worker.py"
     file.parent.mkdir(parents=True)
     file.write_text(SOURCE)
-    whole = {chain for chain in keys.chains_of(tmp_path / "rlinf") if len(chain) > 1}
+    whole = {chain for chain in config_reads.chains_of(tmp_path / "rlinf") if len(chain) > 1}
     assert whole == {
         ("runner", "in_a_function"),
         ("actor", "optim"),
@@ -218,8 +222,12 @@ def test_the_classes_that_are_replaced_are_read():
         ("runner", "val_check_interval"),
     } <= chains
     assert {chain[0] for chain in chains} <= TABLE.sections
-    found = {name for place, name in keys.REPLACED_CLASSES if sources_of("rlinf").defines(f"{place}:{name}")}
-    assert found == {name for _, name in keys.REPLACED_CLASSES}
+    found = {
+        name
+        for place, name in config_reads.REPLACED_CLASSES
+        if sources_of("rlinf").defines(f"{place}:{name}")
+    }
+    assert found == {name for _, name in config_reads.REPLACED_CLASSES}
 
 
 BLOCKS = ("hparams", "exp", "common", "wandb", "slurm", "vars", "my", "model", "optim", "train", "name")

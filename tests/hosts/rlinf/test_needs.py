@@ -17,16 +17,16 @@ from rlinf_async.core.config_keys import dotted
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.rlinf import sources as rlinf_sources
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.declared_models import register_models
-from rlinf_async.hosts.rlinf.needs import (
+from rlinf_async.hosts.rlinf.config_reads import (
     IF_THERE,
-    Needs,
-    needed_key_reasons,
+    Reads,
     of_environment,
     of_maniskill,
     of_model,
     of_worker,
 )
+from rlinf_async.hosts.rlinf.declared_models import register_models
+from rlinf_async.hosts.rlinf.keys import needed_key_reasons
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
@@ -60,7 +60,7 @@ class Env:
 def test_a_key_is_needed_where_it_is_read_whatever_else_a_config_says():
     (definition,) = ast.parse(SOURCE).body
     methods = {node.name: node for node in definition.body}
-    found = {".".join(chain) for chain in Needs(methods).of("__init__")}
+    found = {".".join(chain) for chain in Reads(methods=methods).certain("__init__")}
     assert found == {
         "video.save",
         "size",
@@ -116,7 +116,7 @@ def test_a_value_is_needed_where_it_is_calculated_with_also_in_a_base_and_in_a_f
     package.mkdir()
     (package / "__init__.py").write_text(VALUES)
     methods = Sources(package).methods("package:Env")
-    found = {".".join(chain) for chain in Needs(methods).of("__init__", "step")}
+    found = {".".join(chain) for chain in Reads(methods=methods).certain("__init__", "step")}
     assert found == {
         "arguments.*",
         "options",
