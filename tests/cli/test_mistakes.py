@@ -50,7 +50,7 @@ SETTINGS = {
     "actor.model=nothing": "actor.model must be a block of keys: ",
     "env.train.env_class=metaworld_tsk": "env.eval.env_class='metaworld_tsk' is not an entry point of",
     "env.train.env_type=metaword": "did you mean 'metaworld'?",
-    "env.train.env_type=null": "env.train.env_type=null must be the name of a simulator of RLinf",
+    "env.train.env_type=null": "env.train.env_type is missing; set it to the name of a simulator of RLinf",
     "~env.eval.env_type": "env.eval.env_type is missing; set it to one of maniskill, libero,",
     "actor.model.obs_dim=40": "does not fit env_class=metaworld_task; use actor.model.obs_dim=39",
     "async.mode=FULL": "did you mean 'full'?",

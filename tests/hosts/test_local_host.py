@@ -188,7 +188,7 @@ def test_what_it_cannot_run_is_one_line(arguments, message):
             "add policy = 'mine.models:Policy' to [project.entry-points.\"rlinf_async.models\"] in the",
         ),
         ("env.env_class=POINT_REACH", "did you mean 'point_reach'?"),
-        ("+model.model_path=7", "model.model_path=7 must be a text"),
+        ("+model.model_path=7", "model.model_path=7 must be the path or the name of a model"),
         ("+model.model_path=./nowhere", "model.model_path=./nowhere does not exist"),
         ("settings.lr={a: 1}", "error: settings.lr={'a': 1} must be a finite number above 0"),
         ("+settings.device=cuda", "unknown key settings.device; remove it"),

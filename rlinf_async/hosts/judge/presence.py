@@ -19,6 +19,7 @@ from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
 from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, readable, unknown_reason
+from rlinf_async.hosts.judge.table import Table
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
 
 CHECKS_GROUP = "rlinf_async.env_checks"
@@ -66,40 +67,44 @@ def names_in(choice: object) -> Sequence[Any]:
     return [choice] if isinstance(choice, str) else choice if isinstance(choice, Sequence) else ()
 
 
-def file_reasons(
-    cfg: Mapping[str, Any], keys: Sequence[str], *, files: Sequence[str] = ()
-) -> Iterator[Reason]:
-    """Yield a reason for each path at one of `keys` that does not exist, or of `files` that is a folder.
+FILE_WORDS, PATH_WORDS = "a file of weights", "the path or the name of a model"
+FOLDER_WORDS = "the folder for the run's records"
+"""Kinds of keys in a table that name a file, a file or a folder if they name no model of a hub, and a folder
+to write."""
 
-    Unless its key is one of `files`, a path begins with `/`, `./`, `../` or `~`: else it may name a model.
+
+def file_reasons(cfg: Mapping[str, Any], table: Table, *more_keys: str) -> Iterator[Reason]:
+    """Yield a reason for each path at a key of `FILE_WORDS` or `PATH_WORDS` that does not exist, or that is a
+    folder instead of a file. `more_keys` are judged as those of `PATH_WORDS`.
+
+    Such a path begins with `/`, `./`, `../` or `~`: else it may name a model.
     """
     paths: dict[str, str] = {}
-    for key in keys:
+    files = table.keys_of(FILE_WORDS)
+    for key in (*files, *table.keys_of(PATH_WORDS), *more_keys):
         path = lookup(cfg, key)
         if isinstance(path, str) and path and (key in files or path.startswith(("/", "./", "../", "~"))):
             paths.setdefault(path, key)  # several keys often have the same path
     for path, key in paths.items():
-        if path[0] == "~" and not is_there(path):
+        is_there = os.path.exists(path)  # False for a path too long, or with a null byte
+        if path[0] == "~" and not is_there:  # what loads weights does not read `~` as the home folder
             yield Reason(f"{key}={path} does not exist; use the path without ~")
-        elif not is_there(path):
+        elif not is_there:
             yield Reason(f"{key}={path} does not exist; name the checkpoint, or the folder of the model")
         elif key in files and Path(path).is_dir():
             yield Reason(f"{key}={path} is a folder; name the file of weights in it")
 
 
-def is_there(path: str) -> bool:
-    """Return True if a file or folder exists at `path`; False for a text that cannot be a path.
-
-    What loads weights does not read `~` as the home folder.
+def folder_reasons(cfg: Mapping[str, Any], table: Table, *more_keys: str) -> Iterator[Reason]:
+    """Yield a reason for each key of `FOLDER_WORDS`, and of `more_keys`, with a path to which no records can
+    be written. Nothing is created.
     """
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # a path too long, or with a null byte
-        return False
+    for key in (*table.keys_of(FOLDER_WORDS), *more_keys):
+        if isinstance(directory := lookup(cfg, key), str):
+            yield from _folder_reasons(directory, key=key)
 
 
-def directory_reasons(directory: str, *, key: str) -> Iterator[Reason]:
-    """Yield a reason if no records can be written into `directory`, which `key` sets. Nothing is created."""
+def _folder_reasons(directory: str, *, key: str) -> Iterator[Reason]:
     if not directory.strip():
         yield Reason(f"{key} is empty; name a folder, as in {key}=runs/first")
         return

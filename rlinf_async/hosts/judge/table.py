@@ -41,14 +41,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import yaml
+
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, dotted_names, entries, lookup, misspelt, shortened
 from rlinf_async.hosts.judge.reasons import UNSET_VALUES, Change, Conflict, Reason, is_off, written
 from rlinf_async.hosts.setting_keys import counterparts
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
-OVERRIDE_LITERALS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
-"""Values as an override writes them; all others are whole numbers or texts."""
 NULL_NOTE = "null is "
 
 
@@ -99,7 +99,9 @@ class Kind:
         if number is not None and self.type is int:
             number = round(number)
         # There is no nearest number within an exclusive limit.
-        return None if number is None or not self._fits(number) else min(max(number, self.least), self.most)
+        near = None if number is None or not self._fits(number) else min(max(number, self.least), self.most)
+        # As a whole number, a float such as 1e200 would fill lines.
+        return None if near is not None and abs(near) > LARGEST_NUMBER and type(value) is not int else near
 
     def _fits(self, value: float) -> bool:
         """Return True if a number is within the exclusive limits and, unless whole, fits into a float."""
@@ -223,27 +225,22 @@ class Key:
         """Return the reason why `subject`, the levels of a run, refuses this key's `value`."""
         return Reason(f"{subject} {self.refused_words(value)}", self.override)
 
-    def reason(self, value: Any) -> Reason | None:
-        """Return the reason why this key cannot have `value`; None if it can."""
+    def reason(self, value: Any, default: Any = None) -> Reason | None:
+        """Return the reason why this key, with its `default` if any, cannot have `value`; None if it can."""
+        near, words = self.kind.near(value), "nearest: "
+        if value is None and self.required:
+            return Reason(f"{self.name} is missing; set it to {self.kind.words}")
         if value is None:
-            return self.null_reason(None)
-        if self.kind.accepts(value):
+            near, words = default, "the default is "
+        elif self.kind.accepts(value):
             return None
-        near = self.kind.near(value)
         hint, override = "; it is too large" if (_number(value) or 0) > LARGEST_NUMBER else "", ""
-        if isinstance(near, str):  # a guess at a name: only the user knows whether it was meant
+        if isinstance(near, str) and value is not None:  # a guess: only the user knows whether it was meant
             hint = f"; did you mean {near!r}?"
         elif near is not None:
-            hint, override = f"; nearest: {written(near)}", f"{self.name}={written(near)}"
-        return Reason(f"{self.name}={shortened(value)} must be {self.kind.words}{hint}", override)
-
-    def null_reason(self, default: Any) -> Reason:
-        """Return the reason why this key cannot be null; `default` is its default, None without one."""
-        if self.required:
-            return Reason(f"{self.name} is missing; set it to {self.kind.words}")
-        hint = "" if default is None else f"; the default is {written(default)}"
-        override = "" if default is None else f"{self.name}={written(default)}"
-        return Reason(f"{self.name}=null must be {self.kind.words}{hint}", override)
+            hint, override = f"; {words}{written(near)}", f"{self.name}={written(near)}"
+        shown = "null" if value is None else shortened(value)
+        return Reason(f"{self.name}={shown} must be {self.kind.words}{hint}", override)
 
 
 def read_rows(
@@ -289,11 +286,10 @@ def _refused_fields(setting: str) -> dict[str, Any]:
     """Return the fields of a refused key from `KEY=VALUE (KIND)` or `~KEY (KIND)`."""
     override, _, words = setting.removesuffix(")").partition(" (")
     name, _, word = override.removeprefix("~").partition("=")
-    is_number = word.lstrip("-").isdigit()
-    value = int(word) if is_number else OVERRIDE_LITERALS.get(word, word)
-    kind = WHOLE_KIND if is_number else FLAG_KIND if isinstance(value, bool) else UNSTATED_KIND
+    value = yaml.safe_load(word)
+    kind = kind_of(words) if words else {bool: FLAG_KIND, int: WHOLE_KIND}.get(type(value), UNSTATED_KIND)
     serves = is_off if value in UNSET_VALUES else (None, value).__contains__
-    return {"name": name, "kind": kind_of(words) if words else kind, "override": override, "serves": serves}
+    return {"name": name, "kind": kind, "override": override, "serves": serves}
 
 
 class Table:
@@ -390,15 +386,11 @@ class Table:
 
     def _reason(self, row: Key, held: Mapping[str, Any], *, complete: bool) -> Reason | None:
         """Return the reason why a key cannot have its value in `held`, the entries of a config, if any."""
-        if row.name not in held:
-            return row.null_reason(None) if row.required and complete else None
-        if (value := held[row.name]) is not None:
-            return row.reason(value)
-        default = self._default_of(row.name)
-        is_unset = self._knows_all_defaults and default is None and not row.required
-        if row.fate != "served" or row.nullable or is_unset or (row.required and not complete):
+        value, default = held.get(row.name), self._default_of(row.name)
+        may_be_null = row.fate != "served" or row.nullable or (self._knows_all_defaults and default is None)
+        if value is None and (not complete if row.required else may_be_null or row.name not in held):
             return None
-        return row.null_reason(None if isinstance(default, Mapping) else default)
+        return row.reason(value, None if isinstance(default, Mapping) else default)
 
     def nulls(self, cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield each key of `cfg` (plain data) that is null, with the value that null stands for."""
@@ -419,6 +411,10 @@ class Table:
         """Return the keys of `cfg` (plain data) without a row, with their values other than null and `{}`."""
         pairs = dotted(cfg).items()
         return {key: value for key, value in pairs if value not in (None, {}) and self.find(key) is None}
+
+    def keys_of(self, words: str) -> list[str]:
+        """Return the keys of the kind that `words` describe."""
+        return [row.name for row in self.rows if row.kind.words == words]
 
     def counterpart(self, key: str) -> str | None:
         """Return the key here for the setting that the dotted `key` has in another host; None without one."""

@@ -13,9 +13,9 @@ from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import dotted, misspelt, shortened
 from rlinf_async.hosts.async_block import plain, read_block
 from rlinf_async.hosts.judge.presence import (
-    directory_reasons,
     environment_reasons,
     file_reasons,
+    folder_reasons,
     model_reasons,
 )
 from rlinf_async.hosts.judge.reasons import Reason, refuse
@@ -77,9 +77,9 @@ def checked(cfg: DictConfig) -> LocalSettings:
     refuse(
         [
             *environment_reasons({"env": values["env"]}, {"model": values["model"]}),
-            *directory_reasons(str(cfg.run_dir), key="run_dir"),
+            *folder_reasons(values, TABLE),
             *model_reasons(values["model"], key="model"),
-            *file_reasons(values, ("model.model_path",)),
+            *file_reasons(values, TABLE),
             *task_reasons(values["env"], settings.asynchrony, key="env"),
         ]
     )

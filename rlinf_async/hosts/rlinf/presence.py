@@ -41,17 +41,8 @@ SIMULATOR_PACKAGES = {
 SIMULATOR_EXTRAS = ("libero", "maniskill", "metaworld")
 """Simulators that an extra of this package installs."""
 BACKENDS_KEY = "runner.logger.logger_backends"
-RUN_DIR_KEY = "runner.logger.log_path"
 LOGGER_PACKAGES = {"wandb": "wandb", "swanlab": "swanlab"}
 """{backend of RLinf's logger: package that it needs}."""
-FILE_KEYS = (
-    "runner.ckpt_path",
-    "runner.expert_ckpt_path",
-    "actor.model.model_path",
-    "rollout.model.model_path",
-    "rollout.expert_model.model_path",
-)
-"""Keys that name a file or folder, unless it is the name of a model on a hub."""
 
 
 def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
@@ -161,12 +152,11 @@ def presence_reasons(view: RLinfView) -> Iterator[Reason]:
     """
     yield from presence.package_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="[tensorboard]")
     # The driver writes there, which runs here wherever its workers do.
-    if isinstance(view.run_dir, str):
-        yield from presence.directory_reasons(view.run_dir, key=RUN_DIR_KEY)
+    yield from presence.folder_reasons(view.cfg, TABLE)
     if view.nodes == 1 and not view.node_groups:
         yield from _package_reasons(view)
         adapters = ("actor.model.lora_path",) if view.has_adapters else ()
-        yield from presence.file_reasons(view.cfg, (*FILE_KEYS, *adapters), files=FILE_KEYS[:2])
+        yield from presence.file_reasons(view.cfg, TABLE, "rollout.expert_model.model_path", *adapters)
 
 
 def _package_reasons(view: RLinfView) -> Iterator[Reason]:

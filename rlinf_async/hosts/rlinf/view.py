@@ -60,7 +60,6 @@ class RLinfView(View):
     val_check_interval: int = key("runner.val_check_interval", -1)
     save_interval: int = key("runner.save_interval", -1)
     loggers: str | Sequence[str] | None = key("runner.logger.logger_backends")
-    run_dir: str | None = key("runner.logger.log_path")
 
     uses_reward_model: bool = key("reward.use_reward_model", False)
     is_robots_own_reward: bool = key("reward.standalone_realworld", False)

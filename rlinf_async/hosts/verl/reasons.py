@@ -36,7 +36,6 @@ LOGGER_PACKAGES = {name: name for name in ("wandb", "swanlab", "mlflow", "clearm
 """{logger of veRL: package that it needs}."""
 ESTIMATOR_KEY = "algorithm.adv_estimator"
 LOSS_KEY = f"{ACTOR_SECTION}.policy_loss.loss_mode"
-FILE_KEYS, RUN_DIR_KEY = ("vla.ckpt_path",), "vla.run_dir"
 CHECKPOINTS_KEY = "trainer.default_local_dir"
 CPUS_KEY = "ray_kwargs.ray_init.num_cpus"
 JUDGED_PREFIXES = (f"{ACTOR_SECTION}.", f"{ROLLOUT_SECTION}.log_prob_", f"{ROLLOUT_SECTION}.val_kwargs.")
@@ -164,17 +163,11 @@ def presence_reasons(view: VerlView) -> Iterator[Reason]:
         yield Reason(f"{MODEL_SECTION}.lora_rank needs the package peft; install it: pip install peft")
     yield from presence.package_reasons("trainer.logger", view.logger, LOGGER_PACKAGES, instead="[console]")
     if view.nodes == 1:  # other nodes have files of their own
-        yield from _file_reasons(view)
-
-
-def _file_reasons(view: VerlView) -> Iterator[Reason]:
-    """Yield the files that this machine does not have, and the folders that cannot be written on it."""
-    yield from presence.file_reasons(view.cfg, (*FILE_KEYS, "vla.model.model_path"), files=FILE_KEYS)
-    yield from presence.directory_reasons(str(view.run_dir), key=RUN_DIR_KEY)
-    if view.save_interval not in (0, -1):
-        yield from presence.directory_reasons(str(view.checkpoints_dir), key=CHECKPOINTS_KEY)
-    if view.resume_mode == "resume_path" and (why := why_no_checkpoint(view.resumed_path)):
-        yield Reason(why, "trainer.resume_mode=disable")
+        yield from presence.file_reasons(view.cfg, TABLE)
+        saved = (CHECKPOINTS_KEY,) if view.save_interval not in (0, -1) else ()
+        yield from presence.folder_reasons(view.cfg, TABLE, *saved)
+        if view.resume_mode == "resume_path" and (why := why_no_checkpoint(view.resumed_path)):
+            yield Reason(why, "trainer.resume_mode=disable")
 
 
 def is_for_verl_to_judge(cfg: Mapping[str, Any]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from inspect import signature
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -28,6 +29,23 @@ USUAL_RAY_ARGUMENTS = frozenset(
     {"address", "include_dashboard", "num_cpus", "num_gpus", "resources", "runtime_env"}
 )
 """Arguments of `ray.init` that are known without Ray's import."""
+
+
+def harmless(error: BaseException) -> ValueError:
+    """Return an exception of foreign code as a ValueError with its message in one line."""
+    return ValueError(one_line(error, LONGEST_ERROR))
+
+
+def tried(function: Callable[[], Any], as_ours: AsOurs = harmless) -> tuple[Any, str]:
+    """Return what a function of foreign code returns, and its error in one line; "" if it has none, or if
+    `as_ours` makes a ForeignError of it: this process may lack a GPU that a run has.
+    """
+    try:
+        return contained(function, as_ours), ""
+    except ForeignError:
+        return None, ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def trial_reasons(view: VerlView) -> Iterator[Reason]:
@@ -56,29 +74,18 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
     is_usual = (name, package) == USUAL_OPTIMIZER and own == set(view.optimizer_arguments) <= USUAL_ARGUMENTS
     if is_usual or not (isinstance(name, str) and isinstance(package, str) and is_here("verl")):
         return
-    try:
-        module = contained(lambda: import_module(package), harmless)
-    except ValueError as error:
-        yield Reason(f"{OPTIM_SECTION}.optimizer_impl={package} cannot be imported: {error}")
-        return
-    if not hasattr(module, name):
+    module, why = tried(lambda: import_module(package))
+    if why:
+        yield Reason(f"{OPTIM_SECTION}.optimizer_impl={package} cannot be imported: {why}")
+    elif not hasattr(module, name):
         classes = [each for each, value in vars(module).items() if isinstance(value, type)]
         yield unknown_reason(f"{OPTIM_SECTION}.optimizer", name, classes, f"an optimizer of {package}")
-        return
-    try:
-        contained(lambda: _build_optimizer(view), _of_arguments(package))
-    except ForeignError:
-        return  # it may need a GPU, which this process need not have
-    except ValueError as error:
-        setting = (
-            f"{OPTIM_SECTION}.optimizer={name} of {package} fails with lr, weight_decay and {ARGUMENTS_KEY}"
-        )
-        argument = next((each for each in view.optimizer_arguments if f"'{each}'" in str(error)), None)
-        if argument is None:
-            yield Reason(f"{setting}: {error}; use another optimizer, or other arguments")
-        else:
-            key = f"{ARGUMENTS_KEY}.{argument}"
-            yield Reason(f"{setting}: {error}; remove {key}", f"~{key}")
+    elif why := tried(lambda: _build_optimizer(view), _of_arguments(package))[1]:
+        argument = next((each for each in view.optimizer_arguments if f"'{each}'" in why), None)
+        override = "" if argument is None else f"~{ARGUMENTS_KEY}.{argument}"
+        remedy = f"remove {override[1:]}" if override else "use another optimizer, or other arguments"
+        setting = f"{OPTIM_SECTION}.optimizer={name} of {package}"
+        yield Reason(f"{setting} fails with lr, weight_decay and {ARGUMENTS_KEY}: {why}; {remedy}", override)
 
 
 def unit_reasons(view: VerlView) -> Iterator[Reason]:
@@ -113,23 +120,16 @@ def callback_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if the class that veRL is to call after each checkpoint cannot be imported."""
     if not isinstance(path := view.callback, str) or not is_here("verl"):
         return
-    try:
-        contained(lambda: _callback(path), harmless)
-    except ValueError as error:
+    if why := tried(lambda: _callback(path))[1]:
         yield Reason(
             f"trainer.checkpoint_callback_class={path} must be package.module.Class, a class with on_save: "
-            f"{error}"
+            f"{why}"
         )
 
 
 def _callback(path: str) -> None:
     module, _, name = path.rpartition(".")
     getattr(import_module(module), name).on_save  # noqa: B018 the attribute is looked for
-
-
-def harmless(error: BaseException) -> ValueError:
-    """Return an exception of foreign code as a ValueError with its message in one line."""
-    return ValueError(one_line(error, LONGEST_ERROR))
 
 
 def _of_arguments(package: str) -> AsOurs:

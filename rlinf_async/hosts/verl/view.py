@@ -82,7 +82,6 @@ class VerlView(View):
     inference_precision: str | None = key("vla.model.precision")
     ratio_level: RatioLevel = key("vla.ratio_level", "chunk")
     first_weights: str | None = key("vla.ckpt_path")
-    run_dir: str | None = key("vla.run_dir")
     placement: Mapping[str, Any] = key("vla.placement", {})
     own_inference_ranks: int | None = key("vla.inference.ranks")
 

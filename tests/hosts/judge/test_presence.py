@@ -2,13 +2,22 @@
 
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from rlinf_async import entry_points
-from rlinf_async.hosts.judge.presence import file_reasons, model_reasons, package_reasons
+from rlinf_async import entry_points, hosts
+from rlinf_async.hosts.judge.presence import (
+    FILE_WORDS,
+    PATH_WORDS,
+    file_reasons,
+    folder_reasons,
+    model_reasons,
+    package_reasons,
+)
+from rlinf_async.hosts.judge.table import Key, Table, kind_of, read_rows
 from rlinf_async.hosts.kit.policy_size import SIZES_GROUP, parameters
 
 
@@ -85,10 +94,38 @@ def test_a_model_with_a_checkpoint_is_left_to_the_run(declared):
     assert refusal({"model_type": "layer", "model_path": "/somewhere"}) == []
 
 
+KINDS = {"ckpt": FILE_WORDS, "good": FILE_WORDS, "model": PATH_WORDS}
+PATHS = Table([Key(name=name, kind=kind_of(words)) for name, words in KINDS.items()])
+
+
+@pytest.mark.parametrize("host", ["local", "rlinf", "verl"])
+def test_each_hosts_table_says_which_keys_name_files_and_the_folder_of_a_run(host):
+    keys = Path(hosts.__file__).parent / host / "keys.toml"
+    table = Table(read_rows(keys)[0])
+    paths = {
+        "local": ["model.model_path"],
+        "rlinf": ["actor.model.model_path", "rollout.model.model_path"],
+        "verl": ["vla.model.model_path"],
+    }
+    files = {"local": [], "rlinf": ["runner.ckpt_path", "runner.expert_ckpt_path"], "verl": ["vla.ckpt_path"]}
+    folder = {"local": "run_dir", "rlinf": "runner.logger.log_path", "verl": "vla.run_dir"}[host]
+    cfg = {}
+    for number, key in enumerate([*paths[host], *files[host], folder]):
+        *sections, name = key.split(".")
+        place = cfg
+        for each in sections:
+            place = place.setdefault(each, {})
+        place[name] = f"/dev/null/{number}"
+    said = [reason.text.partition("=")[0] for reason in file_reasons(cfg, table)]
+    assert sorted(said) == sorted([*paths[host], *files[host]])
+    (reason,) = folder_reasons(cfg, table)
+    assert f"({folder}) cannot be written" in reason.text
+
+
 def test_a_folder_is_no_file_of_weights(tmp_path):
     (tmp_path / "policy.pt").write_bytes(b"")
     cfg = {"ckpt": str(tmp_path), "model": str(tmp_path), "good": str(tmp_path / "policy.pt")}
-    (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
+    (reason,) = file_reasons(cfg, PATHS)
     assert reason.text == f"ckpt={tmp_path} is a folder; name the file of weights in it"
 
 
@@ -96,15 +133,15 @@ def test_a_key_that_always_names_a_file_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.pt").write_bytes(b"")
     cfg = {"ckpt": "nowhere.pt", "model": "org/name", "good": "policy.pt"}
-    (reason,) = file_reasons(cfg, ("ckpt", "model", "good"), files=("ckpt", "good"))
+    (reason,) = file_reasons(cfg, PATHS)
     assert reason.text.startswith("ckpt=nowhere.pt does not exist")
 
 
 def test_a_path_from_the_home_folder_is_refused_as_no_loader_of_weights_reads_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "policy.pt").touch()
-    assert list(file_reasons({"ckpt": str(tmp_path / "policy.pt")}, ("ckpt",), files=("ckpt",))) == []
-    (reason,) = file_reasons({"ckpt": "~/policy.pt"}, ("ckpt",), files=("ckpt",))
+    assert list(file_reasons({"ckpt": str(tmp_path / "policy.pt")}, PATHS)) == []
+    (reason,) = file_reasons({"ckpt": "~/policy.pt"}, PATHS)
     assert reason.text == "ckpt=~/policy.pt does not exist; use the path without ~"
 
 

@@ -273,6 +273,13 @@ def test_a_config_that_lacks_a_key_is_refused_or_passes_rlinfs_own_check(base):
     assert set(outcomes) == {True, False}
 
 
+def test_a_config_without_a_simulator_is_refused_in_a_sentence(base):
+    adapter, _ = host_and_config("rlinf")
+    cfg = without(without(base, "env.train.env_type"), "env.eval.env_type")
+    (reason,) = reasons(adapter, cfg)
+    assert reason.text.startswith("env.train.env_type is missing; set it to the name of a simulator of RLinf")
+
+
 def test_what_rlinf_itself_refuses_is_a_sentence_before_ray_starts(base, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
     cfg = base.copy()

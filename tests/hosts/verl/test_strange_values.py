@@ -28,7 +28,7 @@ def refusal(*overrides):
         ([*FOUR_RANKS, f"{FSDP}.fsdp_size=3"], "fsdp_size=3 does not divide the learner ranks"),
         (["vla.ckpt_path=nowhere.pt"], "vla.ckpt_path=nowhere.pt does not exist"),
         (["vla.ckpt_path=s3://bucket/x.pt"], "vla.ckpt_path=s3://bucket/x.pt does not exist"),
-        (["+vla.model.model_path=7"], "vla.model.model_path=7 must be a text"),
+        (["+vla.model.model_path=7"], "vla.model.model_path=7 must be the path or the name of a model"),
         (["+vla.model.model_path=/dev/null/x"], "vla.model.model_path=/dev/null/x does not exist"),
         (["vla.run_dir='~/runs'"], "vla.run_dir=~/runs is no path of this machine"),
         (["trainer.save_freq=2", "trainer.default_local_dir=s3://b"], "is no path of this machine"),
@@ -57,7 +57,7 @@ def test_it_is_refused_before_ray_with_its_key(overrides, words):
 
 
 def test_a_block_in_the_place_of_a_value_has_one_reason():
-    assert str(refusal("vla.ckpt_path={a: 1}")).startswith("vla.ckpt_path={'a': 1} must be a text")
+    assert str(refusal("vla.ckpt_path={a: 1}")).startswith("vla.ckpt_path={'a': 1} must be a file of weights")
 
 
 @pytest.mark.parametrize(
