@@ -5,8 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
+
+from rlinf_async.observe.forking import ForkingInterpreter
 
 COMMAND = (sys.executable, "-m", "rlinf_async.cli")
 STEPS = 3
@@ -82,17 +85,34 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(command, tmp_path)
     assert done.stderr == "error: the working directory does not exist any more; cd to one that does\n"
 
 
+IMPORTS = "import typer, rich.console, rich.table, omegaconf, hydra"
+"""What the commands import that is not ours."""
+FORK = """
+import sys
+sys.argv = ["rlinf-async", *{}]
+from rlinf_async.cli import app
+app()
+"""
+
+
+@pytest.fixture(scope="module")
+def words_of():
+    """All words that a command prints in a terminal of so many columns."""
+    with ForkingInterpreter() as interpreter:
+
+        @cache
+        def run(command, columns):
+            environment = {"COLUMNS": columns}
+            done = interpreter.run(FORK.format([*command]), env=environment, ground=(IMPORTS,), timeout=120)
+            assert (done.returncode, done.stderr) == (0, "")
+            return sorted(re.findall(r"\w+", done.stdout))
+
+        yield run
+
+
 @pytest.mark.parametrize("columns", ["0", "1", "20"])
 @pytest.mark.parametrize(
     "command", [("configs",), ("--help",), ("explain", "local/point_reach")], ids=lambda words: words[0]
 )
-def test_a_narrow_terminal_cuts_no_word(command, columns, tmp_path):
-    def words(wide):
-        environment = {**os.environ, "COLUMNS": wide}
-        done = subprocess.run(
-            [*COMMAND, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return sorted(re.findall(r"\w+", done.stdout))
-
-    assert words(columns) == words("200")
+def test_a_narrow_terminal_cuts_no_word(words_of, command, columns):
+    assert words_of(command, columns) == words_of(command, "200") != []

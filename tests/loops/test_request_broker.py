@@ -210,14 +210,6 @@ async def test_without_level_2_a_rank_serves_its_own_shards_only():
     assert shards(await ranks[0]) == [0]
 
 
-async def test_a_rank_without_shards_returns_when_the_broker_closes():
-    broker = barrier(total_envs=4, shards_per_worker=1, inference_ranks=2)
-    ranks = [take(broker, 0), take(broker, 1)]
-    await settle()
-    broker.close()
-    assert [await rank for rank in ranks] == [None, None]
-
-
 @given(order=st.permutations(range(4)))
 def test_in_step_every_batch_of_a_rank_is_all_its_shards_whenever_they_ask(order):
     async def main():

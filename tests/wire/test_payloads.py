@@ -160,26 +160,12 @@ def through_pickle(value):
     return sent(value)()
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_tensor_of_any_type_arrives_as_it_was(dtype, shape):
-    tensor = made(dtype, shape)
-    assert same(unpack(through_pickle(pack(tensor))), tensor)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_writing_to_a_tensor_leaves_the_read_only_memory_it_arrived_in_alone(dtype):
     tensor = made(dtype, (4,))
     receive = sent(pack(tensor))
     unpack(receive()).zero_()
     assert same(unpack(receive()), tensor)
-
-
-def test_what_arrives_has_no_part_in_what_was_sent_once_it_has_travelled():
-    tensor = torch.zeros(3)
-    arrived = unpack(through_pickle(pack(tensor)))
-    arrived += 1
-    assert tensor.tolist() == [0, 0, 0]
 
 
 def test_a_view_is_sent_without_what_it_is_a_view_of():
@@ -197,7 +183,7 @@ LEAVES = st.one_of(
     st.integers(),
     st.text(max_size=5),
     st.booleans(),
-    st.builds(made, st.sampled_from(DTYPES), st.sampled_from([(), (2,), (2, 3)])),
+    st.builds(made, st.sampled_from(DTYPES), st.sampled_from([(), (0,), (2,), (2, 3)])),
 )
 NESTED = st.recursive(
     LEAVES,

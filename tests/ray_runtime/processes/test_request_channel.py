@@ -92,24 +92,6 @@ async def test_what_is_asked_with_comes_along_on_the_node_of_the_channel_only(fa
     assert int((await asker)["seen"]) == 3
 
 
-async def test_an_answer_does_not_wait_for_those_that_were_asked_with_it():
-    channel = Channel(dynamic(max_size=1))
-    server = channel.server()
-    first, second = ask(channel.client(), 0, 1)
-    await answer(server)
-    await first
-    assert not second.done()
-    await answer(server)
-    await second
-
-
-async def test_what_is_written_to_an_answer_is_nobody_elses():
-    channel = Channel()
-    (asker,) = ask(channel.client(), 1)
-    await answer(channel.server())
-    (await asker)["seen"].zero_()
-
-
 async def test_answers_that_are_too_long_fail_their_requesters_and_the_rank_says_why(monkeypatch):
     channel = Channel()
     server = channel.server()
