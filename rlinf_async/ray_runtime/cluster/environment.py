@@ -20,18 +20,25 @@ from rlinf_async.observe.files import PRIVATE_MODE
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 ANSWER_TIMEOUT_S = 3.0
+CLIENT_SCHEME = "ray://"
+"""The beginning of the address of a cluster's server for Ray's clients."""
+UNNAMED_CLUSTERS = ("", "auto", "local")
+"""Values of `RAY_ADDRESS` that name no cluster."""
 
 
 def unanswered(environ: Mapping[str, str]) -> str | None:
     """Return why the cluster at `RAY_ADDRESS` cannot be joined; None if it answers, or none is named.
 
-    Ray itself would try for half a minute, and then fail with forty lines.
+    Ray itself would try for half a minute or more, and then fail with forty lines.
     """
     address = environ.get(ADDRESS_VARIABLE, "")
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or "/" in host:
+    place = address.removeprefix(CLIENT_SCHEME)
+    if address in UNNAMED_CLUSTERS or "://" in place:
         return None
-    why = connection_error(address)
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal():
+        return f"RAY_ADDRESS={address} is no address of a cluster, such as 10.0.0.1:6379"
+    why = connection_error(place)
     return None if why is None else f"nothing answers at RAY_ADDRESS={address} ({why})"
 
 

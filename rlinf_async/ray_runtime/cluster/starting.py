@@ -18,7 +18,14 @@ from ray._private import ray_constants, services
 
 from rlinf_async.core.failures import Terminated, in_words
 from rlinf_async.observe.ending import short
-from rlinf_async.ray_runtime.cluster.environment import MODE_VARIABLE, require_token
+from rlinf_async.ray_runtime.cluster.environment import (
+    ADDRESS_VARIABLE,
+    CLIENT_SCHEME,
+    MODE_VARIABLE,
+    UNNAMED_CLUSTERS,
+    connection_error,
+    require_token,
+)
 from rlinf_async.ray_runtime.cluster.quick_start import starting_quickly
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
@@ -35,6 +42,10 @@ class RayNotStarted(RuntimeError):
 
 class RayNotJoined(ConnectionError):
     """An existing Ray cluster has not let this process in; the message says why."""
+
+
+class RayNotThere(RuntimeError):
+    """Nothing listens at the address of a Ray cluster; the message says where, and why."""
 
 
 SIZES_OF_A_CLUSTER = frozenset({"num_cpus", "num_gpus", "resources"})
@@ -70,6 +81,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
                 with place, starting_quickly():
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
+                _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
                 context = _joined(lambda: start(*args, **settings))
         # After the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
@@ -91,6 +103,21 @@ def _exits_are_requests() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise (error if isinstance(error, Terminated) else Terminated(signal.SIGTERM)) from None
+
+
+def _check_answer(address: str | None, folder: str | None) -> None:
+    """Check that something listens at the address of an existing cluster, which Ray would try for minutes.
+
+    Raises:
+        RayNotThere: nothing does.
+    """
+    named = given = address or os.environ.get(ADDRESS_VARIABLE, "")
+    with suppress(ConnectionError, ValueError, OSError):  # `ray.init` raises these itself
+        if not named.startswith(CLIENT_SCHEME):
+            named = services.canonicalize_bootstrap_address(named, folder) or ""
+        place = named.removeprefix(CLIENT_SCHEME)
+        if place.rpartition(":")[2].isdecimal() and (why := connection_error(place)) is not None:
+            raise RayNotThere(f"does not answer at {place if given in UNNAMED_CLUSTERS else given} ({why})")
 
 
 def _joined(start: Callable[[], Any]) -> Any:

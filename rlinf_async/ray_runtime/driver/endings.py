@@ -24,7 +24,7 @@ from rlinf_async.ray_runtime.cluster.ray_processes import (
     dead_process,
     leaving_nothing_of_a_dead_ray,
 )
-from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted
+from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted, RayNotThere
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
@@ -132,6 +132,7 @@ SILENT_DEATH_REMEDY = (
     "memory: look in Ray's logs (/tmp/ray/session_latest/logs) and in the kernel's log (dmesg)"
 )
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
+THERE_REMEDY = "start that cluster, or name another one, or RAY_ADDRESS=local for one of the run's own"
 NODE_LOST_WORDS = "its node has died"
 OUT_OF_MEMORY_WORDS = ("low on memory", "OOM")
 """Words in Ray's message about a process that Ray has killed because memory was low."""
@@ -147,6 +148,8 @@ def ray_ending_of(error: BaseException, *, names: Names | None = None, again: st
     names = names or {}
     if isinstance(error, RayNotStarted):
         return _not_started(error, again)
+    if isinstance(error, RayNotThere):
+        return _no_cluster(error, THERE_REMEDY, again)
     if isinstance(error, RayNotJoined):
         return _no_cluster(error, TOKEN_REMEDY, again)
     if isinstance(error, RayDied):
@@ -251,5 +254,5 @@ def _not_started(error: RayNotStarted, restart: str) -> Ending:
     return _no_cluster(error, remedy, restart)
 
 
-def _no_cluster(error: RayNotStarted | RayNotJoined, remedy: str, restart: str) -> Ending:
+def _no_cluster(error: RayNotStarted | RayNotJoined | RayNotThere, remedy: str, restart: str) -> Ending:
     return Ending(who="Ray", why=str(error), what_next=f"{remedy}, and {restart}")

@@ -49,6 +49,20 @@ def test_a_cluster_that_is_named_has_to_answer():
         choose_cluster(own=True, join=True, environ={"RAY_ADDRESS": "127.0.0.1:1"})
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://127.0.0.1:1", r"nothing answers at RAY_ADDRESS=ray://127\.0\.0\.1:1 \("),
+        ("127.0.0.1", r"RAY_ADDRESS=127\.0\.0\.1 is no address of a cluster"),
+        ("127.0.0.1:", "is no address of a cluster"),
+        ("nonsense", "is no address of a cluster"),
+    ],
+)
+def test_an_address_of_no_cluster_is_refused_before_ray_tries_it(address, said):
+    with pytest.raises(ValueError, match=said):
+        choose_cluster(own=True, join=False, environ={"RAY_ADDRESS": address})
+
+
 def test_joining_and_a_cluster_of_its_own_exclude_each_other():
     with pytest.raises(ValueError, match="unset RAY_ADDRESS"):
         choose_cluster(own=True, join=True, environ={"RAY_ADDRESS": "local"})

@@ -15,15 +15,17 @@ from ray._private import ray_constants
 from ray._private.authentication import authentication_token_setup as tokens
 
 from rlinf_async.core.failures import Terminated
-from rlinf_async.ray_runtime.cluster import starting
+from rlinf_async.ray_runtime.cluster import environment, starting
 from rlinf_async.ray_runtime.cluster.starting import (
     RETRY_WAITS_S,
     RayNotJoined,
     RayNotStarted,
+    RayNotThere,
     children,
     starting_ray,
     tried_again,
 )
+from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 
 LATE = Exception("The current node timed out during startup.")
 
@@ -90,11 +92,12 @@ def test_what_a_failed_try_has_started_is_ended_and_nothing_else():
 
 @pytest.fixture
 def init(monkeypatch, tmp_path):
-    """Ray's own `init`, which fails once; there is no cluster on this machine."""
+    """Ray's own `init`, which fails once; there is no cluster on this machine, and every address answers."""
     start = Start(LATE)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(starting, "require_token", lambda environ, **how: start.asked.append(how))
     monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr(starting, "connection_error", lambda place: None)
     monkeypatch.setattr(starting, "RETRY_WAITS_S", (0.0,))
     monkeypatch.setattr(starting, "TERMINATION", SimpleNamespace(install=lambda: start.calls.append("heeds")))
     return start
@@ -246,3 +249,13 @@ def test_a_cluster_that_is_there_and_lets_nobody_in_is_told_from_one_that_knows_
         ray.init()
     assert type(caught.value) is raised
     assert len(init.calls) == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_a_config_names_and_that_does_not_answer_is_not_waited_for(monkeypatch, init, address):
+    monkeypatch.setattr(starting, "connection_error", environment.connection_error)
+    with starting_ray(say=lambda text: None), pytest.raises(RayNotThere) as caught:
+        ray.init(address=address)
+    assert init.calls == []
+    said = str(ray_ending_of(caught.value))
+    assert said.startswith(f"Ray does not answer at {address} (Connection refused); start that cluster, or")
