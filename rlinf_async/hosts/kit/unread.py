@@ -1,4 +1,4 @@
-"""The keys of a policy's section that building the policy does not read."""
+"""Keys of a policy's section that building it does not read, and misspelt keys of environments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlinf_async.core.config_keys import shortened
+from rlinf_async.core.config_keys import misspelt, shortened
+from rlinf_async.entry_points import ENVS_GROUP, OWN_PACKAGE, provided
 from rlinf_async.hosts.kit.policy_size import parameters
+from rlinf_async.hosts.kit.written_words import REFERENCE, WORD, words_of_module
 
 CHOOSING_KEYS = frozenset({"model_type", "model_path"})
 """Keys that choose a policy, on every host."""
@@ -65,3 +67,29 @@ def unread_keys(section: Mapping[str, Any], *, key: str, own: Collection[str] = 
             if name not in read:
                 setting = f"{key}.{name}={shortened(section[name])}"
                 yield f"{setting} is not read when {section['model_type']} is built"
+
+
+def misspelt_env_keys(
+    section: Mapping[str, Any], *, key: str, own: Collection[str], unresolved: Any
+) -> Iterator[str]:
+    """Yield a remark for each key of the block at `key` that is no word of the sources of its environments'
+    package, and nearly one.
+
+    Other keys that are no word may be meant for a package that gets the whole section.
+
+    Args:
+        own: the keys that the host reads; a misspelt one has an effect nowhere.
+        unresolved: the config with its interpolations, which may refer to a key.
+    """
+    entries = provided(ENVS_GROUP).select(name=str(section.get("env_class")))
+    foreign = [entry for entry in entries if entry.dist is None or entry.dist.name != OWN_PACKAGE]
+    modules = sorted({entry.module for entry in foreign})
+    # Environments of this package check their keys themselves, or need only those of the host.
+    known = (
+        frozenset(own).union(*map(words_of_module, modules)) if section.keys() - {*own} else frozenset(own)
+    )
+    named = {word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text)}
+    for name, value in section.items():
+        if value is not None and name not in known | named and (near := misspelt(name, known)):
+            reader = modules[0].partition(".")[0] if modules else str(section.get("env_class"))
+            yield f"nothing in {reader} reads {key}.{name}={shortened(value)}; did you mean {key}.{near}?"

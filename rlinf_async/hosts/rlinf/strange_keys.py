@@ -7,14 +7,14 @@ to one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from rlinf_async.core.config_keys import entries, lookup, misspelt, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.rlinf.extension import WORD, users_module, words_of_module
+from rlinf_async.hosts.kit.written_words import REFERENCE, WORD, words_of, words_of_module
+from rlinf_async.hosts.rlinf.extension import users_module
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
 from rlinf_async.hosts.rlinf.sources import sources_of
@@ -37,15 +37,13 @@ OTHER_WORDS = {
     "env.train.num_envs": "env.train.total_num_envs",
 }
 """Keys with a name that RLinf has elsewhere, and the key that their setting has in RLinf."""
-REFERENCE = re.compile(r"\$\{[^}]*\}")
 
 
 @cache
 def _words_of_rlinf() -> frozenset[str]:
     """Return every word of RLinf's sources; none without RLinf."""
     sources = sources_of("rlinf")
-    files = () if sources is None else sources.root.rglob("*.py")
-    return frozenset().union(*(WORD.findall(file.read_text(errors="replace")) for file in files))
+    return frozenset() if sources is None else words_of(sources.root.rglob("*.py"))
 
 
 def strange_keys(cfg: Mapping[str, Any], *, unresolved: Any) -> Iterator[str]:
