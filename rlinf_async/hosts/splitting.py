@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinf_async.core.sharding import (
-    SEPARATE_SIMULATORS,
-    SHARED_SIMULATORS,
-    VECTORISED_SIMULATORS,
-    Splitting,
-)
+from rlinf_async.core.sharding import SEPARATE_SIMULATORS, SHARED_SIMULATORS, VECTORISED_SIMULATORS, Splitting
 
 
 def splitting(train: Mapping[str, Any]) -> Splitting:

@@ -31,17 +31,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece, RequestKind, Ticket
 from rlinf_async.loops.env_restarts import ShardRestarts
-from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.together import first_failure
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import PolicyPort, Recorder, ShardEnv, TrajectoryPort
 
 FAIL_AT_ONCE = SurviveConfig(env_restarts=0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlinf_async.config import AdvancedConfig, SurviveConfig
 from rlinf_async.core.failures import (
@@ -16,9 +16,11 @@ from rlinf_async.core.failures import (
     kind_of,
 )
 from rlinf_async.core.restarts import RestartBudget
-from rlinf_async.loops.ports import ShardEnv
 from rlinf_async.observe.faults import Fault, RecordFault, record_nothing
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import ShardEnv
 
 
 class ShardRestarts:

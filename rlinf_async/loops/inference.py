@@ -6,12 +6,14 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.loops.foreign import WatchedThread, blaming_the_policy, ends
-from rlinf_async.loops.ports import LoadablePolicy, Policy, RequestPort, WeightPort
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import LoadablePolicy, Policy, RequestPort, WeightPort
 
 
 async def serve_policy(*, requests: RequestPort, policy: Policy, spans: SpanLog = UNRECORDED) -> None:

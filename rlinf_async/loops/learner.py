@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.types import Piece
 from rlinf_async.loops.foreign import contained, harmless
-from rlinf_async.loops.ports import Learner, PiecePort, TakenPieces
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import Learner, PiecePort, TakenPieces
 
 WAITING_METRIC = "async/waiting_seconds"
 """The metric of `learn_batch` for the seconds that it waited for trajectories."""

@@ -10,6 +10,7 @@ from rlinf_async.core.types import ActionRequest, Piece, Ticket
 
 if TYPE_CHECKING:
     from rlinf_async.core.scores import ToScore
+    from rlinf_async.core.tensors import Episodes
 
 
 class ShardEnv(Protocol):
@@ -59,6 +60,19 @@ class TaskTaker(Protocol):
     def stand_at(self, place: int, rollout: int) -> None:
         """The next `start` begins rollout number `rollout`, from 0, of this shard, which has number `place`.
         Called before every rollout of runs that never call `take_on`."""
+
+
+class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
+    """The training environments of a shard, which step together."""
+
+    async def renew(self, step: int) -> None:
+        """Close the environments, and build new ones with a seed that depends on `step` alone."""
+
+
+class EvalShardEnv(ShardEnv, Protocol):
+    """The evaluation environments of a shard, which step together, and the statistics of their episodes."""
+
+    episodes: Episodes
 
 
 class Recorder(Protocol):

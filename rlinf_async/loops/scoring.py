@@ -21,13 +21,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.scores import ToScore
 from rlinf_async.core.tensors import Tree, concatenate, in_parts, map_tensors, size_of
 from rlinf_async.core.types import REQUEST_NUMBERS, ActionRequest, Piece
-from rlinf_async.loops.ports import PiecePort, PolicyPort, TakenPieces
 from rlinf_async.loops.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import PiecePort, PolicyPort, TakenPieces
 
 Inputs = Callable[[Any], ToScore]
 """Returns the samples to score of a piece's payload."""

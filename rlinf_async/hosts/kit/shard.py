@@ -158,7 +158,7 @@ class Shard(Generic[Output]):
 
 
 class TrainShard(Shard[Output]):
-    """Training environments; implements `ray_runtime.processes.shard_worker.TrainShardEnv`."""
+    """Training environments; implements `loops.ports.TrainShardEnv`."""
 
     def __init__(
         self,

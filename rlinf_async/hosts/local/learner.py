@@ -12,12 +12,10 @@ import torch
 from rlinf_async.core.objectives import (
     gae,
     group_relative,
-    importance_weight,
     loglinear,
     ppo_loss,
     valid_steps,
     value_loss,
-    weight_measures,
     without_masked,
     without_signal,
 )
@@ -35,6 +33,7 @@ from rlinf_async.core.tensors import (
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.joined_pieces import side_by_side, to_the_horizon
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
+from rlinf_async.hosts.kit.ratios import weighed
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
@@ -262,8 +261,7 @@ class LocalTraining:
         )
         behaviour = without_masked(_over_parts(valid, logprobs), samples["prev_logprobs"])
         anchor = without_masked(_over_parts(valid, logprobs), self._anchor(samples, logprobs))
-        weights = self._weights(anchor, behaviour)
-        advantages = _over_parts(samples["advantages"], logprobs) * weights
+        advantages = _over_parts(samples["advantages"], logprobs) * self._weights(samples, anchor, behaviour)
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
         loss = (_of_decisions(policy) * share).sum()
         if settings.algorithm == "ppo":
@@ -275,36 +273,18 @@ class LocalTraining:
         torch.autograd.backward(loss)
         self._loss += float(loss.detach())
         self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
-        self._note_weights(weights, anchor, behaviour, samples["valid"])
 
-    def _note_weights(
-        self, weights: torch.Tensor, anchor: torch.Tensor, behaviour: torch.Tensor, valid: torch.Tensor
-    ) -> None:
+    def _weights(
+        self, samples: Tensors, anchor: torch.Tensor, behaviour: torch.Tensor
+    ) -> torch.Tensor | float:
+        """Return the importance weight of each ratio, and note the measures of the weights."""
         weighting = self._settings.asynchrony.weighting
         if weighting is None:
-            return
-        measures = weight_measures(
-            weights,
-            anchor,
-            behaviour,
-            correction=weighting.correction,
-            max_weight=weighting.max_weight,
-            scored=self.scored,
-        )
+            return 1.0
+        weights, measures = weighed(weighting, samples["forward_inputs"], anchor, behaviour)
         for name, each in measures.items():
-            self.note(name, _mean(_of_decisions(each), valid))
-
-    def _weights(self, anchor: torch.Tensor, behaviour: torch.Tensor) -> torch.Tensor:
-        weighting = self._settings.asynchrony.weighting
-        if weighting is None:
-            return torch.ones_like(anchor)
-        return importance_weight(
-            anchor,
-            behaviour,
-            correction=weighting.correction,
-            max_weight=weighting.max_weight,
-            scored=self.scored,
-        )
+            self.note(name, _mean(_of_decisions(each), samples["valid"]))
+        return weights
 
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
         """Return `log pi_prox`, the center of the clipped ratio."""

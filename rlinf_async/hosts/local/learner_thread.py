@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.scores import ToScore
@@ -12,10 +12,12 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.loops.foreign import DaemonThread
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 
 
 class LearnerThread:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -31,7 +31,6 @@ from rlinf_async.loops.finite import check_weights
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.learner import WAITING_METRIC
-from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.together import together
@@ -41,6 +40,9 @@ from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
+
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import PiecePort
 
 Result = TypeVar("Result")
 OnStep = Callable[[StepReport, Mapping[str, float]], None]

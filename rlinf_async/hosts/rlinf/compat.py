@@ -25,20 +25,6 @@ STEP_CONFIGS = ("cfg", "model_cfg")
 """The attributes of RLinf's env worker with a config that its steps read."""
 
 
-def fail_unless_cleared() -> None:
-    """Keep the process's exit status after a failure, which RLinf's main branch turns into 0 in most cases.
-
-    There, an exit hook ends the process with status 0 unless an exception has reached `sys.excepthook`, which
-    Hydra's own `sys.exit(1)` does not do. `clear_failure` must be called when a run has ended well.
-    """
-    _note_failure(True)
-
-
-def clear_failure() -> None:
-    """Allow exit status 0, as the run has ended well; see `fail_unless_cleared`."""
-    _note_failure(False)
-
-
 Known = dict[str, KnownConfig] | None
 """The configs of an env worker that its steps read, by attribute; None for the worker's own."""
 
@@ -103,13 +89,6 @@ def reward_method(reward_worker: Any) -> Any:
     """
     newer = getattr(reward_worker, "compute_reward", None)
     return newer if newer is not None else reward_worker.compute_image_rewards
-
-
-def _note_failure(has_failed: bool) -> None:
-    cluster = borrowed.Cluster
-    # RLinf 0.3 has neither the flag nor the exit hook.
-    if hasattr(cluster, "_run_failed"):
-        cluster._run_failed = has_failed
 
 
 def rendering_on_own_gpu(env_cls: type, *, env_type: str, rank: int) -> type:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from rlinf_async.hosts.host import make_ready
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.rlinf import borrowed, compat
+from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.hosts.rlinf.checkpoints import take_place
 from rlinf_async.hosts.rlinf.config import (
     asks_for_levels,
@@ -30,6 +30,7 @@ from rlinf_async.hosts.rlinf.config import (
     write_shards,
 )
 from rlinf_async.hosts.rlinf.declared_models import register_models
+from rlinf_async.hosts.rlinf.exit_status import fail_unless_cleared
 from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE, USERS_MODULE
 from rlinf_async.hosts.rlinf.managers import light_processes
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
@@ -158,7 +159,7 @@ class Hooks(WorkerHooks):
             if is_active(cfg):
                 # After the start, as RLinf's `Cluster` installs its own handler of SIGUSR1.
                 hear_worker_groups()
-                compat.fail_unless_cleared()
+                fail_unless_cleared()
 
         return check
 

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.channels import start_channels, start_request_channel
-from rlinf_async.hosts.rlinf import compat
 from rlinf_async.hosts.rlinf.borrowed import (
     EmbodiedRunner,
     MetricLogger,
@@ -21,6 +20,7 @@ from rlinf_async.hosts.rlinf.borrowed import (
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import machines, resolve
+from rlinf_async.hosts.rlinf.exit_status import clear_failure
 from rlinf_async.hosts.rlinf.gpu_shares import shared_gpus
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.rates import rate_settings
@@ -142,7 +142,7 @@ class AsyncEmbodiedRunner(EmbodiedRunner):
         """Close the loggers, and clear the failure status that RLinf keeps for the end of the process."""
         self._outlet.close()
         # Last: an error before this line must end the process with a failure's status.
-        compat.clear_failure()
+        clear_failure()
 
     def _initialise(self, fleet: Fleet) -> None:
         scorers = [worker.init_worker.remote() for worker in self.settings.reward_workers]

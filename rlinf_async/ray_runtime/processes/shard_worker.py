@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -22,7 +22,6 @@ from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket, place_of
 from rlinf_async.loops.env import env_loop, evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
-from rlinf_async.loops.ports import Recorder, ShardEnv, TaskTaker
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import Call, SimulatorThread
 from rlinf_async.loops.together import together
@@ -34,6 +33,9 @@ from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
 
+if TYPE_CHECKING:
+    from rlinf_async.loops.ports import EvalShardEnv, Recorder, TrainShardEnv
+
 STUCK_EXIT_STATUS = 70
 """The exit status of an env worker that ends itself because a simulator hangs."""
 
@@ -41,19 +43,6 @@ T = TypeVar("T")
 
 Rollouts = dict[str, Episodes]
 """Episode statistics of a shard's rollouts for one batch, by `place_of` their tickets."""
-
-
-class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
-    """The training environments of a shard, which step together."""
-
-    async def renew(self, step: int) -> None:
-        """Close the environments, and build new ones with a seed that depends on `step` alone."""
-
-
-class EvalShardEnv(ShardEnv, Protocol):
-    """The evaluation environments of a shard, which step together, and the statistics of their episodes."""
-
-    episodes: Episodes
 
 
 class ShardWorker(RunProcess):
