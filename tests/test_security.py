@@ -58,7 +58,7 @@ ALLOWED = {
     "ray_runtime/checkpoints/checkpoint_folder.py": {CHANGES},
     "observe/probes.py": {STARTS},
     "observe/forking.py": {STARTS, CHANGES},
-    "observe/attempt.py": {WRITES},
+    "observe/claim.py": {WRITES},
     "observe/spans.py": {WRITES, CHANGES},
     "observe/files.py": {WRITES, CHANGES},
     "observe/run_dir.py": {WRITES, CHANGES},

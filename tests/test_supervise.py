@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.supervise import supervise
 
 STUB = """

@@ -34,7 +34,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 
 RESULTS_FILE = Path(__file__).with_name("faulty.json")
 SHARD_COUNT, HORIZON_DECISIONS, BATCH_COUNT = 8, 5, 30

@@ -44,7 +44,7 @@ from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.events import StepReport
-from rlinf_async.observe.reading.run_reader import count_faults
+from rlinf_async.observe.reading.faults import count_faults
 
 RESULTS_FILE = Path(__file__).with_name("learning.json")
 BATCH_COUNT, SEED_COUNT = 30, 5

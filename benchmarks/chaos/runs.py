@@ -15,7 +15,8 @@ from typing import Any
 
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.process import OVERDUE_STATUS, OWN_CLUSTER
-from rlinf_async.observe.reading.run_reader import RunReader, count_faults
+from rlinf_async.observe.reading.faults import count_faults
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 

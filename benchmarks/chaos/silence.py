@@ -27,7 +27,7 @@ from benchmarks.chaos.victims import processes, step_of, victims
 from benchmarks.result_store import ResultStore
 from rlinf_async.lab.process import OWN_CLUSTER, run_command
 from rlinf_async.lab.table import markdown
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 
 RESULTS_FILE = Path(__file__).with_name("silence.json")
 RUNS_FOLDER = Path("runs/chaos-silence")

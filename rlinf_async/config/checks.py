@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from rlinf_async.config.removed import check_not_removed
 from rlinf_async.core.config_keys import clipped, did_you_mean, nearest, shortened
 
 LARGEST_SETTING = 1e9
@@ -17,6 +16,8 @@ LARGEST_SETTING = 1e9
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
+        from rlinf_async.config.removed import check_not_removed  # read for a refused key alone
+
         # First, as a removed value has its own message instead of a suggestion.
         check_not_removed(name, value)
         hint = did_you_mean(value, choices)
@@ -72,6 +73,8 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
     valid = [item.name for item in fields(schema)]
     for key in block:
         if key not in valid:
+            from rlinf_async.config.removed import check_not_removed  # as above
+
             # First, as a removed key has its own message instead of a suggestion.
             check_not_removed(f"{path}.{key}")
             near = nearest(key, valid, cutoff=0.5)

@@ -22,7 +22,7 @@ from pathlib import Path
 from rlinf_async.core.failures import FailedForGood, StuckThread, Terminated, frames_of, in_words
 from rlinf_async.observe.events import FAULT_OF_ENDING, Ending, FaultCounts
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.reading.run_reader import count_faults
+from rlinf_async.observe.reading.faults import count_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_files import warning_of
 from rlinf_async.observe.state import RunState

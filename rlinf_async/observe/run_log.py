@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.events import StepReport
-from rlinf_async.observe.reading.run_reader import count_faults
+from rlinf_async.observe.reading.faults import count_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.state import RunState
 

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from rlinf_async.core.failures import EnvironmentsFailed, FailedForGood, ShardFailure
 from rlinf_async.hosts.local import declared
 from rlinf_async.hosts.local.whole_process import WholeProcess
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from tests.conformance.environments import Steady
 from tests.conformance.hosts import host_or_skip
 from tests.conformance.test_copies import same

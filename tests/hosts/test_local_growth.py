@@ -19,7 +19,7 @@ from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.loops import env_restarts
 from rlinf_async.observe import holdings, resources
 from rlinf_async.observe.holdings import held_by_this_process
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.resources import ResourceLog
 from tests.conformance.test_local_runs import settings_of
 

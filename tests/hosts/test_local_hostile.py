@@ -26,7 +26,7 @@ from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.loops import env_restarts, simulator_thread
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.spans import read_spans
 from tests.hostile_errors import ALL_RAISED, WORST
 from tests.hosts.local_runs import nobody_is_left, small

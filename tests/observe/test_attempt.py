@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.attempt import ClaimedError, claim_directory, next_free
+from rlinf_async.observe.claim import ClaimedError, claim_directory, next_free
 
 HOLDING = """
 import sys
 from pathlib import Path
-from rlinf_async.observe.attempt import claim_directory
+from rlinf_async.observe.claim import claim_directory
 
 claim_directory(Path(sys.argv[1]), key="some.key")
 print("held", flush=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import EnvironmentsFailed, PolicyFailure, StuckThread, Terminated
 from rlinf_async.observe.ending import RunFailed, as_exit, ending_of, recorded, recorded_ending, undisturbed
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.state import RunState
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/run/events")

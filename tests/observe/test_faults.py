@@ -7,7 +7,7 @@ from rlinf_async.core.failures import frames_of, in_words
 from rlinf_async.observe import run_files
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.reading.run_reader import FaultReader, count_faults, read_faults
+from rlinf_async.observe.reading.faults import FaultReader, count_faults, read_faults
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_files import LONGEST_ERROR, SHORT_ERROR
 

@@ -12,7 +12,8 @@ from rlinf_async.observe import files
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.read_files import lines_in, read_regular
-from rlinf_async.observe.reading.run_reader import FaultReader, RunReader, count_faults
+from rlinf_async.observe.reading.faults import FaultReader, count_faults
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 MEGABYTE = 1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.wire.listening import Listening
 from tests.listening import beyond_loopback, listening_at_names
 from tests.runs.conftest import COMMAND, ROOT, Runner

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_async.lab.trace import write_trace
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.observe.reading.status import status_of
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small

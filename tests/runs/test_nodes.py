@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.nodes.machines import unavailable
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.spans import read_spans
 from tests.runs.apart import NOTES
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from rlinf_async.observe.reading.run_reader import RunReader, read_faults
+from rlinf_async.observe.reading.faults import read_faults
+from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
 from tests.runs.conftest import SMALL, Run, Runner, small
 

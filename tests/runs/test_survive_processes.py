@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
 pytestmark = pytest.mark.ray

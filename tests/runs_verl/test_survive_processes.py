@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("verl", reason="veRL is not installed")
 pytest.importorskip("metaworld", reason="Meta-World is not installed")
 
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from tests.listening import beyond_loopback
 from tests.runs.conftest import Run
 from tests.runs_verl.conftest import VerlRunner

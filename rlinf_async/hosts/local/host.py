@@ -48,7 +48,7 @@ class LocalHost(Host):
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.local.declared import environments_of, policy_of
         from rlinf_async.hosts.local.whole_process import unchanged_by
-        from rlinf_async.observe.attempt import claim_directory
+        from rlinf_async.observe.claim import claim_directory
 
         # The judgement imports packages, and builds the policy.
         with unchanged_by(f"the modules of model.model_type={cfg.model.get('model_type')}"):

@@ -8,7 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.hosts.rlinf.settings import last_step
-from rlinf_async.observe.attempt import Attempt, check_left, claim_directory
+from rlinf_async.observe.attempt import Attempt, check_left
+from rlinf_async.observe.claim import claim_directory
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import (
     LIST_FILE,

@@ -8,7 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlinf_async.observe.attempt import Attempt, claim_directory
+from rlinf_async.observe.attempt import Attempt
+from rlinf_async.observe.claim import claim_directory
 from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.read_files import read_named
 from rlinf_async.observe.run_dir import RunDir

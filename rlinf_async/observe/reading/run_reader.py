@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.events import FaultCounts, Status, StepReport
+from rlinf_async.observe.events import Status, StepReport
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import torch_is_for_cpu
 from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
-from rlinf_async.observe.read_files import lines_in, opened_to_read, read_regular
+from rlinf_async.observe.read_files import read_regular
 from rlinf_async.observe.reading import shapes
+from rlinf_async.observe.reading.faults import recorded_faults
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.run_files import MAX_RECORD_BYTES
 from rlinf_async.observe.state import RunState
 from rlinf_async.observe.yaml_data import MAX_YAML_BYTES, read_yaml
 
 MAX_METRICS_BYTES = 512 << 20
-MAX_LINE_BYTES = 1 << 20
-"""Bytes of the longest line of faults that is read; a run writes about ten thousand at most."""
-MAX_FAULTS_BYTES = 2 * MAX_RECORD_BYTES
-"""The last fault that was added may go beyond the bytes of a full record."""
 
 
 class RunReader:
@@ -77,7 +70,7 @@ class RunReader:
 
     def faults(self) -> list[Fault]:
         """Return the faults, with those of earlier attempts, in the order of the record."""
-        found = list(_recorded_faults(self.places))
+        found = list(recorded_faults(self.places))
         self._note_lost(self.places.failures, found.count(None))
         return [fault for fault in found if fault is not None]
 
@@ -120,56 +113,6 @@ def state_of(
     torch = versions.get("torch") if isinstance(versions, dict) else None
     on_cpu = isinstance(torch, str) and torch_is_for_cpu(torch)
     return RunState.of(chain(map(StepReport.from_metrics, metrics), faults), on_cpu=on_cpu)
-
-
-def read_faults(run_dir: Path) -> list[Fault]:
-    """Return the faults of a run, with those of its earlier attempts, in the order of the record."""
-    return RunReader(run_dir).faults()
-
-
-def count_faults(run_dir: Path) -> FaultCounts:
-    """Count the faults of a run, with those of its earlier attempts; the faults are not kept in memory."""
-    return FaultCounts.of(filter(None, _recorded_faults(RunDir(run_dir))))
-
-
-class FaultReader:
-    """Reads the faults that are added to the record from now on, each once."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._path, self._began = RunDir(run_dir).failures, time.time()
-        self._position, self._file_number = 0, -1
-
-    def new(self) -> list[Fault]:
-        """Return the faults since the last call; an unfinished line is left for the next call."""
-        found: list[Fault] = []
-        with suppress(OSError), opened_to_read(self._path, limit=MAX_FAULTS_BYTES) as (file, size):
-            number = os.fstat(file.fileno()).st_ino
-            if number != self._file_number or size < self._position:  # a new file
-                self._position, self._file_number = 0, number
-            # In pieces: an earlier attempt may have left a large record.
-            while self._position < size:
-                file.seek(self._position)
-                text = file.read(min(size - self._position, MAX_LINE_BYTES))
-                whole, end, unfinished = text.rpartition(b"\n")
-                if not end and len(text) < MAX_LINE_BYTES:
-                    break
-                # A line longer than MAX_LINE_BYTES is left out.
-                self._position += len(text) - (len(unfinished) if end else 0)
-                found += filter(None, _faults(whole.splitlines()))
-        # The record may hold the faults of earlier attempts.
-        return [fault for fault in found if fault.time >= self._began]
-
-
-def _recorded_faults(places: RunDir) -> Iterator[Fault | None]:
-    with suppress(OSError):
-        yield from _faults(lines_in(places.failures, limit=MAX_FAULTS_BYTES, longest=MAX_LINE_BYTES))
-
-
-def _faults(lines: Iterable[bytes]) -> Iterator[Fault | None]:
-    """Yield the fault of each line; None for a line that cannot be read."""
-    for line in lines:
-        record = next(records_of([line.decode(errors="replace")]), {})
-        yield shapes.typed(Fault, record) if "time" in record else None
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from rlinf_async.observe.events import Status
 from rlinf_async.observe.plain_data import finite
+from rlinf_async.observe.reading.typed import is_whole, typed
 
 Record = dict[str, Any]
 NUMBERS_PER_PIECE = 6
@@ -55,45 +54,13 @@ def span(record: Record) -> Record | None:
     ):
         return None
     checks: Mapping[str, Callable[[Any], bool]] = {
-        **dict.fromkeys(("shard", "number", "batch", "epoch", "place", "version", "size", "step"), _is_whole),
+        **dict.fromkeys(("shard", "number", "batch", "epoch", "place", "version", "size", "step"), is_whole),
         **dict.fromkeys(("shards", "numbers"), _are_whole),
         "pieces": _are_pieces,
         "mode": _is_text,
         "error": _is_text,
     }
     return _keep_valid(record, checks)
-
-
-Event = TypeVar("Event")
-
-
-def typed(kind: type[Event], record: Record) -> Event | None:
-    """Return a dataclass of plain data; None if a field without a default is missing or has a wrong type.
-
-    Other facts of a wrong type get their defaults, and facts that `kind` does not have are left out.
-    """
-    hashable: Any = kind
-    hints = _hints(hashable)
-    facts = {name: fact for name, fact in record.items() if name in hints and _fits(fact, hints[name])}
-    try:
-        return kind(**facts)
-    except TypeError:
-        return None
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is UnionType:
-        return any(_fits(value, each) for each in get_args(hint))
-    if hint is float:
-        return finite(value)
-    return _is_whole(value) if hint is int else isinstance(value, get_origin(hint) or hint)
 
 
 def _keep_valid(content: Record, checks: Mapping[str, Callable[[Any], bool]]) -> Record:
@@ -128,12 +95,8 @@ def _whole(value: Any) -> int | None:
     return int(value) if finite(value) else None
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and finite(value)
-
-
 def _is_count(value: Any) -> bool:
-    return _is_whole(value) and value >= 0
+    return is_whole(value) and value >= 0
 
 
 def _is_amount(value: Any) -> bool:
@@ -149,7 +112,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _are_whole(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_whole, value))
+    return isinstance(value, list) and all(map(is_whole, value))
 
 
 def _are_pieces(value: Any) -> bool:

@@ -13,7 +13,7 @@ from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCoun
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import Shares, merged, prefixed
-from rlinf_async.observe.reading.run_reader import FaultReader
+from rlinf_async.observe.reading.faults import FaultReader
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker

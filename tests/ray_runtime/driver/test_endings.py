@@ -14,7 +14,7 @@ from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import DeadlineError, PeerError, Terminated
 from rlinf_async.observe.ending import RunFailed
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.state import RunState
 from rlinf_async.ray_runtime.cluster.ray_processes import DeadProcess, RayDied
 from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted

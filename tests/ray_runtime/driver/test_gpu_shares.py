@@ -9,7 +9,7 @@ from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.core.gpu_shares import SharedGpu
 from rlinf_async.observe.ending import ending_of
 from rlinf_async.observe.events import Ending
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.ray_runtime.driver.gpu_shares import GpuShares
 from rlinf_async.ray_runtime.processes.gpu_share import KeptShare
 

@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.spans import UNRECORDED
 from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.fleet import Wait

@@ -8,7 +8,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import facts_of, find_newest
 from rlinf_async.ray_runtime.checkpoints.other_rates import RATES_FACT
 from rlinf_async.ray_runtime.driver import saver as module

@@ -18,7 +18,7 @@ from rlinf_async.core.failures import StuckThread
 from rlinf_async.core.types import Ticket
 from rlinf_async.loops import env as env_loop
 from rlinf_async.loops import simulator_thread
-from rlinf_async.observe.reading.run_reader import read_faults
+from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.ray_runtime.processes import shard_worker as module
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
 from tests.hostile_errors import RAISED
