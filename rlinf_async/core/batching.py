@@ -57,7 +57,7 @@ class DynamicBatcher(Generic[R]):
         return len(self._waiting)
 
     def add(self, request: R, now: float) -> None:
-        """Queue `request`, which arrived at `now`.
+        """Queue `request`, which arrived at `now`, behind those that arrived before.
 
         Raises:
             ValueError: `request` alone is larger than a batch may be.
@@ -67,7 +67,10 @@ class DynamicBatcher(Generic[R]):
             raise ValueError(
                 f"a request of {request.size} environments exceeds max_batch_size={self.max_size}"
             )
-        self._waiting.append((now, request))
+        later = 0
+        while later < len(self._waiting) and self._waiting[-1 - later][0] > now:
+            later += 1
+        self._waiting.insert(len(self._waiting) - later, (now, request))
         self._size += request.size
 
     def remove(self, request: R) -> None:

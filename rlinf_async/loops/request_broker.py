@@ -54,11 +54,6 @@ class RequestBroker:
         """Requests that no rank has taken yet."""
         return sum(len(queue.batcher) for queue in self._queues)
 
-    @property
-    def awaited(self) -> bool:
-        """True if a rank waits for requests."""
-        return self._waiting_ranks > 0
-
     def begin(self, shard: int, generation: int = 0) -> None:
         """Note that `shard` starts a rollout, and will ask for actions."""
         if self._shards.lives(shard, generation):

@@ -40,6 +40,15 @@ def test_a_partial_batch_leaves_when_its_oldest_request_has_waited_long_enough()
     assert shards(batcher.take(now=6.0)) == [0, 1]
 
 
+def test_a_request_that_is_read_late_has_its_place_by_the_time_of_its_arrival():
+    batcher = DynamicBatcher(max_size=2, max_wait=1.0)
+    for shard, arrived in ((0, 5.0), (1, 4.0), (2, 4.5), (3, 4.0)):
+        batcher.add(Request(shard), now=arrived)
+    assert batcher.deadline == 5.0
+    assert shards(batcher.take(now=4.6)) == [1, 3]
+    assert shards(batcher.take(now=4.6)) == [2, 0]
+
+
 def test_the_wait_starts_anew_with_the_request_that_is_oldest_then():
     batcher = waiting(3, now=0.0)
     batcher.add(Request(1, 3), now=0.5)

@@ -47,6 +47,7 @@ class RequestChannel(RunProcess):
         self._listener = Listener(Listening.REQUESTS, self._receive)
         self._answer_take = replies(self._take, as_raised=Exception)
         self._reading = ReadingPauses()
+        self._open_takes = 0
         self._closed = asyncio.Event()
 
     async def address(self, node: str) -> Address:
@@ -98,11 +99,14 @@ class RequestChannel(RunProcess):
                     # all shards of the worker.
                     asker(None, error)
                 if is_near:
-                    self._reading.asked(connection, is_awaited=broker.awaited)
+                    size = len(request.payload) if isinstance(request.payload, bytes) else 0
+                    self._reading.asked(connection, size, is_awaited=self._open_takes > 0)
             case "settled", (keys,):
                 broker.settled(keys)
             case "take", take:
-                # At once: requests that are read in the next turn of the event loop join this batch.
+                # At once: requests that are read in the next turn of the event loop join this batch. A
+                # request of this turn must not pause its connection, on which the rank may wait.
+                self._open_takes += 1
                 self._reading.resume()
                 self._answer_take(connection, NEXT_BATCH, *take)
             case "failed", (rank, generation, keys, why):
@@ -121,8 +125,11 @@ class RequestChannel(RunProcess):
         self, rank: int, node: str, generation: int, wait_s: float, waited_s: float
     ) -> list[Pending] | None:
         """The batch for a rank; see `RequestBroker.take`."""
-        batch = await self._broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
-        if not self._broker.awaited:
+        try:
+            batch = await self._broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
+        finally:
+            self._open_takes -= 1
+        if not self._open_takes:
             self._reading.pause()
         if batch and any(pending.request.mode != "score" for pending in batch):
             oldest = min(pending.arrived for pending in batch)

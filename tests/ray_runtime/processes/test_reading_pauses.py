@@ -7,8 +7,9 @@ import pytest
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.ray_runtime.processes import reading_pauses, request_channel
 from rlinf_async.wire.connection import Connection
-from tests.conformance.requests import Channel, answer, ask, dynamic
+from tests.conformance.requests import Channel, answer, ask, dynamic, observation
 from tests.loops.virtual import settle
+from tests.making import request
 
 FOR_EVER_S = 1e6
 
@@ -106,3 +107,44 @@ async def test_what_is_unread_when_the_channel_closes_is_refused(monkeypatch):
     await channel.close()
     with pytest.raises(PeerError, match="after inference had closed"):
         await asker
+
+
+@pytest.mark.real_time
+async def test_a_request_read_in_one_turn_with_a_take_does_not_pause_its_connection(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel(dynamic(max_size=2, max_wait=10.0))
+    client = channel.client()
+    (early,) = ask(client, 5)
+    (full,) = ask(client, 6)
+    server = channel.server()
+    assert await answer(server) == [5, 6]
+    await asyncio.gather(early, full)
+    channel.worker._reading.resume()  # its connections are read, and no rank waits
+    taking = asyncio.create_task(answer(server))
+    askers = ask(client, 0)
+    await settle()
+    askers += ask(client, 1)
+    async with asyncio.timeout(5):
+        assert await taking == [0, 1]
+    await asyncio.gather(*askers)
+
+
+@pytest.mark.real_time
+async def test_a_connection_with_more_than_a_socket_holds_is_not_paused_again(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel(dynamic(max_size=1000))
+    client = channel.client()
+    server, batches = await served_once(channel, client), []
+    for _ in range(3):
+        askers = [
+            asyncio.create_task(client.act(request(shard, payload=observation(shard, side=90))))
+            for shard in range(60)
+        ]
+        await settle()
+        await settle()
+        answered = [await answer(server)]
+        while sum(map(len, answered)) < 60:
+            answered.append(await answer(server))
+        await asyncio.gather(*askers)
+        batches.append(len(answered))
+    assert batches[1:] == [1, 1]
