@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> None:
     else:
         listener.close()
         os.environ[TEMPLATE_VARIABLE] = name
+        os.environ["RLINF_ASYNC_FORKED_WORKERS"] = "0"  # the run's own template, which would serve nothing
         sys.meta_path.insert(0, RequestsInRay())
     _run(arguments)
 

@@ -35,6 +35,7 @@ from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE, USERS_MODU
 from rlinf_async.hosts.rlinf.managers import light_processes
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
+from rlinf_async.hosts.rlinf.shared import SHARED
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
 from rlinf_async.hosts.rlinf.worker_process import WorkerHooks
 from rlinf_async.hosts.simulators import going_on
@@ -154,7 +155,7 @@ class Hooks(WorkerHooks):
             cfg: Any = cluster_cfg._get_root()
             self._prepare(cfg)
             light = light_processes(type(cluster)) if is_active(cfg) else nullcontext()
-            with starting_ray(say=RunDisplay().note), light:
+            with starting_ray(say=RunDisplay().note, shared=SHARED if is_active(cfg) else None), light:
                 start(cluster, *args, **kwargs)
             if is_active(cfg):
                 # After the start, as RLinf's `Cluster` installs its own handler of SIGUSR1.

@@ -21,6 +21,7 @@ from rlinf_async.hosts.rlinf.checkpoints import set_aside
 from rlinf_async.hosts.rlinf.config import asks_for_levels
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS, load_in_workers
 from rlinf_async.hosts.rlinf.losses import NFT_LOSS
+from rlinf_async.hosts.rlinf.shared import SHARED
 from rlinf_async.hosts.rlinf.stock import ObservedRunner
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.worker_groups import hear_worker_groups
@@ -125,7 +126,7 @@ def _actor(cfg: DictConfig) -> Any:
 
 def launch(cfg: DictConfig, runner_class: object, *, dashboard: bool = False, **workers: object) -> None:
     """Start Ray, RLinf's `workers` by component and their runner, and train."""
-    with starting_ray(say=RunDisplay().note, options={"include_dashboard": dashboard}):
+    with starting_ray(say=RunDisplay().note, options={"include_dashboard": dashboard}, shared=SHARED):
         _run(cfg, runner_class, **workers)
 
 

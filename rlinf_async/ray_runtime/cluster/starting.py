@@ -26,7 +26,7 @@ from rlinf_async.ray_runtime.cluster.environment import (
     connection_error,
     require_token,
 )
-from rlinf_async.ray_runtime.cluster.quick_start import starting_quickly
+from rlinf_async.ray_runtime.cluster.quick_start import Shared, starting_quickly
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 RETRY_WAITS_S = (5.0, 20.0)
@@ -53,7 +53,9 @@ SIZES_OF_A_CLUSTER = frozenset({"num_cpus", "num_gpus", "resources"})
 
 
 @contextmanager
-def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+def starting_ray(
+    *, say: Say, options: Mapping[str, Any] | None = None, shared: Shared | None = None
+) -> Iterator[None]:
     """A block where `ray.init` is tried again if it fails to start a cluster of the run's own.
 
     Such a cluster is started with `options`, requires a token (`require_token`), and listens on the loopback
@@ -78,7 +80,7 @@ def starting_ray(*, say: Say, options: Mapping[str, Any] | None = None) -> Itera
             if own:
                 require_token(os.environ, shared=bool(settings.get("include_dashboard")))
                 place = nullcontext() if "_node_ip_address" in settings else on_loopback()
-                with place, starting_quickly():
+                with place, starting_quickly(None if settings.get("include_dashboard") else shared):
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
                 _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))

@@ -13,9 +13,9 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray._private import ray_constants, utils
 
-from rlinf_async.ray_runtime.cluster import quick_start, setup_worker
+from rlinf_async.ray_runtime.cluster import quick_start, start_worker
 from rlinf_async.ray_runtime.cluster.quick_start import CHECK, SCRIPT_NAME, starting_quickly
-from rlinf_async.ray_runtime.cluster.setup_worker import command, rays_script
+from rlinf_async.ray_runtime.cluster.start_worker import RAYS_NAME, command, rays_script
 
 WORDS = ["worker.py", "--node-id=7"]
 
@@ -36,12 +36,14 @@ def test_variables_and_interpreter_of_rays_own_context_are_used(monkeypatch):
     context = rays_context(env_vars={"RANK": "0"}, py_executable=sys.executable)
     assert command(arguments(**context)) == ({"RANK": "0"}, [sys.executable, *WORDS])
     assert command(arguments()) == ({}, [sys.executable, *WORDS])
+    assert command([*WORDS, "--language=PYTHON"]) == ({}, [sys.executable, *WORDS])
 
 
 @pytest.mark.parametrize(
     "given",
     [
         WORDS,
+        [*WORDS, "--language=JAVA"],
         arguments("JAVA"),
         arguments(command_prefix=["conda", "activate", "other"]),
         arguments(override_worker_entrypoint="/other/worker.py"),
@@ -73,7 +75,7 @@ def test_the_worker_gets_what_rays_script_gives_it(value, tmp_path):
             check=True,
             env={**os.environ, "HOME": "/home/of/a user"},
         ).stdout
-        for script in (setup_worker.__file__, rays_script())
+        for script in (start_worker.__file__, rays_script())
     ]
     assert said[0] == said[1] != ""
 
@@ -82,9 +84,9 @@ def test_only_inside_the_block_ray_starts_workers_by_our_script():
     before = getattr(ray_constants, SCRIPT_NAME), getattr(utils, CHECK)
     with starting_quickly():
         script = Path("/rays/folder", getattr(ray_constants, SCRIPT_NAME))
-        assert script.samefile(setup_worker.__file__)
-        # By its name Ray knows a script that a worker without variables of its own does not need.
-        assert script.name == before[0] == Path(rays_script()).name
+        assert script.samefile(start_worker.__file__)
+        # By its name Ray knows its own script, and leaves it out for a worker without variables of its own.
+        assert script.name != before[0] == RAYS_NAME
     assert (getattr(ray_constants, SCRIPT_NAME), getattr(utils, CHECK)) == before
 
 

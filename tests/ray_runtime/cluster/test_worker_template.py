@@ -1,0 +1,221 @@
+"""Ray's workers are forked from a template, and are what they would have been if Python had been started."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+import psutil
+import ray
+
+from rlinf_async.ray_runtime.cluster import quick_start, start_worker
+from rlinf_async.ray_runtime.cluster.quick_start import Shared
+from rlinf_async.ray_runtime.cluster.start_worker import TEMPLATE_VARIABLE, forked
+
+pytestmark = pytest.mark.skipif(
+    not ray.__version__.startswith(quick_start.TESTED_VERSIONS), reason="this Ray is not forked"
+)
+
+WORKER = """
+import json, os, random, sys
+import numpy
+from ray._raylet import WorkerID
+drawn = [WorkerID.from_random().hex(), random.random(), numpy.random.random()]
+about = {"arguments": sys.argv, "folder": os.getcwd(), "parent": os.getppid(), "drawn": drawn}
+about |= {"early": "mailbox" in sys.modules, "main": __name__, "rank": os.environ.get("RANK")}
+about |= {"template": os.environ.get("RLINF_ASYNC_WORKER_TEMPLATE")}
+about |= {"files": sorted(os.listdir("/proc/self/fd"), key=int)}
+print(json.dumps(about), flush=True)
+"""
+WAIT_S = 120
+
+
+@contextmanager
+def template(**shared):
+    """A template, and the name by which it is asked."""
+    name = f"test-{os.getpid()}-{os.urandom(8).hex()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        process = quick_start._start(listener, Shared(**shared))
+    with process:
+        yield name, process
+        process.stdin.close()
+        process.kill()
+
+
+@pytest.fixture
+def worker(tmp_path):
+    path = tmp_path / "worker.py"
+    path.write_text(WORKER)
+    return path
+
+
+def started(worker, name, *, folder=None, **variables):
+    """What a worker says that Ray's raylet has started."""
+    said = subprocess.run(
+        [sys.executable, start_worker.__file__, worker, "--language=PYTHON"],
+        env={**os.environ, TEMPLATE_VARIABLE: name, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        timeout=WAIT_S,
+        check=True,
+    ).stdout
+    return json.loads(said)
+
+
+def test_a_worker_is_forked_with_its_own_arguments_folder_variables_and_random_numbers(worker, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(early=("mailbox",), free=frozenset({"RANK"})) as (name, process):
+        first, second = (started(worker, name, folder=worker.parent, RANK=rank) for rank in "01")
+        usual = started(worker, "no-such-template", folder=worker.parent, RANK="0")
+    assert first["parent"] == second["parent"] == process.pid
+    assert [first["early"], usual["early"]] == [True, False]
+    for same in ("arguments", "folder", "main", "template", "files"):
+        assert first[same] == usual[same] == second[same]
+    assert [first["rank"], second["rank"], first["template"]] == ["0", "1", None]
+    assert set(first["drawn"]).isdisjoint(second["drawn"])
+
+
+def test_a_worker_with_another_environment_starts_python_and_the_next_is_forked(worker):
+    with template(free=frozenset({"RANK"})) as (name, process):
+        parents = [
+            started(worker, name, **variables)["parent"]
+            for variables in ({"RANK": "0"}, {"RAY_BACKEND_LOG_LEVEL": "debug"}, {"RANK": "1"})
+        ]
+    assert [parent == process.pid for parent in parents] == [True, False, True]
+
+
+def test_a_variable_that_an_import_has_read_is_not_free(worker, tmp_path, monkeypatch):
+    (tmp_path / "reading.py").write_text("import os\nRANK = os.environ.get('RANK')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(modules=("reading",), free=frozenset({"RANK"})) as (name, process):
+        assert started(worker, name, RANK="0")["parent"] != process.pid
+
+
+def test_without_a_number_of_threads_only_ray_is_imported(worker, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with template(early=("mailbox",)) as (name, process):
+        said = started(worker, name)
+    assert [said["parent"] == process.pid, said["early"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "opened = open('/dev/full', 'w')",
+        "from ray._raylet import WorkerID\nWorkerID.from_random()",
+        "raise ImportError('a package of this machine is broken')",
+    ],
+    ids=["a thread", "a device", "random numbers are drawn", "no import"],
+)
+def test_a_template_that_cannot_be_forked_ends_and_python_is_started(source, worker, tmp_path, monkeypatch):
+    (tmp_path / "unusual.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(modules=("unusual",)) as (name, process):
+        assert started(worker, name)["parent"] != process.pid
+        process.wait(WAIT_S)
+
+
+def test_a_module_of_the_drivers_folder_that_workers_would_find_first_ends_the_template(
+    worker, tmp_path, monkeypatch
+):
+    script = tmp_path / "of the driver" / "train.py"
+    script.parent.mkdir()
+    script.with_name("mailbox.py").write_text("")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(early=("mailbox",)) as (name, process):
+        assert started(worker, name)["parent"] != process.pid
+        process.wait(WAIT_S)
+
+
+def test_a_class_that_becomes_an_actor_at_its_import_draws_no_random_number(worker, tmp_path, monkeypatch):
+    (tmp_path / "remote.py").write_text("import ray\n@ray.remote\nclass Remote:\n    pass")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(modules=("remote",)) as (name, process):
+        assert started(worker, name)["parent"] == process.pid
+
+
+def test_the_template_ends_with_the_raylet_and_with_a_driver_that_has_not_named_it():
+    with template() as (_, process), subprocess.Popen(["sleep", "600"]) as raylet:
+        process.stdin.write(str(raylet.pid).encode())
+        process.stdin.close()
+        raylet.kill()
+        assert process.wait(WAIT_S) == 0
+    with template() as (_, process):
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+
+
+def test_another_process_at_the_name_of_a_template_that_has_ended_gets_nothing(monkeypatch):
+    name = f"test-{os.getpid()}-other"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        monkeypatch.setattr(start_worker, "account", lambda connection: os.getuid() + 1)
+        assert not forked(name, [sys.executable, "worker.py"])
+        with listener.accept()[0] as connection:
+            assert connection.recv(1) == b""
+
+
+def test_workers_for_spilled_objects_are_not_forked():
+    assert not forked("no-such-template", [sys.executable, "worker.py", "--worker-type=SPILL_WORKER"])
+
+
+CLUSTER = """
+    import os, sys, psutil, ray
+    from rlinf_async.ray_runtime.cluster.quick_start import Shared, TEMPLATE
+    from rlinf_async.ray_runtime.cluster.starting import starting_ray
+
+    class Actor:
+        def parent(self):
+            return os.getppid()
+
+    shared = Shared(early=("mailbox",), free=frozenset({"RANK"}))
+    with starting_ray(say=print, shared=shared):
+        ray.init(address="local", num_cpus=2, log_to_driver=False)
+    node = ray._private.worker._global_node
+    template = node.all_processes[TEMPLATE][0].process.pid
+    environments = {}, {"env_vars": {"RANK": "1"}}, {"env_vars": {"OTHER": "1"}}
+    actors = [ray.remote(Actor).options(num_cpus=0, runtime_env=own).remote() for own in environments]
+    parents = ray.get([actor.parent.remote() for actor in actors])
+    raylet = node.all_processes["raylet"][0].process.pid
+    print("RESULT", [{template: "template", raylet: "raylet"}.get(parent) for parent in parents], flush=True)
+    print("NUMBERS", raylet, *[child.pid for child in psutil.Process(template).children()], flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("ending", ["the driver is killed", "the raylet is killed"])
+def test_rays_own_workers_are_forked_and_end_when_the_raylet_has_ended(ending):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CLUSTER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with driver:
+        lines = iter(driver.stdout.readline, "")
+        result = next(line for line in lines if line.startswith("RESULT"))
+        numbers = next(line for line in lines if line.startswith("NUMBERS")).split()[1:]
+        raylet, *workers = (psutil.Process(int(number)) for number in numbers)
+        (driver if ending == "the driver is killed" else raylet).kill()
+        left = psutil.wait_procs(workers, timeout=WAIT_S)[1]
+        driver.kill()
+    assert result.split(" ", 1)[1].strip() == "['template', 'template', 'raylet']"
+    assert len(workers) >= 2
+    assert left == []
