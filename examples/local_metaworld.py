@@ -14,7 +14,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+from rlinf_async.lab.demo.warm_start import warm_start
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_log import RunLog

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.lab.demo.warm_start import WarmStart
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 
 FILES = (Path(__file__).parents[1] / "configs").glob("*.yaml")
 NAMES = sorted(path.stem for path in FILES if not path.stem.startswith("verl_"))

@@ -41,7 +41,8 @@ from benchmarks.result_store import ResultStore
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+from rlinf_async.lab.demo.warm_start import warm_start
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.reading.faults import count_faults

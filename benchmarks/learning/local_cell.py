@@ -20,7 +20,8 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.lab.demo.warm_start import WarmStart, warm_start
+from rlinf_async.lab.demo.warm_start import warm_start
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 
 WARM_STARTS = Path("runs/warm_starts")
 """Folder of cloned starting policies, shared with RLinf's runs: both hosts start from the same ones."""

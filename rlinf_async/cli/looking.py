@@ -26,7 +26,7 @@ from rlinf_async.cli.arguments import (
     or_exit,
 )
 from rlinf_async.core.config_keys import dotted
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, host_of
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, check_preparations, host_of
 from rlinf_async.observe.check import Check
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def explain(
         selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
     configs = [one.compose() for one in selections]
     host = or_exit(host_of, configs[0])
+    for cfg in configs:
+        or_exit(check_preparations, cfg)
     say = partial(_explanation, host) if diff is None else partial(differences, host)
     facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
     if as_json:

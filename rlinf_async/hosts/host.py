@@ -260,6 +260,18 @@ def simulators_of(cfg: Mapping[str, Any]) -> set[Any]:
     return {lookup(cfg, f"env.train.{key}") for key in SIMULATOR_KEYS}
 
 
+def check_preparations(cfg: DictConfig) -> None:
+    """Check the blocks of `cfg` that preparations read, before a run: a preparation may have a function
+    `check` as an attribute, which is called with `cfg` and makes nothing.
+
+    Raises:
+        ValueError: a preparation would refuse its block.
+    """
+    for entry in provided(PREPARATIONS_GROUP):
+        if cfg.get(entry.name) is not None and (check := getattr(imported(entry), "check", None)):
+            check(cfg)
+
+
 def make_ready(cfg: DictConfig) -> None:
     """Call the preparations that `cfg` needs, each with `cfg`; a preparation may add values to it.
 

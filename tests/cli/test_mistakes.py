@@ -218,6 +218,14 @@ def test_every_way_to_write_the_preset_works_with_a_block_and_without(words, blo
     assert cfg["async"].mode == "full"
 
 
+@pytest.mark.parametrize("command", ["explain", "train"])
+def test_a_warm_start_that_cannot_be_made_is_refused_by_every_command(command, began):
+    assert "warm_start.episodes must be a multiple of 16, got 5" in answer(
+        command, DEMO, "warm_start.episodes=5"
+    )
+    assert began == []
+
+
 def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
     for module in ("libero", "mani_skill", "metaworld"):
         monkeypatch.setitem(sys.modules, module, None)

@@ -11,7 +11,8 @@ from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.lab.demo.simulators.metaworld_expert import demonstrate
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
-from rlinf_async.lab.demo.warm_start import WarmStart, clone_of, cloning_epochs
+from rlinf_async.lab.demo.warm_start import clone_of, cloning_epochs
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 from tests.runs.conftest import COMMAND, Run
 from tests.vla.sources import on_path, why_missing
 

@@ -1,12 +1,11 @@
 """A starting policy cloned from Meta-World's scripted expert, strong enough to earn some sparse rewards."""
 
-import hashlib
 import io
 import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +23,7 @@ from rlinf_async.lab.demo.simulators.metaworld_task import (
     instruction,
 )
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
+from rlinf_async.lab.demo.warm_start_settings import PARALLEL_EPISODES, WarmStart
 from rlinf_async.observe.files import make_directory, write_whole
 from rlinf_async.observe.plain_data import read_json_file
 
@@ -31,63 +31,10 @@ HIDDEN_UNITS = 256
 MAX_BISECTIONS = 6
 """Largest number of bisections between a policy that is too weak and one that is too strong."""
 
-PARALLEL_EPISODES = 16
-"""Number of test episodes played at the same time."""
-
 STARTS_FOLDER = Path(__file__).parent / "starts"
 """Folder of the demos' starts, by the key of their settings. It is in the repository, and in no wheel."""
 
 State = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """Settings of the demonstrations, of cloning, and of the success at which cloning stops.
-
-    Cloning stops at the first epoch with a success of at least `lowest_success` over `episodes` test episodes
-    with sampled actions. If that epoch exceeds `highest_success`, a mixture with the previous epoch is
-    searched. `max_epochs` bounds the time in any case.
-
-    `model` is the section of a `tiny_pi0` to clone into, which plays episodes in its chunks; without it an
-    `mlp_policy` with the noise `log_std` is cloned.
-    """
-
-    task_name: str = "button-press-topdown-v3"
-    seed: int = 0
-    demonstrations: int = 10
-    demonstration_steps: int = 100
-    learning_rate: float = 1e-4
-    batch_size: int = 256
-    log_std: float = -1.0
-    lowest_success: float = 0.10
-    highest_success: float = 0.22
-    episodes: int = 64
-    max_epochs: int = 120
-    max_episode_steps: int = 20
-    action_repeat: int = 5
-    model: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        TaskSettings(self.task_name, self.max_episode_steps, self.action_repeat)
-        for name in ("demonstrations", "demonstration_steps", "batch_size", "max_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"warm_start.{name} must be at least 1, got {getattr(self, name)}")
-        if self.learning_rate <= 0:
-            raise ValueError(f"warm_start.learning_rate must be positive, got {self.learning_rate}")
-        if not 0 <= self.lowest_success <= self.highest_success <= 1:
-            raise ValueError(
-                f"warm_start needs 0 <= lowest_success={self.lowest_success} "
-                f"<= highest_success={self.highest_success} <= 1"
-            )
-        if self.episodes < 1 or self.episodes % PARALLEL_EPISODES:
-            raise ValueError(
-                f"warm_start.episodes must be a multiple of {PARALLEL_EPISODES}, got {self.episodes}"
-            )
-
-    @property
-    def key(self) -> str:
-        """A name that is the same for equal settings, and different for different ones."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

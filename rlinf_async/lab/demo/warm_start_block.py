@@ -11,7 +11,7 @@ from rich.console import Console
 from rlinf_async.core.config_keys import did_you_mean, shortened
 from rlinf_async.hosts.judge.table import BLOCK_KIND, WHOLE_KIND, kind_of_default
 from rlinf_async.lab.demo.run_dir import run_dir
-from rlinf_async.lab.demo.warm_start import WarmStart, place, warm_start
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 
 POLICY_KEY = "runner.ckpt_path"
 """The key for the path of the starting state dict, if the block has no `policy_key`."""
@@ -24,14 +24,12 @@ def fill_in(cfg: DictConfig) -> None:
     statistics of the clone. Cloned policies are stored next to the run directory, by their settings; a
     checkout of this repository holds those of the demos.
     """
-    if cfg.get("warm_start") is None:
+    if (found := _settings_of(cfg)) is None:
         return
-    block = _checked(cfg.warm_start)
-    policy_key = block.pop("policy_key", POLICY_KEY)
-    if OmegaConf.select(cfg, policy_key):
-        return
+    from rlinf_async.lab.demo.warm_start import place, warm_start  # imports torch and Meta-World
+
+    settings, policy_key = found
     console = Console(highlight=False)
-    settings = WarmStart(**block)
     starts = run_dir(cfg).parent / "warm_starts"
     if not place(settings, starts).exists():
         console.print(
@@ -49,6 +47,27 @@ def fill_in(cfg: DictConfig) -> None:
         for mode in ("train", "eval"):
             if cfg.env.get(mode) is not None:
                 cfg.env[mode].obs_stats = str(start.obs_stats_path)
+
+
+def check(cfg: DictConfig) -> None:
+    """Check the block of `cfg` as `fill_in` does, which would begin to clone.
+
+    Raises:
+        ValueError: as by `fill_in`.
+    """
+    _settings_of(cfg)
+
+
+fill_in.check = check  # type: ignore[attr-defined]
+
+
+def _settings_of(cfg: DictConfig) -> tuple[WarmStart, str] | None:
+    """Return the settings of the block and the key of the policy's path; None if nothing is to be cloned."""
+    if cfg.get("warm_start") is None:
+        return None
+    block = _checked(cfg.warm_start)
+    policy_key = block.pop("policy_key", POLICY_KEY)
+    return None if OmegaConf.select(cfg, policy_key) else (WarmStart(**block), policy_key)
 
 
 def _checked(section: Any) -> dict[str, Any]:

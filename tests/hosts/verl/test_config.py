@@ -9,7 +9,7 @@ from rlinf_async.hosts.verl.config import read, write_back
 from rlinf_async.hosts.verl.settings import section
 from rlinf_async.hosts.verl.view import VerlView
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
-from rlinf_async.lab.demo.warm_start import WarmStart
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 from tests.hosts.verl.configs import composed
 
 NAMES = [name for name in packaged_names() if name.startswith("verl_")]

@@ -6,7 +6,8 @@ import torch
 
 from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
-from rlinf_async.lab.demo.warm_start import ClonedPolicy, Trial, WarmStart, warm_start
+from rlinf_async.lab.demo.warm_start import ClonedPolicy, Trial, warm_start
+from rlinf_async.lab.demo.warm_start_settings import WarmStart
 
 QUICK = WarmStart(demonstrations=2, max_epochs=2, episodes=16)
 

@@ -8,6 +8,7 @@ pytest.importorskip("omegaconf", reason="a config is OmegaConf's")
 from omegaconf import OmegaConf
 
 from rlinf_async.compose import compose_config
+from rlinf_async.hosts.host import check_preparations
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.lab.demo.warm_start_block import fill_in
 
@@ -49,7 +50,7 @@ def test_the_key_that_the_block_names_is_filled_and_clones_are_shared(tmp_path, 
     ids=["no block", "a policy is given"],
 )
 def test_nothing_is_cloned_without_a_block_or_with_a_policy(changes, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlinf_async.lab.demo.warm_start_block.warm_start", pytest.fail)
+    monkeypatch.setattr("rlinf_async.lab.demo.warm_start.warm_start", pytest.fail)
     cfg = config(tmp_path, **changes)
     before = OmegaConf.to_container(cfg)
     fill_in(cfg)
@@ -91,8 +92,19 @@ def test_a_config_without_a_run_directory_is_told_which_keys_name_one(tmp_path):
         ({"seed": "one"}, "warm_start.seed='one' must be a whole number"),
         ({"learning_rate": None}, "warm_start.learning_rate=None must be a finite number"),
         ({"policy_key": 3}, "warm_start.policy_key=3 must be a text"),
+        ({"episodes": 5}, "warm_start.episodes must be a multiple of 16, got 5"),
+        ({"action_repeat": 0}, "warm_start.action_repeat must be at least 1, got 0"),
+        ({"task_name": "open-door"}, "warm_start.task_name='open-door' is no task of Meta-World"),
+        ({"lowest_success": 0.9}, "warm_start needs 0 <= lowest_success=0.9"),
     ],
 )
-def test_a_block_that_no_start_can_be_made_of_is_refused_by_its_key(block, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        fill_in(OmegaConf.create({"warm_start": block, "runner": {"ckpt_path": None}}))
+def test_a_block_that_no_start_can_be_made_of_is_refused_by_its_key_and_explain_says_the_same(block, said):
+    cfg = OmegaConf.create({"warm_start": block, "runner": {"ckpt_path": None}})
+    for refusing in (fill_in, check_preparations):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            refusing(cfg)
+
+
+def test_a_check_clones_nothing(tmp_path):
+    check_preparations(config(tmp_path))
+    assert list(tmp_path.iterdir()) == []
