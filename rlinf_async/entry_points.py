@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
-from rlinf_async.core.failures import ForeignError, one_line
+from rlinf_async.core.failures import ForeignError, Terminated, one_line
 
 TAKE_ON_METHOD = "take_on"
 """The method of environments that can be told what to play."""
@@ -87,7 +87,7 @@ def imported(entry: EntryPoint) -> Any:
     try:
         with _staying_here():
             return entry.load()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # noqa: BLE001 a module may raise anything, as SystemExit
         package = f"mend the package {entry.dist.name}" if entry.dist else "mend its package"

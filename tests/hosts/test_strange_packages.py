@@ -2,6 +2,7 @@
 is wrong, and no other error; what is only unusual trains.
 """
 
+import signal
 import sys
 from functools import partial
 from importlib.metadata import EntryPoint, EntryPoints
@@ -13,12 +14,14 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async import entry_points
+from rlinf_async.core.failures import Terminated
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.judge.presence import model_reasons
 from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.host import LocalHost
+from rlinf_async.hosts.local.whole_process import unchanged_by
 from rlinf_async.loops import env_restarts
 from tests.extending_page import FILE, PAGE
 from tests.hosts.local_runs import nobody_is_left
@@ -325,6 +328,25 @@ def test_whatever_a_builder_raises_is_one_reason(declared, raised):
     declared(build=build)
     (reason,) = model_reasons(CONFIG["model"], key="model")
     assert reason.text.startswith(f"model does not make a theirs: {type(raised).__name__}")
+
+
+def test_a_signal_that_ends_the_process_is_no_fault_of_the_builder_that_it_interrupts(declared):
+    def build(cfg, _):
+        raise Terminated(signal.SIGTERM)  # as its handler does
+
+    declared(build=build)
+    with pytest.raises(Terminated):
+        list(model_reasons(CONFIG["model"], key="model"))
+
+
+def test_a_default_device_of_the_caller_s_own_is_put_back():
+    torch.set_default_device("meta")
+    try:
+        with pytest.raises(ValueError, match="default device to cpu"), unchanged_by("they"):
+            torch.set_default_device("cpu")
+        assert torch.empty(0).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
 
 
 CHANGES = {

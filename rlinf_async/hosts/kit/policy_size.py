@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, one_line
+from rlinf_async.core.failures import LONGEST_ERROR, ForeignError, Terminated, one_line
 from rlinf_async.entry_points import MODELS_GROUP, load_class, names_of
 
 SIZES_GROUP = "rlinf_async.model_sizes"
@@ -40,8 +40,8 @@ def naming(section: Mapping[str, Any], *, key: str) -> Iterator[None]:
     """Raise the error of a policy's builder as a ValueError that names the policy and the block at `key`."""
     try:
         yield
-    # Callers report a missing package in their own words.
-    except (ImportError, KeyboardInterrupt):
+    # Callers report a missing package in their own words; a signal's exception is no fault of the builder.
+    except (ImportError, KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # noqa: BLE001 a builder of another package may raise anything, as SystemExit
         name = section.get("model_type")

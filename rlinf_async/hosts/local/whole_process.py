@@ -181,7 +181,7 @@ def unchanged_by(culprit: str) -> Iterator[None]:
     yield
     # Only here: torch keeps a default device for each thread, and the policy is built in this one.
     if (now := torch.empty(0).device) != device:
-        torch.set_default_device(None)
+        torch.set_default_device(None if device.type == "cpu" else device)
         raise ValueError(f"{culprit} have set torch's default device to {now}; this was undone")
     process.check(culprit)
 
