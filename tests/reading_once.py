@@ -22,19 +22,44 @@ def read_once() -> None:
         compose._compose_once = _remembering(compose._compose_once)
 
 
+class Copies:
+    """What was made once; whoever asks for it has a copy of his own."""
+
+    def __init__(self):
+        self.pickled = {}
+
+    def get(self, key, make):
+        if key not in self.pickled:
+            self.pickled[key] = pickle.dumps(make())
+        return pickle.loads(self.pickled[key])
+
+
 def _remembering(compose_once):
-    """Return a `compose_once` that composes nothing twice, and gives every caller a copy of his own.
+    """Return a `compose_once` that composes nothing twice, and reads no file of a package twice.
 
     It remembers nothing of a folder of the user's: its files may change.
     """
-    composed = {}
+    composed = Copies()
 
     def compose(name, overrides, directory):
         if directory is not None or any("hydra" in override for override in overrides):
             return compose_once(name, overrides, directory)
-        asked = (name, *overrides)
-        if asked not in composed:
-            composed[asked] = pickle.dumps(compose_once(name, overrides, None))
-        return pickle.loads(composed[asked])
+        cfg = composed.get((name, *overrides), lambda: compose_once(name, overrides, None))
+        _read_packages_once()
+        return cfg
 
     return compose
+
+
+@cache
+def _read_packages_once():
+    """Once Hydra has loaded its plugins, which have a copy of the class."""
+    from hydra._internal.sources_registry import SourcesRegistry
+
+    source_class = SourcesRegistry.instance().resolve("pkg")
+    load, read = source_class.load_config, Copies()
+
+    def load_config(source, config_path):
+        return read.get((source.provider, source.path, config_path), lambda: load(source, config_path))
+
+    source_class.load_config = load_config

@@ -64,8 +64,8 @@ def _stored(name: str, options: str = "", *, nightly: bool = False) -> Smallest:
 
 
 COMMANDS = (
-    Smallest(r"micro core.*", "micro core --rounds 1 --shards 64"),
-    Smallest(r"micro brokers.*", "micro brokers --rounds 1 --shards 64"),
+    Smallest(r"micro core.*", "micro core --rounds 1 --shards 4"),
+    Smallest(r"micro brokers.*", "micro brokers --rounds 1 --shards 4"),
     Smallest(r"micro channels.*", "micro channels --rounds 1", nightly=True),
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro threads.*", "micro threads --rounds 1", nightly=True),

@@ -58,19 +58,15 @@ async def test_a_rollout_that_is_handed_over_wakes_nobody_at_the_gate(monkeypatc
     waiting.cancel()
 
 
-async def test_a_shard_that_has_nothing_left_to_do_is_told_so():
-    broker = broker_of(ONE, until=1, max_staleness=3)
-    assert await broker.admit(0) is not None
-    assert await broker.admit(0) is None
-
-
-async def test_closing_ends_the_wait_at_the_gate():
+@pytest.mark.parametrize("ends", [TrajectoryBroker.close, TrajectoryBroker.pause])
+async def test_closing_and_a_pause_end_the_wait_at_the_gate_at_once(ends):
     broker = broker_of(ONE)
     await broker.admit(0)
     waiting = asyncio.create_task(broker.admit(0))
     await settle()
-    broker.close()
+    ends(broker)
     assert await waiting is None
+    assert now() == 0.0
 
 
 async def test_a_refused_rollout_is_collected_again_in_its_own_place():
@@ -108,15 +104,20 @@ async def test_a_rollout_that_is_given_up_is_counted_whole_and_collected_again_i
     assert (await broker.admit(1)).batch == 1
 
 
-async def test_giving_up_a_rollout_wakes_whoever_may_collect_it_instead():
+@pytest.mark.parametrize("ends", ["given up", "refused"])
+async def test_a_rollout_that_is_given_up_or_refused_wakes_whoever_may_collect_it_instead(ends):
     broker = broker_of(TWO, any_place=True)
     ticket = await broker.admit(0)
     await broker.admit(1)
     waiting = asyncio.create_task(broker.admit(1))
     await settle()
     assert not waiting.done()
-    await broker.abandon(ticket, "env failed")
+    if ends == "given up":
+        await broker.abandon(ticket, "env failed")
+    else:
+        await put(broker, ticket, oldest=-1)
     assert (await waiting).place == ticket.place
+    assert now() == 0.0
 
 
 @pytest.mark.parametrize("first", ["put", "abandon"])
@@ -235,13 +236,6 @@ async def test_a_failure_ends_every_wait_with_its_error():
             await wait
 
 
-async def test_publishing_closes_the_books_of_what_was_trained():
-    broker = broker_of(ONE, max_staleness=1)
-    await train(broker, 0)
-    await put(broker, await broker.admit(0), ONE)
-    assert str(broker.ledger) == "produced 2 = trained 1 + in flight 1 + 0 refused"
-
-
 async def test_a_resumed_run_goes_on_with_its_version_and_its_books():
     books = Ledger(produced=7, trained=6, refused=Counter(stale=1))
     broker = broker_of(ONE, version=6, until=7, ledger=books)
@@ -336,6 +330,7 @@ async def test_a_lost_shard_that_waits_at_the_gate_waits_no_longer():
     await settle()
     await broker.shards_lost({0}, "env worker died", 1)
     assert await waiting is None
+    assert now() == 0.0
 
 
 async def place_after(first_s, second_s):
