@@ -27,9 +27,8 @@ from rlinf_async.cli.arguments import (
 )
 from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.cli.last_threads import ending_without_threads
-from rlinf_async.core.failures import Terminated, in_words
+from rlinf_async.core.failures import NothingLeftError, Terminated, in_words
 from rlinf_async.hosts.host import Host, RayCluster, host_of
-from rlinf_async.observe.attempt import NothingLeftError
 from rlinf_async.observe.ending import (
     IGNORED_SIGNALS,
     Judge,

@@ -66,6 +66,16 @@ class ForeignError(RuntimeError):
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
+class NothingLeftError(ValueError):
+    """A run is resumed from a checkpoint of its last step, or of a later one."""
+
+    def __init__(self, message: str, *, automatic: bool) -> None:
+        super().__init__(message)
+        self.automatic = automatic
+        """True if the run resumes from any checkpoint there is: then it has just ended, and nothing is
+        wrong."""
+
+
 class FailedForGood(RuntimeError):
     """Foreign code has failed, and would fail again, so that the run ends. Raised from its error, if any."""
 

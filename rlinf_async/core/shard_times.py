@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-USUAL_WORK_S = 0.003
-"""Seconds of an env worker's interpreter for a decision of a shard, as measured on two cores in company."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTimes:

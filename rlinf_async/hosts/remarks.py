@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlinf_async.core.config_keys import clipped, misspelt
-from rlinf_async.core.shard_times import USUAL_WORK_S
+from rlinf_async.core.shard_choice import USUAL_WORK_S
 from rlinf_async.entry_points import PREPARATIONS_GROUP, provided
 from rlinf_async.loops.run_settings import RunSettings
 

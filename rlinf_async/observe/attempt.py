@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from rlinf_async.core.failures import NothingLeftError
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.files import write_whole
 from rlinf_async.observe.reading.faults import read_faults
@@ -49,16 +50,6 @@ class Attempt:
 def read_attempt(place: Path) -> Attempt | None:
     """Return the message in file `place`; None if there is no such file."""
     return Attempt(**json.loads(place.read_text())) if place.is_file() else None
-
-
-class NothingLeftError(ValueError):
-    """A run is resumed from a checkpoint of its last step, or of a later one."""
-
-    def __init__(self, message: str, *, automatic: bool) -> None:
-        super().__init__(message)
-        self.automatic = automatic
-        """True if the run resumes from any checkpoint there is: then it has just ended, and nothing is
-        wrong."""
 
 
 def check_left(step: int, steps: int, *, key: str, automatic: bool) -> None:
