@@ -1,6 +1,7 @@
 """Whole runs of the local host, of environments and policies as packages declare them."""
 
 import threading
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer, declared
 from rlinf_async.hosts.local.declared import OwnChance
 from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.loops import env_restarts
 from tests.conformance.environments import (
     ACTION,
     CHUNK,
@@ -143,6 +146,7 @@ class ShowsNoNumbers(Steady):
 
 def test_environments_that_show_no_numbers_at_any_depth_are_built_anew_and_the_run_goes_on(monkeypatch):
     monkeypatch.setattr(ShowsNoNumbers, "lives", [])
+    monkeypatch.setattr(env_restarts, "RestartBudget", partial(RestartBudget, first_wait_s=0.0))
     result = run(ShowsNoNumbers, monkeypatch, batches=10)
     assert result.ledger.refused["not finite"] >= 3
     assert len(result.reports) == 10
