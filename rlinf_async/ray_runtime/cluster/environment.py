@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
@@ -83,6 +84,8 @@ LONGEST_PATH = 107
 LONGEST_NAME = len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """The most bytes that Ray appends to the folder: the name has the longest process number."""
 LONGEST_FOLDER = LONGEST_PATH - LONGEST_NAME
+LEAST_ROOM_BYTES = 2**20
+"""Ray cannot start with less: its processes wait for files that others cannot write, for minutes."""
 SHORT_FOLDER_REMEDY = "export RAY_TMPDIR=/tmp"
 
 
@@ -108,15 +111,14 @@ def misplaced_sockets(environ: Mapping[str, str]) -> str | None:
         )
     if Path(folder).exists() and not Path(folder).is_dir():
         return f"{variable}={folder} is no directory, and Ray puts its files there"
-    if not _is_writable(Path(folder).absolute()):
+    path = Path(folder).absolute()
+    # Ray makes a missing folder.
+    there = next((each for each in (path, *path.parents) if each.exists()), path)
+    if not os.access(there, os.W_OK | os.X_OK):
         return f"{variable}={folder} cannot be written by this account, and Ray puts its files there"
+    if (free := shutil.disk_usage(there).free) < LEAST_ROOM_BYTES:
+        return f"{variable}={folder} has room for {free} bytes, and Ray puts its files there"
     return None
-
-
-def _is_writable(folder: Path) -> bool:
-    """Return True if this account can make files in `folder`, or can make the folder."""
-    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    return os.access(there, os.W_OK | os.X_OK)
 
 
 MODE_VARIABLE = "RAY_AUTH_MODE"

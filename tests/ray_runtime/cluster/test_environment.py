@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,13 @@ def test_a_folder_that_this_account_cannot_write_is_refused(tmp_path: Path, monk
     for folder in (tmp_path, tmp_path / "made" / "by" / "ray"):
         with pytest.raises(ValueError, match=r"cannot be written by this account.*export RAY_TMPDIR=/tmp"):
             choose_cluster(own=True, join=False, environ={"TMPDIR": f"{folder}"})
+
+
+def test_a_full_disk_under_rays_folder_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(environment, "LONGEST_FOLDER", 1000)
+    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    with pytest.raises(ValueError, match=r"has room for 4096 bytes, and Ray.*export RAY_TMPDIR=/tmp"):
+        choose_cluster(own=True, join=False, environ={"TMPDIR": f"{tmp_path / 'made by ray'}"})
 
 
 def test_a_python_without_docstrings_is_refused_before_ray_is_imported() -> None:
