@@ -23,6 +23,7 @@ EMPTY: tuple[Any, ...] = (None, [], "")
 TEMPLATE_VARIABLE = "RLINF_ASYNC_WORKER_TEMPLATE"
 """It holds the name of the template's socket; workers do not get it."""
 RAYS_NAME = "setup_worker.py"
+OOM_SCORE = Path("/proc/self/oom_score_adj")
 GREETING, FORKED = b"?", b"!"
 GREETING_TIMEOUT_S = 30.0
 """Ray gives a worker a minute to start."""
@@ -97,6 +98,8 @@ def request(words: list[str]) -> dict[str, Any]:
         ],
         "umask": umask,
         "nice": os.nice(0),
+        # Ray raises it, so that a kernel without memory ends a worker before Ray or the driver.
+        "oom": OOM_SCORE.read_text(),
         "cores": sorted(os.sched_getaffinity(0)),
         "limits": {
             name: resource.getrlimit(getattr(resource, name))

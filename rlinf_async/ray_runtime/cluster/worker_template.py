@@ -38,6 +38,7 @@ from types import ModuleType
 from typing import Any
 
 RAYS_WORKER = "ray._private.workers.default_worker"
+OOM_SCORE = Path("/proc/self/oom_score_adj")
 GREETING, FORKED = b"?", b"!"
 REQUEST_TIMEOUT_S = 10.0
 GRACE_S = 10.0
@@ -297,6 +298,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.umask(request["umask"])
     os.setpgid(0, 0 if request["leads"] else request["group"])
     os.nice(request["nice"] - os.nice(0))
+    OOM_SCORE.write_text(request["oom"])
     os.sched_setaffinity(0, request["cores"])
     for name, limits in request["limits"].items():
         resource.setrlimit(getattr(resource, name), tuple(limits))

@@ -5,7 +5,7 @@ Theory of operation. The channel is a process with a broker inside. Its clients 
 learner ranks that have pieces scored; inference ranks take requests in batches. The channel sees the asker,
 the size and the node of a request. The payload of a request stays in the asker's memory, where the rank that
 has taken the request reads it (`wire`; on the channel's own node a small payload may come along). The answer
-goes from the rank straight to the asker. So the channel loads no torch, as the coordinator does not.
+goes from the rank straight to the asker. So the channel needs no torch, as the coordinator does not.
 
     asker -> channel   ask: a request; settled: the answers have come; begin, end: of a rollout
     rank  -> channel   take: wait for a batch, or look for one; failed: the requests of a failed forward pass

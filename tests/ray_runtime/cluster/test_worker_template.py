@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -31,6 +32,7 @@ drawn = [WorkerID.from_random().hex(), random.random(), numpy.random.random()]
 about = {"arguments": sys.argv, "folder": os.getcwd(), "parent": os.getppid(), "drawn": drawn}
 about |= {"early": "mailbox" in sys.modules, "main": __name__, "rank": os.environ.get("RANK")}
 about |= {"template": os.environ.get("RLINF_ASYNC_WORKER_TEMPLATE")}
+about |= {"oom": open("/proc/self/oom_score_adj").read()}
 about |= {"files": sorted(os.listdir("/proc/self/fd"), key=int)}
 print(json.dumps(about), flush=True)
 """
@@ -68,6 +70,7 @@ def started(worker, name, *, folder=None, **variables):
         cwd=folder,
         timeout=WAIT_S,
         check=True,
+        preexec_fn=partial(start_worker.OOM_SCORE.write_text, "500"),  # as Ray does
     ).stdout
     return json.loads(said)
 
@@ -81,6 +84,7 @@ def test_a_worker_is_forked_with_its_own_arguments_folder_variables_and_random_n
     assert [first["early"], usual["early"]] == [True, False]
     for same in ("arguments", "folder", "main", "template", "files"):
         assert first[same] == usual[same] == second[same]
+    assert first["oom"] == usual["oom"] == "500\n"
     assert [first["rank"], second["rank"], first["template"]] == ["0", "1", None]
     assert set(first["drawn"]).isdisjoint(second["drawn"])
 
