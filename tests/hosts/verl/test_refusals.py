@@ -156,9 +156,10 @@ def test_without_verl_no_package_of_an_optimizer_is_imported(monkeypatch):
     assert list(trials.optimizer_reasons(view)) == []
 
 
-def test_reasons_and_remarks_about_its_layers_build_the_policy_once(monkeypatch):
+def test_reasons_and_remarks_about_its_layers_build_the_policy_once(monkeypatch, request):
     builds = []
     trial_policy._built.cache_clear()
+    request.addfinalizer(trial_policy._built.cache_clear)  # tests of real policies follow
     monkeypatch.setattr(
         building, "built", lambda *arguments: builds.append(arguments) or torch.nn.Linear(2, 2)
     )
