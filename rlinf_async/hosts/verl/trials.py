@@ -90,17 +90,15 @@ def optimizer_reasons(view: VerlView) -> Iterator[Reason]:
 
 def unit_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if no layer of the policy has a class that FSDP2 is told to wrap."""
-    policy = trial_policy(view)
-    if policy is not None and (why := why_no_units(policy, view.units)):
+    if (policy := trial_policy(view)) is not None and (why := why_no_units(policy, view.units)):
         yield Reason(why)
 
 
 def unit_remarks(view: VerlView) -> Iterator[str]:
     """Yield a remark if some of the classes that FSDP2 is told to wrap are of no layer of the policy."""
-    if not isinstance(view.units, str) and (policy := trial_policy(view)) is not None:
-        names = missing_units(policy, view.units or ())
-        if names:
-            yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"
+    policy = None if isinstance(view.units, str) else trial_policy(view)
+    if policy is not None and (names := missing_units(policy, view.units or ())):
+        yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"
 
 
 def ray_reasons(view: VerlView) -> Iterator[Reason]:
