@@ -46,7 +46,7 @@ ALLOWED = {
     "ray_runtime/checkpoints/saved_buffer.py": {WRITES, CHANGES},
     "ray_runtime/cluster/quick_start.py": {LISTENS, STARTS},
     "ray_runtime/cluster/start_worker.py": {LISTENS},
-    "ray_runtime/cluster/worker_template.py": {LISTENS, STARTS, BY_NAME},
+    "ray_runtime/cluster/worker_template.py": {LISTENS, STARTS, WRITES, BY_NAME},
     "hosts/rlinf/worker_imports.py": {BY_NAME},
     "ray_runtime/processes/forking.py": {STARTS},
     "lab/demo/simulators/child_process.py": {UNPICKLES, STARTS, BY_NAME},
