@@ -112,14 +112,25 @@ def _check_answer(address: str | None, folder: str | None) -> None:
 
     Raises:
         RayNotThere: nothing does.
+        ConnectionError: nothing does, and Ray alone has found the address, among this machine's processes: it
+            is of another run, which listens on the loopback address, or has just ended. RLinf starts a
+            cluster then.
     """
     named = given = address or os.environ.get(ADDRESS_VARIABLE, "")
+    is_found = given in UNNAMED_CLUSTERS and not os.environ.get(ADDRESS_VARIABLE)
+    place, why = "", None
     with suppress(ConnectionError, ValueError, OSError):  # `ray.init` raises these itself
         if not named.startswith(CLIENT_SCHEME):
             named = services.canonicalize_bootstrap_address(named, folder) or ""
         place = named.removeprefix(CLIENT_SCHEME)
-        if place.rpartition(":")[2].isdecimal() and (why := connection_error(place)) is not None:
-            raise RayNotThere(f"does not answer at {place if given in UNNAMED_CLUSTERS else given} ({why})")
+        if place.rpartition(":")[2].isdecimal():
+            why = connection_error(place)
+        # The file of `ray start` has the address of a cluster that the user has started.
+        is_found = is_found and services.find_bootstrap_address(folder) is None
+    if why is not None:
+        if is_found:
+            raise ConnectionError(f"a Ray cluster of another run does not answer at {place} ({why})")
+        raise RayNotThere(f"does not answer at {place if given in UNNAMED_CLUSTERS else given} ({why})")
 
 
 def _joined(start: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private.authentication import authentication_token_setup as tokens
 
 from rlinf_async.core.failures import Terminated
@@ -259,3 +259,18 @@ def test_a_cluster_that_a_config_names_and_that_does_not_answer_is_not_waited_fo
     assert init.calls == []
     said = str(ray_ending_of(caught.value))
     assert said.startswith(f"Ray does not answer at {address} (Connection refused); start that cluster, or")
+
+
+@pytest.mark.parametrize(("of_ray_start", "raised"), [(None, ConnectionError), ("127.0.0.1:1", RayNotThere)])
+def test_another_run_that_does_not_answer_is_no_cluster_and_one_of_ray_start_is(
+    monkeypatch, init, of_ray_start, raised
+):
+    """RLinf asks for any cluster, and starts its own after a ConnectionError."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(starting, "connection_error", environment.connection_error)
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: {"127.0.0.1:1"})
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda folder: of_ray_start)
+    with starting_ray(say=lambda text: None), pytest.raises(raised, match="does not answer at") as caught:
+        ray.init(address="auto")
+    assert type(caught.value) is raised
+    assert init.calls == []
