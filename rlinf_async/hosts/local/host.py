@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rlinf_async import __version__
+from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
@@ -51,7 +52,8 @@ class LocalHost(Host):
         from rlinf_async.observe.claim import claim_directory
 
         # The judgement imports packages, and builds the policy.
-        with unchanged_by(f"the modules of model.model_type={cfg.model.get('model_type')}"):
+        name = lookup(plain(cfg), "model.model_type")
+        with unchanged_by(f"the modules of model.model_type={name}"):
             settings = checked(cfg)
         environments_of(cfg, settings)
         policy_of(cfg)
