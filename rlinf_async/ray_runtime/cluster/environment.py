@@ -109,11 +109,12 @@ def misplaced_sockets(environ: Mapping[str, str]) -> str | None:
         return (
             f"{variable}={folder} has {size} characters, where Ray's sockets leave room for {LONGEST_FOLDER}"
         )
-    if Path(folder).exists() and not Path(folder).is_dir():
+    # These functions, as `Path.exists` raises where this account may not look.
+    if os.path.exists(folder) and not os.path.isdir(folder):
         return f"{variable}={folder} is no directory, and Ray puts its files there"
     path = Path(folder).absolute()
     # Ray makes a missing folder.
-    there = next((each for each in (path, *path.parents) if each.exists()), path)
+    there = next((each for each in (path, *path.parents) if os.path.exists(each)), path)
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{variable}={folder} cannot be written by this account, and Ray puts its files there"
     if (free := shutil.disk_usage(there).free) < LEAST_ROOM_BYTES:

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_folder_that_this_account_cannot_write_is_refused(tmp_path: Path, monk
     for folder in (tmp_path, tmp_path / "made" / "by" / "ray"):
         with pytest.raises(ValueError, match=r"cannot be written by this account.*export RAY_TMPDIR=/tmp"):
             choose_cluster(own=True, join=False, environ={"TMPDIR": f"{folder}"})
+
+
+def test_a_folder_that_this_account_cannot_even_look_into_is_refused() -> None:
+    account = os.getuid()
+    with TemporaryDirectory(dir="/tmp") as closed:
+        os.chmod(closed, 0o700 if account == 0 else 0)
+        try:
+            os.setresuid(account or 65534, account or 65534, account)  # root may look into every folder
+            why = misplaced_sockets({"RAY_TMPDIR": f"{closed}/ray"})
+        finally:
+            os.setresuid(account, account, account)
+            os.chmod(closed, 0o700)
+    assert why == f"RAY_TMPDIR={closed}/ray cannot be written by this account, and Ray puts its files there"
 
 
 def test_a_full_disk_under_rays_folder_is_refused(tmp_path: Path, monkeypatch) -> None:
