@@ -250,6 +250,7 @@ def __getattr__(name: str) -> Any:
     if name not in BORROWED_NAMES:
         raise AttributeError(name)
     if (found := _definition(name)) is _MISSING:
+        importlib.import_module("rlinf")  # raises the error that names RLinf, where it is not installed
         raise ImportError(
             f"this RLinf has no {name} (for {BORROWED_NAMES[name].use}): use another version of it"
         )
