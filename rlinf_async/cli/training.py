@@ -81,8 +81,7 @@ def train(
 ) -> None:
     """Run a config: `rlinf-async train metaworld_ppo_mlp async.mode=full runner.max_epochs=12`.
 
-    Exit status 0: done; 1: failed; 2: could not begin; 130, 143, 129, 138: ended by SIGINT, SIGTERM, SIGHUP,
-    SIGUSR1.
+    Exit status 0: done; 1: failed; 2: could not begin; 130, 143, 129, 138: SIGINT, SIGTERM, SIGHUP, SIGUSR1.
     """
     config = Chosen.of(config_name, config_dir, overrides)
     if restarts:
