@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import multiprocessing
 import random
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +24,10 @@ from benchmarks.micro.kit import settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.inference import serve_policy
-from rlinf_async.ray_runtime import handles
-from rlinf_async.ray_runtime.processes import request_channel, request_clients
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.request_server import RequestServer
-from rlinf_async.wire import connection
+from rlinf_async.wire import connection, nodes
 
 PAUSE_S = 1.0
 """The mean pause of a shard between an answer and its next request."""
@@ -74,8 +73,11 @@ CASES = {
 
 def _on(node: str) -> None:
     """Have this process take itself to be on `node` of several."""
-    for module in (connection, handles, request_channel, request_clients):
-        vars(module)["this_node"] = lambda: node
+    this_node = nodes.this_node
+    # Modules have imported the function by its name.
+    for module in list(sys.modules.values()):
+        if vars(module).get("this_node") is this_node:
+            vars(module)["this_node"] = lambda: node
     vars(connection)["has_other_nodes"] = lambda: True
 
 

@@ -1,0 +1,23 @@
+"""Each process of `micro channels` takes itself to be on its node: else ranks answer other nodes first."""
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from benchmarks.micro import channels
+from rlinf_async.ray_runtime import handles
+from rlinf_async.ray_runtime.processes import request_channel, request_clients, request_server
+from rlinf_async.wire import connection
+
+
+def test_every_side_is_on_the_node_of_its_process():
+    sides = (connection, handles, request_channel, request_clients, request_server)
+
+    async def where(pipe):
+        return [side.this_node() for side in sides], connection.has_other_nodes()
+
+    process, pipe = channels._begin("node 7", where)
+    found = pipe.recv()
+    process.join()
+    assert found == (["node 7"] * len(sides), True)
+    assert request_server.this_node() != "node 7"
