@@ -60,10 +60,11 @@ def explain(
         selections.append(Chosen.of(diff, config_dir, selections[0].overrides))
     configs = [one.compose() for one in selections]
     host = or_exit(host_of, configs[0])
-    for cfg in configs:
-        or_exit(check_preparations, cfg)
     say = partial(_explanation, host) if diff is None else partial(differences, host)
     facts = or_exit(say, *configs, AssumedCluster(gpus=gpus, nodes=nodes, gpu_memory=gpu_memory))
+    # Last, as `train` does: a block may take a value of another key, which is judged by its own name.
+    for cfg in configs:
+        or_exit(check_preparations, cfg)
     if as_json:
         typer.echo(
             json.dumps(facts if diff is None else {"a": selections[0].name, "b": diff, **facts}, indent=2)

@@ -226,6 +226,13 @@ def test_a_warm_start_that_cannot_be_made_is_refused_by_every_command(command, b
     assert began == []
 
 
+@pytest.mark.parametrize("command", ["explain", "train"])
+def test_a_value_that_a_warm_start_takes_from_another_key_is_refused_by_that_key(command):
+    said = answer(command, DEMO, "env.train.max_episode_steps=-5")
+    assert "env.train.max_steps_per_rollout_epoch=-5 must be a whole number" in said
+    assert "warm_start" not in said
+
+
 def test_a_simulator_that_is_not_installed_is_named(monkeypatch, began):
     for module in ("libero", "mani_skill", "metaworld"):
         monkeypatch.setitem(sys.modules, module, None)

@@ -18,7 +18,7 @@ UNSET_VALUES = (None, False, 0, "")
 SETTING_WORDS = re.compile(r"(~?)([\w.]+)(?:(!?=|[<>])(\S+))?")
 """A setting of a conflict: `~`, the key, a sign, and words."""
 MAX_SHOWN_REASONS = 3
-"""Reasons with an override in one message at most: the line of overrides covers the others."""
+"""Reasons in one message at most, so that it has five lines; the last has the overrides of all reasons."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def readable(text: str) -> str:
 def _message(reasons: Sequence[Reason]) -> str:
     if len(reasons) == 1:
         return reasons[0].text
-    shown = [each for number, each in enumerate(reasons) if number < MAX_SHOWN_REASONS or not each.override]
-    lines = [f"this config cannot run for {len(reasons)} reasons:", *(f"  - {each.text}" for each in shown)]
-    lines += [f"  - {more} more, which the overrides mend"] if (more := len(reasons) - len(shown)) else []
+    first = "" if len(reasons) <= MAX_SHOWN_REASONS else f"; the first {MAX_SHOWN_REASONS}"
+    lines = [f"this config cannot run for {len(reasons)} reasons{first}:"]
+    lines += [f"  - {reason.text}" for reason in reasons[:MAX_SHOWN_REASONS]]
     overrides = dict.fromkeys(reason.override for reason in reasons if reason.override)
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 

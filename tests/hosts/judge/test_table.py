@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.host import every, load
 from rlinf_async.hosts.judge import table
-from rlinf_async.hosts.judge.reasons import SETTING_WORDS, Reason, RefusedError, read_conflicts, written
+from rlinf_async.hosts.judge.reasons import SETTING_WORDS, read_conflicts, written
 from rlinf_async.hosts.judge.table import (
     BLOCK_KIND,
     COUNT_KIND,
@@ -358,15 +358,3 @@ def test_every_conflict_is_of_known_keys_with_a_remedy(host):
         assert re.search(r"\w; use '?\+{0,2}[\w.]+=[^;]+$", text)
         keys = {key for _, key, _, _ in SETTING_WORDS.findall(heading)}
         assert {key for key in keys if not key.startswith("async")} <= names
-
-
-def test_every_reason_that_no_override_mends_is_shown():
-    mended = [Reason(f"key{number} is wrong", f"key{number}=1") for number in range(5)]
-    error = RefusedError([*mended, Reason("the last key is wrong, too")])
-    assert str(error).splitlines() == [
-        "this config cannot run for 6 reasons:",
-        *(f"  - key{number} is wrong" for number in range(3)),
-        "  - the last key is wrong, too",
-        "  - 2 more, which the overrides mend",
-        "as overrides: key0=1 key1=1 key2=1 key3=1 key4=1",
-    ]
