@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
@@ -23,7 +23,7 @@ from rlinf_async.observe.run_log import RunLog
 RUN_DIR = Path("runs/local_metaworld")
 
 # The whole of the asynchrony. Try off, train, rollout or streamer, and compare the columns.
-ASYNC = AsyncConfig.from_mapping({"mode": "full"})
+ASYNC = checked_config({"mode": "full"})
 
 SETTINGS = LocalSettings(
     algorithm="ppo",

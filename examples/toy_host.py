@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.objectives import ppo_loss
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.tensors import Tensors, Tree, concatenate, leaf
@@ -34,7 +34,7 @@ from rlinf_async.observe.meters import BusyMeter
 
 DECISIONS = 4
 SETTINGS = RunSettings(
-    asynchrony=AsyncConfig.from_mapping({"mode": "full"}),
+    asynchrony=checked_config({"mode": "full"}),
     plan=ShardPlan(total_envs=32, env_workers=1, inference_ranks=1, learner_ranks=1, shards_per_worker=2),
     horizon=DECISIONS,
     batches=20,

@@ -30,7 +30,7 @@ import torch
 import typer
 
 from benchmarks.result_store import ResultStore
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.lab.table import markdown
@@ -96,7 +96,7 @@ def faulty(injected: Injected, seed: int) -> EnvFactory:
 def settings(budgets: dict[str, Any], batches: int) -> LocalSettings:
     block = {"mode": "full", "rollout": {"shards": SHARD_COUNT}, **budgets}
     return LocalSettings(
-        asynchrony=AsyncConfig.from_mapping(block),
+        asynchrony=checked_config(block),
         total_envs=SHARD_COUNT,
         horizon=HORIZON_DECISIONS,
         batches=batches,

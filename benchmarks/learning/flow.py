@@ -62,7 +62,7 @@ from benchmarks.learning.points import PointsStart, Toy, points_start
 from benchmarks.learning.preregistration import OPTIMIZER_STEPS
 from benchmarks.learning.statistics import above_start, holm, tost_paired
 from benchmarks.learning.virtual_host import ServiceTimes, train
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.hosts.local import LocalSettings
 
@@ -192,7 +192,7 @@ def _settings(run: Run, size: Size) -> LocalSettings:
     step = size.envs * HORIZON_DECISIONS // OPTIMIZER_STEPS
     return LocalSettings(
         algorithm="ppo",
-        asynchrony=AsyncConfig.from_mapping(block),
+        asynchrony=checked_config(block),
         total_envs=size.envs,
         horizon=HORIZON_DECISIONS,
         batches=BATCH_COUNT,

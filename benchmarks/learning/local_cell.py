@@ -16,7 +16,7 @@ from benchmarks.learning.cells import (
     Curve,
     write,
 )
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
@@ -31,7 +31,7 @@ def settings_of(cell: Cell) -> LocalSettings:
     """Return the local settings that correspond to the cell's config in RLinf."""
     return LocalSettings(
         algorithm=cell.algorithm,
-        asynchrony=AsyncConfig.from_mapping(cell.asynchrony),
+        asynchrony=checked_config(cell.asynchrony),
         total_envs=ENV_COUNT,
         horizon=HORIZON_DECISIONS,
         batches=cell.batches,

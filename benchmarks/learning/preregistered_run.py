@@ -13,7 +13,7 @@ from benchmarks.learning.cells import store
 from benchmarks.learning.points import GAUSSIAN_TOY, TOKENS_56, PointsStart, points_start
 from benchmarks.learning.preregistration import OPTIMIZER_STEPS, Recipe, Setting, Side, Task, load
 from benchmarks.learning.virtual_host import BatchSeen, LearnerOf, ServiceTimes, VirtualResult, train
-from rlinf_async.config import AsyncConfig
+from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
@@ -108,7 +108,7 @@ def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int)
     step = task.envs * task.horizon // OPTIMIZER_STEPS
     return LocalSettings(
         algorithm=recipe.algorithm,
-        asynchrony=AsyncConfig.from_mapping(block),
+        asynchrony=checked_config(block),
         total_envs=task.envs,
         horizon=task.horizon,
         batches=recipe.batches,

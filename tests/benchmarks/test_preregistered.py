@@ -17,7 +17,8 @@ from benchmarks.learning.preregistered_run import (
 )
 from benchmarks.learning.preregistration import OPTIMIZER_STEPS, load, missing
 from benchmarks.learning.virtual_host import BatchSeen, ServiceTimes, train
-from rlinf_async.config import LEVEL_NAMES, AsyncConfig
+from rlinf_async.config import LEVEL_NAMES
+from rlinf_async.config.checked import checked_config
 
 LOCAL = [setting for setting in load().settings if setting.host == "local"]
 KEYS = {
@@ -213,9 +214,9 @@ def test_corrections_are_compared_by_level_1_alone_at_a_fixed_lag():
         block = block_of(setting, load().tasks[setting.task])
         if setting.correction["correction"] == "mis":  # of which the results of a former version are kept
             with pytest.raises(ValueError, match="mis is gone"):
-                AsyncConfig.from_mapping(block)
+                checked_config(block)
             continue
-        config = AsyncConfig.from_mapping(block)
+        config = checked_config(block)
         assert config.deterministic
         assert config.max_staleness == setting.lag
         assert config.train.correction == setting.correction["correction"]

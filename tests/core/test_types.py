@@ -8,7 +8,7 @@ from rlinf_async.loops.requests import Pending
 
 TICKET = Ticket(shard=3, batch=1, epoch=0, place=3, version=1)
 REQUEST = ActionRequest(
-    shard=3, number=7, size=2, payload=b"seen", asker=("a socket", b"a token"), lap=(1, 0)
+    shard=3, number=7, size=2, payload=b"seen", asker=("a socket", b"a token"), lap=(1, 0), asked=0.25
 )
 RECORDS = (
     TICKET,

@@ -20,8 +20,7 @@ from benchmarks.learning.flow_policy import transition
 from rlinf_async.core.scores import Scored
 from rlinf_async.core.tensors import in_parts, map_tensors
 from rlinf_async.hosts.kit.ratios import scored_in
-from rlinf_async.hosts.kit.samples import samples_of
-from rlinf_async.hosts.kit.scoring import SAMPLE_FIELDS
+from rlinf_async.hosts.kit.samples import SAMPLE_FIELDS, samples_of
 from rlinf_async.hosts.rlinf.learner import forward
 from rlinf_async.hosts.rlinf.models import scored_by
 from tests.hosts.rlinf.passes import compare, judge
