@@ -83,6 +83,7 @@ def test_every_level_at_once_distils(tree: Path, runs: Runner, tmp_path: Path) -
     assert "actor.enable_offload" in output
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == STEPS
-    assert lines[-1]["async/staleness/max"] == 1
+    # Each rollout may lag by a step; one that begins after an update has no lag.
+    assert max(line["async/staleness/max"] for line in lines) == 1
     distances = [line["train/actor/opd_reverse_kl"] for line in lines]
     assert distances[-1] < distances[0]
