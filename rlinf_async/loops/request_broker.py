@@ -40,7 +40,6 @@ class RequestBroker:
         self._taking_ranks: dict[RequestKey, int] = {}
         """The rank that has taken an open request."""
         self._shards, self._ranks = Generations(), Generations()
-        self._waiting_ranks = 0
         self._is_closed = False
         self.batch_size = Spread()
         self.batch_wait = Spread()
@@ -109,8 +108,7 @@ class RequestBroker:
         self.again += request.again
         if self._overdue is None:
             self._expect_within(self._deadline_s)
-        if self._waiting_ranks:
-            self._queues.wake(queue)
+        self._queues.wake(queue)
 
     def settled(self, keys: Iterable[RequestKey]) -> None:
         """Forget requests that were answered or given up."""
@@ -132,31 +130,22 @@ class RequestBroker:
             wait_s: return [] if there is no batch within this time.
             waited_s: take only a batch with a request that has waited for at least this time.
         """
-        self._waiting_ranks += 1
-        try:
-            await asyncio.sleep(0)  # requests that have already arrived join this batch
-            batch = await self._first_batch(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
-        finally:
-            self._waiting_ranks -= 1
-        for queue in self._queues:
-            if len(queue.batcher):
-                self._queues.wake(queue)  # the next idle rank takes the remaining requests
-        return None if not batch and self._is_over_for(rank, generation) else batch
-
-    async def _first_batch(
-        self, rank: int, node: str, generation: int, *, wait_s: float, waited_s: float
-    ) -> list[Pending]:
+        await asyncio.sleep(0)  # requests that have already arrived join this batch
         until = _now() + wait_s
 
         def attempt() -> list[Pending] | None:
             batch = self._next_batch(rank, node, generation, waited_s)
             return [] if batch is None and _now() >= until else batch
 
-        return await self._queues.bell(rank, node).first(
+        batch = await self._queues.bell(rank, node).first(
             attempt,
             waiting_for=lambda: f"a request to inference rank {rank}",
             wake=lambda: _seconds_until([until, *_deadlines(self._queues.open_to(rank, node))]),
         )
+        for queue in self._queues:
+            if len(queue.batcher):
+                self._queues.wake(queue)  # the next idle rank takes the remaining requests
+        return None if not batch and self._is_over_for(rank, generation) else batch
 
     def _is_over_for(self, rank: int, generation: int) -> bool:
         return self._is_closed or not self._ranks.lives(rank, generation)
