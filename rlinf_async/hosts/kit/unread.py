@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.config_keys import misspelt, shortened
 from rlinf_async.entry_points import ENVS_GROUP, OWN_PACKAGE, provided
 from rlinf_async.hosts.kit.policy_size import parameters
-from rlinf_async.hosts.kit.written_words import REFERENCE, WORD, words_of_module
+from rlinf_async.hosts.kit.written_words import words_of_module, words_of_references
 
 CHOOSING_KEYS = frozenset({"model_type", "model_path"})
 """Keys that choose a policy, on every host."""
@@ -88,7 +88,7 @@ def misspelt_env_keys(
     known = (
         frozenset(own).union(*map(words_of_module, modules)) if section.keys() - {*own} else frozenset(own)
     )
-    named = {word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text)}
+    named = words_of_references(unresolved)
     for name, value in section.items():
         if value is not None and name not in known | named and (near := misspelt(name, known)):
             reader = modules[0].partition(".")[0] if modules else str(section.get("env_class"))

@@ -1,4 +1,4 @@
-"""The words in the sources of a package: a key that is none of them is not read there."""
+"""The words in sources of a package and in references of a config: a key that is none of them is not read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 
 WORD, REFERENCE = re.compile(r"\w+"), re.compile(r"\$\{[^}]*\}")
 """A word; and a reference of one key to another, as `${env.seed}`."""
+
+
+def words_of_references(unresolved: object) -> frozenset[str]:
+    """Return every word of the references in a config with its interpolations: keys that others stand for."""
+    return frozenset(word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text))
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import entries, lookup, misspelt, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.kit.written_words import REFERENCE, WORD, words_of, words_of_module
+from rlinf_async.hosts.kit.written_words import words_of, words_of_module, words_of_references
 from rlinf_async.hosts.rlinf.extension import users_module
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
@@ -51,7 +51,7 @@ def strange_keys(cfg: Mapping[str, Any], *, unresolved: Any) -> Iterator[str]:
 
     `unresolved` is `cfg` with its interpolations.
     """
-    named = {word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text)}
+    named = words_of_references(unresolved)
 
     def is_known(word: str) -> bool:
         # RLinf's sources are read last, which takes a while: most configs name nothing strange.
