@@ -142,8 +142,7 @@ class Commands(PlainFlags, TyperGroup):
 
 def _command(name: str) -> Callable[..., Any]:
     if name in OWN_COMMANDS:
-        command: Callable[..., Any] = getattr(import_module(f"rlinf_async.cli.{OWN_COMMANDS[name]}"), name)
-        return command
+        return getattr(import_module(f"rlinf_async.cli.{OWN_COMMANDS[name]}"), name)
     return or_exit(load_class, COMMANDS_GROUP, name)
 
 

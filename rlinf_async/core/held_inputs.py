@@ -107,8 +107,7 @@ class HeldInputs:
 def _bytes_of(samples: torch.Tensor) -> np.ndarray:
     """Return samples [N, ...] as an array, [N, bytes] uint8, without a copy if they are contiguous."""
     one_each = samples.contiguous().reshape(len(samples), -1)
-    array: np.ndarray = one_each.view(torch.uint8).numpy()
-    return array
+    return one_each.view(torch.uint8).numpy()
 
 
 class LentMemory:

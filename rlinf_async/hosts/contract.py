@@ -267,8 +267,7 @@ class Contract:
             tensor = copied(array) if array.dtype.kind in "biuf" else None
         if tensor is None or tensor.is_complex():
             raise ValueError(self._refusal(f"{name} as {_sort(value)}", f"numbers {list(shape)}"))
-        on_cpu: torch.Tensor = tensor.cpu()
-        return on_cpu
+        return tensor.cpu()
 
     def _info(self, value: Any, keys: Collection[str] = READ_KEYS) -> dict[str, Any]:
         """Return `info` with copies of the entries `keys` and of final observations."""

@@ -182,15 +182,13 @@ class PackagedHost(Host):
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         check_interpreter()  # these hosts run on Ray
-        facts: dict[str, Any] = self._own_module("explain").explain(cfg, cluster)
-        return facts
+        return self._own_module("explain").explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:
         self._own_module("explain").show(facts, console)
 
     def workload(self, cfg: DictConfig) -> Workload:
-        workload: Workload = self._own_module("workload").workload(cfg)
-        return workload
+        return self._own_module("workload").workload(cfg)
 
     def _own_module(self, name: str) -> ModuleType:
         # The modules are in the package of the subclass.
@@ -203,8 +201,7 @@ def load(name: str) -> Host:
     Raises:
     ValueError: no package provides it, or more than one does.
     """
-    host: Host = load_class(HOSTS_GROUP, name)()
-    return host
+    return load_class(HOSTS_GROUP, name)()
 
 
 def every() -> list[Host]:

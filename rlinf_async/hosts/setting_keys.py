@@ -9,8 +9,7 @@ from pathlib import Path
 
 def read_settings(file: Path) -> dict[str, str]:
     """Return the table `settings` of a host's file of rows: the host's keys by the name of the setting."""
-    settings: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))["settings"]
-    return settings
+    return tomllib.loads(file.read_text(encoding="utf-8"))["settings"]
 
 
 @cache

@@ -81,5 +81,4 @@ def bytes_of(tree: Tree) -> torch.Tensor:
 
 def tree_of(data: torch.Tensor) -> Tree:
     """Return the tree in a tensor of `bytes_of`, on the CPU."""
-    tree: Tree = torch.load(BytesIO(data.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
-    return tree
+    return torch.load(BytesIO(data.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)

@@ -175,8 +175,7 @@ class SampleRecorder(Recorder[DecidedOutput]):
 
     def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
         """Return the log-probabilities of a decision, [B, ...]. Hosts may override this to shape them."""
-        logprobs: torch.Tensor = answer["prev_logprobs"]
-        return logprobs
+        return answer["prev_logprobs"]
 
     def see(self, output: DecidedOutput, answer: Mapping[str, Any]) -> None:
         self._rewards.append(self.rewards_of(output, answer))

@@ -46,8 +46,7 @@ class StandingVectorEnv:
         owner = getattr(env, "unwrapped", env)
         if not isinstance(owner.env, cls):
             owner.env = cls(owner.env)
-        simulators: StandingVectorEnv = owner.env
-        return simulators
+        return owner.env
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulators, name)

@@ -71,7 +71,7 @@ def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) ->
     algorithm = cfg.algorithm
     # The arguments and defaults of RLinf's `compute_advantages_and_returns`; its main branch has further ones
     # for other algorithms. RLinf does not pass `normalize_advantages`.
-    estimates: dict[str, torch.Tensor] = borrowed.calculate_adv_and_returns(
+    return borrowed.calculate_adv_and_returns(
         task_type=cfg.runner.task_type,
         adv_type=algorithm.adv_type,
         rewards=rollout["rewards"],
@@ -85,7 +85,6 @@ def estimate(cfg: DictConfig, rollout: Mapping[str, Any], *, normalize: bool) ->
         loss_mask_sum=rollout.get("loss_mask_sum"),
         normalize_advantages=normalize,
     )
-    return estimates
 
 
 def explained_variance(

@@ -122,12 +122,11 @@ def register(loss: Loss, *, replaced: str = "") -> str:
 def own_loss(name: str) -> Loss:
     """Return RLinf's own on-policy loss for the `algorithm.loss_type` `name`."""
     # Not looked up by its name, under which `register` puts another loss.
-    loss: Loss = (
+    return (
         borrowed.compute_opd_actor_loss
         if name == DISTILLATION
         else borrowed.get_policy_loss(ON_POLICY_LOSSES[name])
     )
-    return loss
 
 
 def corrected_loss(
@@ -164,5 +163,4 @@ def _means(measures: Mapping[str, torch.Tensor], mask: torch.Tensor | None) -> d
 
 def ratio_level(algorithm: Any) -> RatioLevel:
     """Return the level at which RLinf forms ratios, by its `algorithm` section."""
-    level: RatioLevel = algorithm.logprob_type.removesuffix("_level")
-    return level
+    return algorithm.logprob_type.removesuffix("_level")

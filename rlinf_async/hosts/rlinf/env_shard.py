@@ -65,8 +65,7 @@ class WorkerStage:
     @property
     def envs(self) -> list[Any]:
         """The environments of all stages of the worker."""
-        envs: list[Any] = self._worker.env_list if self.mode == "train" else self._worker.eval_env_list
-        return envs
+        return self._worker.env_list if self.mode == "train" else self._worker.eval_env_list
 
     @property
     def env(self) -> Any:

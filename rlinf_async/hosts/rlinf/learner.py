@@ -72,8 +72,7 @@ class FSDPTraining(ScoringTraining):
 
     def _masked(self, fields: Tree) -> Tree:
         """Return the joined fields of pieces, with RLinf's masks."""
-        rollout: Tree = self._actor._process_received_rollout_batch(fields)
-        return rollout
+        return self._actor._process_received_rollout_batch(fields)
 
     def live(self, rollout: Tree) -> torch.Tensor | None:
         return self._live(self._masked(rollout))
@@ -93,8 +92,7 @@ class FSDPTraining(ScoringTraining):
         return None if live is None else live.unflatten(0, leaf(rollout, "prev_logprobs").shape[:2])
 
     def most(self, count: int) -> int:
-        most: int = self._actor.most(count)
-        return most
+        return self._actor.most(count)
 
     def passes(self, parts: Iterable[Tree], *, values: bool) -> Iterator[Mapping[str, torch.Tensor]]:
         return forward(self._actor, map(self._inputs.with_inputs, parts), values=values)
@@ -173,8 +171,7 @@ class FSDPTraining(ScoringTraining):
         return self.summed({"groups_without_signal": float(self._groups.pop_silent())})
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        total: dict[str, float] = all_reduce_dict(sums, op=dist.ReduceOp.SUM)
-        return total
+        return all_reduce_dict(sums, op=dist.ReduceOp.SUM)
 
     def at_level(self, logprobs: torch.Tensor) -> torch.Tensor:
         algorithm, model = self._actor.cfg.algorithm, self._actor.cfg.actor.model

@@ -78,14 +78,12 @@ class NFTActorWorker(StreamingActorWorker):
     def _get_current_nft_tau(self) -> float:
         base: Any = super()
         # Below 1 RLinf scores with a model that has the weights of `get_rollout_state_dict`.
-        tau: float = base._get_current_nft_tau() if self._acting is None else 0.0
-        return tau
+        return base._get_current_nft_tau() if self._acting is None else 0.0
 
     def _recompute_v_old(self, forward_inputs: Tree, xcur: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         base: Any = super()
         if not self._published:
-            scored: torch.Tensor = base._recompute_v_old(forward_inputs, xcur, t)
-            return scored
+            return base._recompute_v_old(forward_inputs, xcur, t)
         acted = self.rollout_batch["versions"].flatten().long()
         velocities = torch.empty_like(xcur)
         for version in acted.unique().tolist():

@@ -78,8 +78,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return hasattr(self, POLICY_ATTRIBUTE)
 
     def policy_module(self) -> torch.nn.Module:
-        module: torch.nn.Module = self.hf_model
-        return module
+        return self.hf_model
 
     def watched_module(self) -> torch.nn.Module | None:
         policy = getattr(self, POLICY_ATTRIBUTE, None)

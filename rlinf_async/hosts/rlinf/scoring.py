@@ -20,7 +20,7 @@ def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, value
     """Return the output of a forward pass over samples on the model's device, with log-probabilities of their
     actions.
     """
-    output: Tensors = model(
+    return model(
         forward_inputs=samples["forward_inputs"],
         compute_logprobs=True,
         compute_entropy=False,
@@ -28,7 +28,6 @@ def score(cfg: Any, model: torch.nn.Module, samples: Mapping[str, Any], *, value
         use_cache=False,
         **_forward_kwargs(cfg, samples["prev_logprobs"]),
     )
-    return output
 
 
 def _forward_kwargs(cfg: Any, stored_logprobs: torch.Tensor) -> dict[str, Any]:

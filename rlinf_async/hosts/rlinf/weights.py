@@ -28,8 +28,7 @@ class Snapshot(ShardedWeights):
         self._actor = actor
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        state: Mapping[str, torch.Tensor] = self._actor.get_rollout_state_dict()
-        return state
+        return self._actor.get_rollout_state_dict()
 
     def changing(self, state: Mapping[str, torch.Tensor]) -> Collection[str]:
         return set(self._actor.param_names_need_sync)

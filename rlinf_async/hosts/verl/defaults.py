@@ -31,16 +31,14 @@ def defaults() -> Mapping[str, Any]:
     for folder in (verl.submodule_search_locations or ()) if verl else ():
         path = Path(folder, "trainer", "config", "_generated_ppo_trainer.yaml")
         if path.is_file():
-            content: Mapping[str, Any] = yaml.load(path.read_text(), Loader=FAST_YAML_LOADER)
-            return content
+            return yaml.load(path.read_text(), Loader=FAST_YAML_LOADER)
     return {}
 
 
 @cache
 def resolved_defaults() -> Mapping[str, Any]:
     """Return veRL's defaults, with the pointers to other keys resolved, for a config that sets nothing."""
-    tree: Mapping[str, Any] = resolve(defaults(), defaults())
-    return tree
+    return resolve(defaults(), defaults())
 
 
 def default_of(key: str) -> Any:

@@ -43,8 +43,7 @@ class ShardRecorder(SampleRecorder[ShardOutput]):
             self._worker_settings.steps_per_decision,
             self._worker_settings.action_dim,
         )
-        logprobs: torch.Tensor = answer["prev_logprobs"].float().reshape(shape)
-        return logprobs
+        return answer["prev_logprobs"].float().reshape(shape)
 
     def rewards_of(self, output: ShardOutput, answer: Mapping[str, Any]) -> torch.Tensor:
         bootstrap = answer.get("bootstrap_values")
