@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -39,6 +40,26 @@ def signals_as_before():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+MOST_DESCRIPTORS = 512
+"""Half of the descriptors that a shell lets a process open by default."""
+
+
+@pytest.fixture(autouse=True)
+def few_descriptors():
+    """Close what a test leaves open: sockets of a loop refer to each other, and Python looks for such circles
+    less and less in a process with many objects. What it does not find is an error.
+    """
+    yield
+    if _open_descriptors() > MOST_DESCRIPTORS:
+        gc.collect()
+        found = _open_descriptors()
+        assert found <= MOST_DESCRIPTORS, f"{found} descriptors are open after this test: who closes them?"
+
+
+def _open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(params=TREES)

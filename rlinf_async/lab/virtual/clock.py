@@ -22,7 +22,7 @@ IDLE_TURNS = 100_000
 """After this number of turns of the loop without a step of the clock, a task is taken to be busy for ever."""
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     now = 0.0
     turns = 0
     before_turn: Callable[[], None] = staticmethod(lambda: None)

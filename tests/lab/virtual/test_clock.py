@@ -1,5 +1,8 @@
 import asyncio
+import os
+import resource
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -66,6 +69,19 @@ def test_what_arrives_from_outside_is_seen_before_time_passes():
         return now()
 
     assert run(main()) == 0
+
+
+def test_a_process_with_more_descriptors_than_select_can_tell_apart_has_the_clock_too():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * most, limits[1]), limits[1]))
+    try:
+        with ExitStack() as opened:
+            for _ in range(most):
+                opened.enter_context(open(os.devnull))
+            assert run(asyncio.sleep(3.0, now)) is now
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def woken(order):
