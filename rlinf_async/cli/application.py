@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -13,8 +14,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
-from rlinf_async.cli.arguments import LEAST_WIDTH, fail, or_exit, say_error
+from rlinf_async.cli.arguments import LEAST_WIDTH, errors, fail, or_exit, say_error
 from rlinf_async.cli.first_signals import answering_signals
+from rlinf_async.cli.last_moments import ending_in_time
 from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.extras import remedy
@@ -107,6 +109,12 @@ class Commands(PlainFlags, TyperGroup):
                 self.commands[name] = typer.main.get_command(further)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:  # a test, or another program, has given the arguments
+            return self._main(*args, **kwargs)
+        with ending_in_time(_say_at_last):
+            return self._main()
+
+    def _main(self, *args: Any, **kwargs: Any) -> Any:
         _widen_help()
         try:
             return super().main(*args, **kwargs)
@@ -144,6 +152,12 @@ def _command(name: str) -> Callable[..., Any]:
     if name in OWN_COMMANDS:
         return getattr(import_module(f"rlinf_async.cli.{OWN_COMMANDS[name]}"), name)
     return or_exit(load_class, COMMANDS_GROUP, name)
+
+
+def _say_at_last(text: str) -> None:
+    # Packages may have closed the stream.
+    with suppress(OSError, ValueError):
+        errors.print(text, style="bold", markup=False, soft_wrap=True)
 
 
 def _widen_help() -> None:

@@ -26,7 +26,6 @@ from rlinf_async.cli.arguments import (
     say_error,
 )
 from rlinf_async.cli.first_signals import answering_signals
-from rlinf_async.cli.last_threads import ending_without_threads
 from rlinf_async.core.failures import NothingLeftError, Terminated, in_words
 from rlinf_async.hosts.host import Host, RayCluster, host_of
 from rlinf_async.observe.ending import (
@@ -98,7 +97,6 @@ def train(
     threading.excepthook = _say_thread
     # In this order, so that the ending is recorded before it is printed.
     with (
-        ending_without_threads(_say),
         _ending_in_a_sentence(),
         recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
         TERMINATION.through_ray(),

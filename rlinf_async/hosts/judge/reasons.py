@@ -71,9 +71,12 @@ def readable(text: str) -> str:
 def _message(reasons: Sequence[Reason]) -> str:
     if len(reasons) == 1:
         return reasons[0].text
-    first = "" if len(reasons) <= MAX_SHOWN_REASONS else f"; the first {MAX_SHOWN_REASONS}"
-    lines = [f"this config cannot run for {len(reasons)} reasons{first}:"]
-    lines += [f"  - {reason.text}" for reason in reasons[:MAX_SHOWN_REASONS]]
+    heading, shown = f"this config cannot run for {len(reasons)} reasons", reasons
+    if len(reasons) > MAX_SHOWN_REASONS:
+        # Those that the overrides below mend come last: the user learns of the others here alone.
+        shown = sorted(reasons, key=lambda reason: bool(reason.override))[:MAX_SHOWN_REASONS]
+        heading += f"; the first {MAX_SHOWN_REASONS}"
+    lines = [f"{heading}:", *(f"  - {reason.text}" for reason in shown)]
     overrides = dict.fromkeys(reason.override for reason in reasons if reason.override)
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 
