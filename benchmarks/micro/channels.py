@@ -27,6 +27,7 @@ from rlinf_async.loops.inference import serve_policy
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.request_server import RequestServer
+from rlinf_async.ray_runtime.processes.run_process import exempt_present_objects
 from rlinf_async.wire import connection, nodes
 
 PAUSE_S = 1.0
@@ -156,6 +157,7 @@ def _begin(node: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> tuple[
 
     def live() -> None:
         _on(node)
+        exempt_present_objects()  # as a process of a run does
         theirs.send(asyncio.run(work(theirs)))
 
     process = FORK.Process(target=live)

@@ -131,7 +131,7 @@ class SharedQueues:
         # One rank only: if it leaves requests, it wakes the next.
         if queue.bell.waited_for:
             return queue.bell.ring(1)
-        for other in self:
+        for other in self._by_node.values():  # no rank waits at the bell of scores
             if other.bell.waited_for:
                 return other.bell.ring(1)
 

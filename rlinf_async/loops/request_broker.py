@@ -142,6 +142,15 @@ class RequestBroker:
             waiting_for=lambda: f"a request to inference rank {rank}",
             wake=lambda: _seconds_until([until, *_deadlines(self._queues.open_to(rank, node))]),
         )
+        return self._taken(batch, rank, generation)
+
+    def take_now(
+        self, rank: int, node: str = "", generation: int = 0, *, waited_s: float = 0.0
+    ) -> list[Pending] | None:
+        """`take`, without a wait: [] if there is no batch now."""
+        return self._taken(self._next_batch(rank, node, generation, waited_s) or [], rank, generation)
+
+    def _taken(self, batch: list[Pending], rank: int, generation: int) -> list[Pending] | None:
         for queue in self._queues:
             if len(queue.batcher):
                 self._queues.wake(queue)  # the next idle rank takes the remaining requests

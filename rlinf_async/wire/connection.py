@@ -38,6 +38,8 @@ ROOM_WAIT_S = 0.1
 """The pause of a listener without a free descriptor before it accepts again, and of a connecting process
 before its first new attempt; each further attempt waits twice as long."""
 CONNECT_TRIES = 6
+READ_BYTES = 256 * 1024
+"""The most bytes that one read returns, as in asyncio: more than Linux lets a socket hold by default."""
 MAX_WAITING = 1024
 """The backlog of a listener: processes that may connect while its event loop is busy. Beyond the backlog of a
 unix socket, asyncio reports a connection that does not exist."""
@@ -59,18 +61,21 @@ class Connection(asyncio.Protocol):
         receive: Receive,
         *,
         token: bytes = b"",
+        accepted: socket.socket | None = None,
         on_loss: Callable[[Exception | None], None] | None = None,
         on_known: Callable[[Connection, str | None], None] = lambda connection, refusal: None,
     ) -> None:
         """
         Args:
             token: the token of the listener; a connecting end takes it from the address (`connect`).
+            accepted: the socket of the listening end, for `read_waiting`.
             on_loss: called when the connection ends after its handshake. Only the connecting end gives it: an
                 end without it is the listening end.
             on_known: called once with None when the handshake succeeds or the peer leaves during it, and with
                 a text when the peer is refused.
         """
         self._receive, self._token, self._on_loss, self._on_known = receive, token, on_loss, on_known
+        self._accepted = accepted
         self._begin_handshake()
         self._unsent: list[bytes] = []
 
@@ -80,13 +85,16 @@ class Connection(asyncio.Protocol):
         Raises:
             ValueError: the message is longer than a peer accepts.
         """
-        frame = pickle.dumps(message, protocol=5)
-        if len(frame) > LONGEST_MESSAGE_BYTES:
-            raise ValueError(f"a message of {len(frame)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
+        frame = _frame(message)
         if not self._unsent:
             # One flush per turn of the loop: one system call writes all messages of that turn.
             asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent += (LENGTH_FORMAT.pack(len(frame)), frame)
+        self._unsent += frame
+
+    def send_now(self, *message: object) -> None:
+        """`send`, without another turn of the event loop before the message is written."""
+        self._unsent += _frame(message)
+        self._flush()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -98,25 +106,49 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(TOKEN_TIMEOUT_S, self._refuse_silent)
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        # The proof must come first: unpickling a message, below, runs code that its sender has chosen.
+        if not self._handshake.done:
+            self._buffer += data
+            self._hear_handshake()
+            data = b""
+        # The proof must come first: unpickling a message runs code that its sender has chosen.
+        if self._handshake.done:
+            self._hear_messages(data)
+
+    def _hear_handshake(self) -> None:
         while not self._handshake.done and len(self._buffer) >= self._handshake.awaited:
+            words = bytes(self._buffer[: self._handshake.awaited])
+            del self._buffer[: len(words)]
             try:
-                self._transport.write(self._handshake.hear(bytes(self._take(self._handshake.awaited))))
+                self._transport.write(self._handshake.hear(words))
             except NotKnown:
                 self._refuse("has not shown that it knows the token")
                 return
             if self._handshake.done:
                 self._on_known(self, None)
                 self._flush()
-        while self._handshake.done and len(self._buffer) >= LENGTH_FORMAT.size:
-            (length,) = LENGTH_FORMAT.unpack_from(self._buffer)
+
+    def _hear_messages(self, data: bytes) -> None:
+        """Receive the messages that end in `data`, and keep the beginning of the next one."""
+        buffer = self._buffer
+        if buffer:
+            buffer += data
+        end, heard = 0, memoryview(buffer or data)
+        while len(heard) - end >= LENGTH_FORMAT.size:
+            (length,) = LENGTH_FORMAT.unpack_from(heard, end)
             if length > LONGEST_MESSAGE_BYTES:
                 # This ends the connection: asyncio closes the transport of a protocol that raises.
                 raise ConnectionError(f"a frame of {length} bytes is longer than {LONGEST_MESSAGE_BYTES}")
-            if len(self._buffer) < LENGTH_FORMAT.size + length:
-                return
-            self._receive(self, *pickle.loads(self._take(LENGTH_FORMAT.size + length)[LENGTH_FORMAT.size :]))
+            begin = end + LENGTH_FORMAT.size
+            if len(heard) < begin + length:
+                break
+            end = begin + length
+            # `loads` copies: no message refers to the buffer, which is written again.
+            self._receive(self, *pickle.loads(heard[begin:end]))
+        heard.release()  # a bytearray with a view on it cannot be shortened
+        if buffer:
+            del buffer[:end]
+        elif end < len(data):
+            buffer += data[end:]
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._handshake.done:
@@ -150,6 +182,30 @@ class Connection(asyncio.Protocol):
         """Read again after `pause`."""
         self._transport.resume_reading()
 
+    def read_waiting(self) -> int | None:
+        """Read what has come since `pause`, at once; return its bytes, or None if the connection has ended.
+
+        Only for the listening end. The event loop watches no socket for it: a pause lasts on.
+        """
+        assert self._accepted is not None
+        try:
+            data = self._accepted.recv(READ_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if not data:
+            self.resume()  # the transport finds the end itself, and closes
+            return None
+        try:
+            self.data_received(data)
+        except Exception as error:  # noqa: BLE001 asyncio also reports errors of what it reads, and closes
+            self.abort()
+            message = {"message": "an error in a message", "exception": error, "protocol": self}
+            asyncio.get_running_loop().call_exception_handler(message)
+            return None
+        return len(data)
+
     def abort(self) -> None:
         """End the connection at once."""
         # A listener that accepts many at once may end one before asyncio has made its transport.
@@ -178,12 +234,6 @@ class Connection(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         self._on_known(self, why)
         self._transport.abort()
-
-    def _take(self, size: int) -> memoryview:
-        # The slice copies: a bytearray with a view on it cannot be shortened.
-        head = memoryview(self._buffer[:size])
-        del self._buffer[:size]
-        return head
 
     def _flush(self) -> None:
         if not self._handshake.done:
@@ -257,7 +307,8 @@ class Listener:
                 continue
             connected.setblocking(False)
             host = "this machine" if near else str(place[0])
-            connection = Connection(self._receive, token=self._token, on_known=partial(self._know, host))
+            known = partial(self._know, host)
+            connection = Connection(self._receive, token=self._token, accepted=connected, on_known=known)
             if not near:
                 self._silent.add(connection, host, connection.abort)
             begin = loop.create_task(loop.connect_accepted_socket(partial(_itself, connection), connected))
@@ -287,6 +338,13 @@ async def _connected(place: str | tuple[str, int], peer: str) -> socket.socket:
         sock.close()
         raise PeerError(f"{peer} cannot be reached at {place!r}: {error.strerror}") from error
     return sock
+
+
+def _frame(message: tuple[object, ...]) -> tuple[bytes, bytes]:
+    pickled = pickle.dumps(message, protocol=5)
+    if len(pickled) > LONGEST_MESSAGE_BYTES:
+        raise ValueError(f"a message of {len(pickled)} bytes is longer than {LONGEST_MESSAGE_BYTES}")
+    return LENGTH_FORMAT.pack(len(pickled)), pickled
 
 
 def _itself(connection: Connection) -> Connection:

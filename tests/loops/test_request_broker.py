@@ -43,6 +43,39 @@ async def test_requests_on_their_way_when_a_rank_becomes_idle_join_its_batch():
     assert shards(await broker.take(0)) == [0, 1]
 
 
+async def test_a_take_that_does_not_wait_gives_what_there_is_and_wakes_the_next_rank_for_the_rest():
+    broker = dynamic(max_size=2)
+    assert broker.take_now(0) == []
+    askers = ask(broker, 0, 1, 2)
+    await settle()
+    assert broker.take_now(0, waited_s=1.0) == []
+    assert shards(broker.take_now(0)) == [0, 1]
+    assert shards(broker.take_now(1)) == [2]
+    askers += ask(broker, 3, 4, 5)
+    await settle()
+    idle = take(broker, 1)
+    await settle()  # it has found two
+    assert shards(await idle) == [3, 4]
+    idle = take(broker, 1)
+    broker.close()
+    assert shards(broker.take_now(0)) == [5]
+    assert broker.take_now(0) is None
+    assert await idle is None
+    fail_all(broker)
+    await asyncio.wait(askers)
+
+
+async def test_a_take_of_a_lost_rank_that_does_not_wait_gives_nothing():
+    broker = dynamic()
+    (asker,) = ask(broker, 0)
+    broker.rank_lost(0, 1)
+    await settle()
+    assert broker.take_now(0) is None
+    assert shards(broker.take_now(0, "", 1)) == [0]
+    fail_all(broker)
+    await asyncio.wait([asker])
+
+
 async def test_one_request_wakes_one_of_two_idle_ranks():
     broker = dynamic()
     ranks = [take(broker, 0), take(broker, 1)]

@@ -151,6 +151,68 @@ def test_messages_arrive_once_and_in_order_however_bytes_are_cut(messages, cuts,
 
 
 @pytest.mark.real_time
+async def test_a_message_that_leaves_now_leaves_behind_those_of_its_turn():
+    sender, leaving = end([], lost=print), []
+    shake_hands(end([]), sender)
+    sender._transport.writelines = leaving.append
+    sender.send(1)
+    sender.send_now(2)
+    assert [pickle.loads(frame) for frame in leaving[0][1::2]] == [(1,), (2,)]
+    await asyncio.sleep(0)
+    assert len(leaving) == 1
+
+
+class Accepting(Echo):
+    """An echo that keeps the connections of those who have sent something."""
+
+    def _receive(self, connection, key, *message):
+        self.connection = connection
+        self.heard.append(message)
+        if message == ("wrong",):
+            raise ZeroDivisionError
+
+
+@pytest.mark.real_time
+async def test_what_has_come_during_a_pause_is_read_at_once_and_the_pause_lasts_on():
+    accepting = Accepting()
+    peer = accepting.peer()
+    peer.cast(0, "first")
+    await settle()
+    accepting.connection.pause()
+    for message in ("second", "third"):
+        peer.cast(0, message)
+        await settle()
+    assert accepting.heard == [("first",)]
+    assert accepting.connection.read_waiting() > 0
+    assert accepting.heard == [("first",), ("second",), ("third",)]
+    assert accepting.connection.read_waiting() == 0
+    peer.cast(0, "fourth")
+    await settle()
+    assert len(accepting.heard) == 3
+    peer._connection.abort()
+    await settle()
+    assert accepting.connection.read_waiting() > 0
+    assert accepting.connection.read_waiting() is None
+    assert accepting.heard[3:] == [("fourth",)]
+
+
+@pytest.mark.real_time
+async def test_an_error_in_what_is_read_at_once_ends_that_connection_and_is_reported():
+    accepting, reported = Accepting(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    peer = accepting.peer()
+    peer.cast(0, "first")
+    await settle()
+    accepting.connection.pause()
+    peer.cast(0, "wrong")
+    await settle()
+    assert accepting.connection.read_waiting() is None
+    await settle()
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+    assert peer.lost is not None
+
+
+@pytest.mark.real_time
 async def test_messages_of_one_turn_leave_together():
     sender, leaving = end([], lost=print), []
     shake_hands(end([]), sender)

@@ -3,8 +3,9 @@
 Theory of operation. A request that arrives while every inference rank is busy changes nothing before a rank
 waits again. To read it at once would wake the channel for each request by itself, and a process that wakes
 costs more than all that is done for a request. So requests of the channel's own node stay in their sockets
-meanwhile, and are read together when a rank waits. They carry the time at which they were sent, so that waits
-are measured as they were. While a rank waits, each request is read as it comes.
+meanwhile, and are read together by the next take (`read`). If that gives the rank a batch, the event loop
+never watches these sockets. Requests carry the time at which they were sent, so that waits are measured as
+they were. While a rank waits, each request is read as it comes (`resume`).
 
 An asker's death is not seen during a pause, nor a deadline of an unread request: hence `MAX_PAUSE_S`. A
 socket holds some 200 kB; a rank would get the rest one batch later. So a connection by which that much comes
@@ -18,8 +19,8 @@ from weakref import WeakSet
 
 from rlinf_async.wire.connection import Connection
 
-MAX_PAUSE_S = 0.05
-"""The longest time without a read, if no rank waits. Forward passes of large policies take longer."""
+MAX_PAUSE_S = 0.5
+"""The longest time without a read, if no rank waits. Forward passes of large policies may take longer."""
 MAX_UNREAD_BYTES = 100_000
 """The most bytes of requests that are left in a socket: half of what Linux lets it hold by default."""
 
@@ -28,39 +29,67 @@ class ReadingPauses:
     """The connections of askers, which are read while a rank waits."""
 
     def __init__(self) -> None:
-        self._asking: set[Connection] = set()
+        # Dicts, in place of sets: the order of reads must not depend on addresses in memory.
+        self._asking: dict[Connection, None] = {}
         """Connections with requests since they were paused last: more will come by them."""
-        self._paused: set[Connection] = set()
-        self._heard: dict[Connection, int] = {}
-        """Bytes of requests since `resume`, by connection."""
+        self._paused: dict[Connection, None] = {}
         self._heavy: WeakSet[Connection] = WeakSet()
-        """Connections that have had more at once, and are not paused again."""
+        """Connections by which more has come at once, and which are not paused again."""
+        self._read_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def asked(self, connection: Connection, size: int, *, is_awaited: bool) -> None:
-        """Note a request with `size` bytes by `connection`; `is_awaited` is True if a rank waits for one."""
-        self._heard[connection] = self._heard.get(connection, 0) + size
+    def asked(self, connection: Connection, *, is_awaited: bool) -> None:
+        """Note a request by `connection`; `is_awaited` is True if a rank waits for one."""
+        if connection in self._paused:
+            return  # `read` has read it
         if connection not in self._heavy:
-            self._asking.add(connection)
+            self._asking[connection] = None
         if not is_awaited:
             self.pause()
 
+    def read(self) -> None:
+        """Read what has come by paused connections; they stay paused."""
+        self._read_at = _now()
+        for connection in list(self._paused):
+            size = connection.read_waiting()
+            if size is None:
+                del self._paused[connection]
+            elif size > MAX_UNREAD_BYTES:
+                self._heavy.add(connection)
+                del self._paused[connection]
+                connection.resume()
+
     def pause(self) -> None:
         """Leave the next requests unread, as no rank waits for them."""
+        if not self._asking:
+            return
         for connection in self._asking:
             connection.pause()
         self._paused |= self._asking
         self._asking.clear()
-        if self._paused and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self.resume)
+        self._look_in(MAX_PAUSE_S)
 
     def resume(self) -> None:
         """Read all connections, as a rank waits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for connection in self._paused:
             connection.resume()
         self._paused.clear()
-        self._heavy.update(one for one, size in self._heard.items() if size > MAX_UNREAD_BYTES)
-        self._heard.clear()
+
+    def _look_in(self, seconds: float) -> None:
+        """Set the one timer of all pauses. No read moves it: it is early then, and set again."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """End the pauses if the last read was too long ago."""
+        self._timer = None
+        if self._paused:
+            seconds = self._read_at + MAX_PAUSE_S - _now()
+            if seconds > 0:
+                self._look_in(seconds)
+            else:
+                self.resume()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -27,10 +27,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from rlinf_async.core.types import RequestKey
 from rlinf_async.loops.request_broker import request_broker
 from rlinf_async.loops.requests import NEXT_BATCH, Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import Spread
+from rlinf_async.ray_runtime.processes.flat_requests import Flat, handed_out, restored
 from rlinf_async.ray_runtime.processes.reading_pauses import ReadingPauses
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.wire.connection import Address, Connection, Listener
@@ -88,27 +90,15 @@ class RequestChannel(RunProcess):
     def _receive(self, connection: Connection, kind: str, *message: Any) -> None:
         broker = self._broker
         match kind, message:
-            case "ask", (request,):
-                asker = partial(connection.send, request.number)
-                # Processes of one node have one monotonic clock.
-                is_near = request.node == self._node
-                try:
-                    broker.ask(request, asker, asked=request.asked if is_near else None)
-                except ValueError as error:
-                    # The request is larger than any batch. Raised here, the error would end the connection of
-                    # all shards of the worker.
-                    asker(None, error)
-                if is_near:
-                    size = len(request.payload) if isinstance(request.payload, bytes) else 0
-                    self._reading.asked(connection, size, is_awaited=self._open_takes > 0)
+            case "ask", (flat, answered):
+                self._ask(connection, flat, answered)
             case "settled", (keys,):
                 broker.settled(keys)
             case "take", take:
-                # At once: requests that are read in the next turn of the event loop join this batch. A
-                # request of this turn must not pause its connection, on which the rank may wait.
+                # Counted at once: a request of this turn must not pause its connection, as the rank may wait
+                # for the next one. Answered in the next turn: requests that this turn reads join the batch.
                 self._open_takes += 1
-                self._reading.resume()
-                self._answer_take(connection, NEXT_BATCH, *take)
+                asyncio.get_running_loop().call_soon(self._serve, connection, *take)
             case "failed", (rank, generation, keys, why):
                 # Only failures of a rank that still serves: a late failure of a lost rank must not end a
                 # request that another rank answers.
@@ -121,18 +111,59 @@ class RequestChannel(RunProcess):
             case _:
                 raise KeyError(kind)
 
+    def _ask(self, connection: Connection, flat: Flat, answered: Sequence[RequestKey]) -> None:
+        # First: without level 2 a queue refuses a second request of a shard while it holds the first.
+        self._broker.settled(answered)
+        request = restored(flat)
+        asker = partial(connection.send, request.number)
+        # Processes of one node have one monotonic clock.
+        is_near = request.node == self._node
+        try:
+            self._broker.ask(request, asker, asked=request.asked if is_near else None)
+        except ValueError as error:
+            # The request is larger than any batch. Raised here, the error would end the connection of all
+            # shards of the worker.
+            asker(None, error)
+        if is_near:
+            self._reading.asked(connection, is_awaited=self._open_takes > 0)
+
+    def _serve(
+        self,
+        connection: Connection,
+        rank: int,
+        node: str,
+        generation: int,
+        wait_s: float,
+        waited_s: float,
+    ) -> None:
+        """Answer a take: now, without a task, if there is a batch, or the rank does not wait for one."""
+        self._reading.read()
+        batch = self._broker.take_now(rank, node, generation, waited_s=waited_s)
+        if batch == [] and wait_s > 0:
+            self._reading.resume()
+            self._answer_take(connection, NEXT_BATCH, rank, node, generation, wait_s, waited_s)
+        else:
+            connection.send_now(NEXT_BATCH, self._handed_out(batch), None)
+
     async def _take(
         self, rank: int, node: str, generation: int, wait_s: float, waited_s: float
-    ) -> list[Pending] | None:
-        """The batch for a rank; see `RequestBroker.take`."""
+    ) -> list[tuple[float, Flat]] | None:
+        """The batch for a rank that waits; see `RequestBroker.take`."""
+        batch = None
         try:
             batch = await self._broker.take(rank, node, generation, wait_s=wait_s, waited_s=waited_s)
         finally:
-            self._open_takes -= 1
+            handed = self._handed_out(batch)
+        return handed
+
+    def _handed_out(self, batch: list[Pending] | None) -> list[tuple[float, Flat]] | None:
+        """Note the end of a take; return its batch as it travels."""
+        self._open_takes -= 1
         if not self._open_takes:
             self._reading.pause()
-        if batch and any(pending.request.mode != "score" for pending in batch):
+        # The first request has the mode of all: requests for scores have a queue of their own.
+        if batch and batch[0].request.mode != "score":
             oldest = min(pending.arrived for pending in batch)
             size = sum(pending.size for pending in batch)
             self.spans.add("queued", oldest, requests=len(batch), size=size)
-        return batch
+        return None if batch is None else handed_out(batch)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from rlinf_async.core.types import ActionRequest, RequestKey
 from rlinf_async.loops.requests import asked_until_answered
 from rlinf_async.ray_runtime.handles import RequestChannels, own_channel, peer_of
+from rlinf_async.ray_runtime.processes.flat_requests import flattened, packed
 from rlinf_async.wire.connection import Address, Listener
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
@@ -42,7 +42,7 @@ class RequestClient:
         try:
             yield
         finally:
-            # Before the end of the rollout, as before each request, the channel is told of the answers.
+            # Before the end of the rollout, as with each request, the channel is told of the answers.
             self._confirm()
             self._channel.cast("end", shard, self._generation)
 
@@ -54,19 +54,18 @@ class RequestClient:
         # payload: that memory must not be reused.
         memory = self._memory_again if request.again else self._memory
         with sealed(request.payload, memory, inline=self._is_near) as payload:
-            own = replace(
+            flat = flattened(
                 request,
-                payload=payload,
                 node=self._node,
                 generation=self._generation,
-                asker=self._address,
                 asked=asyncio.get_running_loop().time(),
+                body=packed(self._address, payload),
             )
-            # Before the request: without level 2 a queue refuses a second request of a shard while it holds
-            # the first.
-            self._confirm()
+            # With the request, and read before it: without level 2 a queue refuses a second request of a
+            # shard while it holds the first.
+            answered, self._keys_to_confirm = self._keys_to_confirm, []
             try:
-                answer = await self._channel.call("ask", own, under=request.number)
+                answer = await self._channel.call("ask", flat, answered, under=request.number)
             except asyncio.CancelledError:
                 self._keys_to_confirm.append(request.key)
                 self._confirm()  # at once: no rank computes an answer for a cancelled request

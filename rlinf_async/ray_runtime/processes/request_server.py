@@ -15,6 +15,7 @@ from rlinf_async.core.request_channels import Take, TakeOrder
 from rlinf_async.core.types import RequestKey
 from rlinf_async.loops.requests import NEXT_BATCH, Pending, answering
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels, own_channel, peer_of
+from rlinf_async.ray_runtime.processes.flat_requests import opened
 from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.payloads import seal
 from rlinf_async.wire.peers import Peer, Peers
@@ -134,10 +135,8 @@ class _Way:
 
     async def _ask(self, take: Take) -> list[Pending] | None:
         own = self._rank, self._node, self._generation
-        batch: list[Pending] | None = await self.channel.call(
-            "take", *own, take.wait_s, take.waited_s, under=NEXT_BATCH
-        )
-        return batch
+        batch = await self.channel.call("take", *own, take.wait_s, take.waited_s, under=NEXT_BATCH)
+        return None if batch is None else opened(batch)
 
     def _made(self) -> Peer:
         return peer_of(self._process, f"the request channel{'' if self._is_home else ' of another node'}")

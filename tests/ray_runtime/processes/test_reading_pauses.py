@@ -56,6 +56,38 @@ async def test_requests_that_come_while_no_rank_waits_are_read_together(monkeypa
 
 
 @pytest.mark.real_time
+async def test_a_rank_that_always_finds_requests_leaves_their_socket_unwatched(monkeypatch):
+    channel = Channel()
+    client = channel.client()
+    server = await served_once(channel, client)
+    watched = []
+    monkeypatch.setattr(Connection, "resume", lambda self: watched.append(self))
+    for _ in range(3):
+        askers = ask(client, 1, 2)
+        await settle()
+        assert await answer(server) == [1, 2]
+        await asyncio.gather(*askers)
+    assert watched == []
+
+
+@pytest.mark.real_time
+async def test_an_asker_that_has_died_during_a_pause_costs_the_others_nothing(monkeypatch):
+    monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
+    channel = Channel()
+    dead, other = channel.client(), channel.client()
+    server = await served_once(channel, dead)
+    (asker,) = ask(other, 1)
+    assert await answer(server) == [1]
+    await asker
+    dead._channel._connection.abort()
+    askers = ask(other, 2, 3)
+    await settle()
+    assert await answer(server) == [2, 3]
+    await asyncio.gather(*askers)
+    assert len(channel.worker._reading._paused) == 1
+
+
+@pytest.mark.real_time
 async def test_each_request_is_read_as_it_comes_while_a_rank_waits(monkeypatch):
     monkeypatch.setattr(reading_pauses, "MAX_PAUSE_S", FOR_EVER_S)
     channel = Channel()

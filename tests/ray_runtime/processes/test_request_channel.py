@@ -68,7 +68,8 @@ async def test_no_answer_passes_the_channel(monkeypatch, far):
 
     received = noted(Connection.data_received, lambda data: len(data[0]))
     monkeypatch.setattr(Connection, "data_received", received)
-    monkeypatch.setattr(Connection, "send", noted(Connection.send, lambda data: len(pickle.dumps(data))))
+    for send in (Connection.send, Connection.send_now):
+        monkeypatch.setattr(Connection, send.__name__, noted(send, lambda data: len(pickle.dumps(data))))
     client, server = channel.client(), channel.server()
     for number in range(3):
         (asker,) = ask(client, number)
@@ -234,7 +235,7 @@ async def test_an_answer_is_confirmed_once(monkeypatch):
     confirmed = []
 
     def note(self, *message, send=Connection.send):
-        confirmed.extend(message[1] if message[0] == "settled" else [])
+        confirmed.extend(message[-1] if message[0] in ("ask", "settled") else [])
         return send(self, *message)
 
     monkeypatch.setattr(Connection, "send", note)

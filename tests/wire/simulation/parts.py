@@ -39,11 +39,11 @@ class Alive:
 class Channel(Alive, RequestChannel):
     def __init__(self, run, settings):
         super().__init__(settings)
-        self._run, self._take = run, self._broker.take
-        self._broker.take = self._noted_take
+        self._run, self._take_now = run, self._broker.take_now
+        self._broker.take_now = self._noted_take
 
-    async def _noted_take(self, *who, waited_s, **how):
-        batch = await self._take(*who, waited_s=waited_s, **how)
+    def _noted_take(self, *who, waited_s):
+        batch = self._take_now(*who, waited_s=waited_s)
         self._run.out.helped += bool(batch and waited_s)
         return batch
 
