@@ -221,7 +221,8 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
         lines = [line for line in text.strip().splitlines() if line.strip()]
         why, remedy = f"has failed while it was built: {short(lines[-1])}", "fix that"
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
-        why, remedy = "cannot be reached any more", "look at its node and at the network"
+        why = "has ended, or cannot be reached any more, and Ray does not know more"
+        remedy = f"{SILENT_DEATH_REMEDY}; if it is on another node, at that node and at the network"
     return Ending(who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
 
 

@@ -67,6 +67,15 @@ Elsewhere = Callable[[int], tuple[Handle, str] | None]
 the node, or None if no other node has room for it."""
 
 
+UNSAID_DEATH = "it has ended, or cannot be reached, and Ray does not know more"
+
+
+def death_in_words(died: BaseException) -> str:
+    """Return why a process has died, as records show it."""
+    # Ray's own words are of its calls: `RpcError: RPC error: Socket closed rpc_code: 14`.
+    return UNSAID_DEATH if isinstance(died, ray.exceptions.ActorUnavailableError) else in_words(died)
+
+
 class Revivals:
     """Brings dead processes of a run back, as often as `async.survive` allows; fills `fleet.Revive`."""
 
@@ -146,7 +155,7 @@ class Revivals:
             self._generations[member] += 1
             wait = self._budget(member).take(time.monotonic())
             if wait is None:
-                self._record(name, kind, in_words(died), "the run ends")
+                self._record(name, kind, death_in_words(died), "the run ends")
                 raise RuntimeError(self._too_often(name, died)) from died
             self._say(f"{name}: {kind}; it is started again")
             loss = yield from self._forget(member)
@@ -180,7 +189,7 @@ class Revivals:
         if (node := self._new_nodes.pop(member, None)) is not None:
             kind, action = "node lost", f"started again on {node}"
         name = PROCESS_OF_GROUP[member[0]].numbered(member[1])
-        self._record(name, kind, in_words(died), action, **facts)
+        self._record(name, kind, death_in_words(died), action, **facts)
 
     def _record(self, process: str, what: FaultKind, error: str, action: str, **facts: Any) -> None:
         fault = Fault(process=process, what=what, error=error, action=action, **facts)
@@ -256,7 +265,7 @@ class Revivals:
         most, window_s = self._survive.process_restarts, self._advanced.window_s
         return (
             f"{name} has died {most + 1} times within {window_s:g} s, more than "
-            f"async.survive.process_restarts={most} allows; the last time: {in_words(died)}"
+            f"async.survive.process_restarts={most} allows; the last time: {death_in_words(died)}"
         )
 
     def _forget(self, member: Member) -> Generator[Wait, None, str]:
@@ -325,7 +334,7 @@ class Revivals:
                 self._away.discard(("requests", rank))  # only the connection was lost
                 return channel.stay.remote()
         self._say(f"{name} is given up, as its node is lost ({lost_nodes()})")
-        self._record(name, "node lost", in_words(died), "given up")
+        self._record(name, "node lost", death_in_words(died), "given up")
         return None
 
     def _bring_back(self, member: Member, name: str) -> Generator[Wait, None, Any]:

@@ -113,6 +113,14 @@ def test_a_process_that_ends_itself_before_the_first_step_is_named_once_and_no_n
     assert "network" not in said
 
 
+def test_a_process_that_ends_itself_while_it_is_built_is_not_blamed_on_the_network_alone():
+    error = ray.exceptions.ActorUnavailableError("Socket closed", ACTOR)
+    said = str(ray_ending_of(error, names={ACTOR.hex(): "env worker 0"}))
+    assert said.startswith("env worker 0 has ended, or cannot be reached any more")
+    assert "os._exit" in said
+    assert "if it is on another node, at that node and at the network" in said
+
+
 @pytest.mark.parametrize(
     "error",
     [

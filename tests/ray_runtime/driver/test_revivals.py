@@ -405,3 +405,9 @@ def test_a_channel_to_which_only_the_connection_was_lost_goes_on(on_two_nodes, r
     channel.answers |= {"place": [SOON, SOON, (HERE, 3)], "stay": "it stays"}
     assert on_two_nodes.run("requests", rank) == "it stays"
     assert on_two_nodes.revivals.watches(f"request channel {rank}")
+
+
+def test_what_ray_says_of_its_calls_is_no_reason_of_a_death():
+    lost = ray.exceptions.ActorUnavailableError("RPC error: Socket closed rpc_code: 14", None)
+    assert revivals.death_in_words(lost) == revivals.UNSAID_DEATH
+    assert "it was killed" in revivals.death_in_words(DIED)
