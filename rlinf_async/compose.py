@@ -21,7 +21,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
-from rlinf_async.config_files import check_file, check_not_empty, check_words
+from rlinf_async.core.config_keys import clipped
 from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"
@@ -45,6 +45,9 @@ BLOCK_FLAG = re.compile(rf"^async\.({'|'.join(FLAGS_OF_BLOCK)})=(true|false)$", 
 PRESET_CHOICE = re.compile(r"^\+{0,2}async=(?!\{)")
 """An override that chooses a preset by the name of its file."""
 CONFIG_SUFFIXES = (".yaml", ".yml")
+LONG_NUMBER = re.compile(r"\d{4300}")
+LONGEST_WORD = 250
+"""Most characters of the name of a config or a key; file systems allow no longer names."""
 
 
 def locate(name: str, directory: Path | None) -> tuple[str, Path | None]:
@@ -99,6 +102,22 @@ def compose_config(name: str, overrides: Sequence[str], directory: Path | None =
     return _compose_once(name, [_lenient(override) for override in turned_overrides], directory)
 
 
+def check_words(name: str, overrides: Sequence[str]) -> None:
+    """Check that the name of the config, and all keys, are not too long for a file system and Hydra.
+
+    Raises:
+        ValueError: a name, a key or a number is too long.
+    """
+    for word in (name, *(override.partition("=")[0] for override in overrides)):
+        if len(word) > LONGEST_WORD:
+            raise ValueError(
+                f"{clipped(word)} has {len(word)} characters; a config or a key has {LONGEST_WORD} at most"
+            )
+    for override in overrides:
+        if LONG_NUMBER.search(override):
+            raise ValueError(f"{clipped(override)} is a number of more digits than Python reads")
+
+
 def _look_into(directory: Path, name: str) -> None:
     """Check the user's directory and file before Hydra reads them, and set the variables of RLinf's
     configs."""
@@ -106,6 +125,8 @@ def _look_into(directory: Path, name: str) -> None:
         raise ValueError(f"--config-dir={directory} is no directory; name the one that holds {name}.yaml")
     path = directory / f"{name}.yaml"
     if os.path.lexists(path):
+        from rlinf_async.config_files import check_not_empty  # for a user's file alone
+
         check_not_empty(path)
     elif (other := path.with_suffix(".yml")).is_file():
         raise ValueError(f"Hydra reads no {other.name}; rename {other} to {path.name}")
@@ -136,6 +157,8 @@ def _checked_files() -> AbstractContextManager[Any]:
     def load_checked(source: Any, config_path: str) -> Any:
         path = Path(source.path, source._normalize_file_name(config_path))
         if path.exists():
+            from rlinf_async.config_files import check_file  # as above
+
             check_file(path)
         result = load(source, config_path)
         _write_out_flags(result.config)

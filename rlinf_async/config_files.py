@@ -1,15 +1,14 @@
-"""Checks the user's YAML files and overrides before Hydra reads them."""
+"""Checks the user's YAML files before Hydra reads them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
-from rlinf_async.core.config_keys import BLOCK_NAME, clipped
+from rlinf_async.core.config_keys import BLOCK_NAME
 from rlinf_async.observe.read_files import read_named
 from rlinf_async.observe.yaml_data import (
     FAST_YAML_LOADER,
@@ -20,34 +19,15 @@ from rlinf_async.observe.yaml_data import (
     yaml_depths,
 )
 
-LONG_NUMBER = re.compile(r"\d{4300}")
-LONGEST_WORD = 250
-"""Most characters of the name of a config or a key; file systems allow no longer names."""
 MAX_VALUES = 100_000
 """Most values of a file, with every alias written out; the largest configs of RLinf have a few hundred."""
 FOREIGN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("set", "omap", "pairs"))
 """Types of YAML that OmegaConf has none for."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-PYTHON_LOADER = yaml.SafeLoader
-"""Reads a file again that the fast loader refuses, for its better errors. Bound at import, as `compose`
-patches `yaml.SafeLoader` with the fast loader."""
+PYTHON_LOADER = yaml.loader.SafeLoader
+"""Reads a file again that the fast loader refuses, for its better errors. Not `yaml.SafeLoader`, which is the
+fast loader while `compose` composes."""
 MAX_FAST_DEPTH = 100
-
-
-def check_words(name: str, overrides: Sequence[str]) -> None:
-    """Check that the name of the config, and all keys, are not too long for a file system and Hydra.
-
-    Raises:
-        ValueError: a name, a key or a number is too long.
-    """
-    for word in (name, *(override.partition("=")[0] for override in overrides)):
-        if len(word) > LONGEST_WORD:
-            raise ValueError(
-                f"{clipped(word)} has {len(word)} characters; a config or a key has {LONGEST_WORD} at most"
-            )
-    for override in overrides:
-        if LONG_NUMBER.search(override):
-            raise ValueError(f"{clipped(override)} is a number of more digits than Python reads")
 
 
 def check_file(path: Path) -> None:

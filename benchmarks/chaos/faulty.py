@@ -31,8 +31,9 @@ import typer
 
 from benchmarks.result_store import ResultStore
 from rlinf_async.config.checked import checked_config
-from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer, PointReach
-from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer
+from rlinf_async.hosts.local.shard import EnvFactory
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.reading.faults import read_faults
 

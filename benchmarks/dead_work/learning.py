@@ -20,7 +20,8 @@ from benchmarks.learning.cells import RECIPE_BY_ALGORITHM
 from benchmarks.learning.statistics import compared
 from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
 
 RESULTS_FILE = Path(__file__).parent / "results" / "learning.jsonl"
 PAIR_COUNT, BATCH_COUNT = 10, 30

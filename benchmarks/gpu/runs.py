@@ -17,7 +17,7 @@ from benchmarks.gpu.passes import CudaClock, HostClock, Passes, Span, filled
 from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, vla
 from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.local.shard import EnvFactory
 from rlinf_async.observe.state import RunState, Sums
 
 BASE_MODE = "off"

@@ -7,7 +7,8 @@ import os
 import numpy as np
 
 from benchmarks.gpu.policy import CHUNK_ACTIONS, IMAGE_NUMBERS
-from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
+from rlinf_async.hosts.local.shard import EnvFactory
 from rlinf_async.lab.emulated.service import EmulatedBatch, EnvService
 
 DECISION_CV, FASTEST_FACTOR, SLOWEST_FACTOR, RESET_DECISIONS = 0.3, 0.7, 1.4, 17.5

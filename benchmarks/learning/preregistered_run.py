@@ -15,10 +15,10 @@ from benchmarks.learning.preregistration import OPTIMIZER_STEPS, Recipe, Setting
 from benchmarks.learning.virtual_host import BatchSeen, LearnerOf, ServiceTimes, VirtualResult, train
 from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import State
 from rlinf_async.hosts.local.learner import local_learner
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.shard import EnvFactory
 
 if TYPE_CHECKING:
     from benchmarks.learning.simulators import Start

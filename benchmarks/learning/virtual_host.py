@@ -22,13 +22,11 @@ from rlinf_async.core.objectives import valid_steps
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.answers import Answer
-from rlinf_async.hosts.local.envs import EnvFactory
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.learner_thread import BufferPieces
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.shard import Shard
+from rlinf_async.hosts.local.shard import EnvFactory, Shard
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
 from rlinf_async.hosts.workers.shard import ShardOutput
 from rlinf_async.lab.virtual.clock import run
@@ -36,6 +34,7 @@ from rlinf_async.loops.learner import learn_batch
 from rlinf_async.loops.ports import PiecePort
 from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.streaming_learner import StreamingLearner
+from rlinf_async.loops.trajectory_broker import RankPieces
 from rlinf_async.observe.meters import BusyMeter
 
 LearnerOf = Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner]
@@ -159,9 +158,7 @@ class TimedLearner:
         self._learner, self._settings, self._sample_seconds = learner, settings, sample_seconds
         self.seen: dict[int, BatchSeen] = defaultdict(BatchSeen)
 
-    async def train(
-        self, batch: int, pieces: PiecePort, fail: Callable[[BaseException], None]
-    ) -> dict[str, float]:
+    async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
         metrics = await learn_batch(
             batch=batch,
@@ -202,7 +199,7 @@ class SelfScoring(LocalRun):
 
     @cached_property
     def _pieces(self) -> PiecePort:
-        return BufferPieces(self._trajectories)
+        return RankPieces(self._trajectories, 0)
 
 
 @dataclass(frozen=True)

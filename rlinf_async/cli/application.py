@@ -19,7 +19,6 @@ from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.cli.last_moments import ending_in_time
 from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
-from rlinf_async.extras import remedy
 from rlinf_async.observe.ending import INTERRUPTED_STATUS
 from rlinf_async.observe.files import discard
 
@@ -138,6 +137,8 @@ class Commands(PlainFlags, TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED_STATUS) from None
         except ModuleNotFoundError as error:
+            from rlinf_async.extras import remedy  # for a failed command alone
+
             what_to_do = remedy(error)
             if what_to_do is None:
                 raise

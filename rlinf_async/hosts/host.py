@@ -17,12 +17,13 @@ from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.entry_points import PREPARATIONS_GROUP, imported, load_class, provided
 from rlinf_async.hosts.setting_keys import read_settings
-from rlinf_async.observe.check import Check
 from rlinf_async.observe.read_files import read_named
 from rlinf_async.observe.yaml_data import MAX_YAML_BYTES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from rlinf_async.observe.check import Check
 
 HOSTS_GROUP = "rlinf_async.hosts"
 SIMULATOR_KEYS = ("env_type", "simulator_type")

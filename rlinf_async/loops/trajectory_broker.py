@@ -255,6 +255,17 @@ class TrajectoryBroker:
         )
 
 
+class RankPieces:
+    """The learner side of the buffer, for one rank; fills `loops.ports.PiecePort`."""
+
+    def __init__(self, broker: TrajectoryBroker, rank: int) -> None:
+        self._broker = broker
+        self._rank = rank
+
+    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
+        return await self._broker.take(self._rank, batch, whole=whole)
+
+
 def trajectory_broker(
     settings: RunSettings, *, version: int = 0, ledger: Ledger | None = None
 ) -> TrajectoryBroker:

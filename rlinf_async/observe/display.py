@@ -26,12 +26,11 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import PARTS, StepReport
 from rlinf_async.observe.files import discard
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.pace import clock, seconds
-from rlinf_async.observe.state import RunState
+from rlinf_async.observe.state import Diagnosis, RunState
 
 TREND_ARROWS = {1: "\u2191", 0: " ", -1: "\u2193"}
 TREND_SIGNS = {1: "+", 0: " ", -1: "-"}

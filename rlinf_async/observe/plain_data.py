@@ -1,4 +1,4 @@
-"""JSON from an untrusted file, as plain data of bounded size and depth.
+"""JSON from an untrusted file, as plain data of bounded size and depth, and as dataclasses.
 
 Brackets can nest deeper than the stack; a number can be infinite, or overflow every sum. Data that passes
 here can be walked by a plain recursion, and its numbers can be added.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import UnionType
+from typing import Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 from rlinf_async.observe.read_files import read_regular
+
+Event = TypeVar("Event")
 
 MAX_DEPTH = 100
 MAX_JSON_BYTES = 4 << 20
@@ -71,3 +75,36 @@ def _measurable(tree: Any, depth: int = 0) -> Any:
     if isinstance(tree, list):
         return [_measurable(value, depth + 1) for value in tree]
     return None if isinstance(tree, int | float) and not isinstance(tree, bool) and not finite(tree) else tree
+
+
+def typed(kind: type[Event], record: dict[str, Any]) -> Event | None:
+    """Return a dataclass of plain data; None if a field without a default is missing or has a wrong type.
+
+    Other facts of a wrong type get their defaults, and facts that `kind` does not have are left out.
+    """
+    hashable: Any = kind
+    hints = _hints(hashable)
+    facts = {name: fact for name, fact in record.items() if name in hints and _fits(fact, hints[name])}
+    try:
+        return kind(**facts)
+    except TypeError:
+        return None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is UnionType:
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is float:
+        return finite(value)
+    return is_whole(value) if hint is int else isinstance(value, get_origin(hint) or hint)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and finite(value)

@@ -232,7 +232,7 @@ def test_descriptors_of_the_run_that_are_closed_are_open_again_and_it_is_said_by
 CLOSES_ALL = """
 import os, sys
 from pathlib import Path
-from rlinf_async.hosts.local.envs import PointReach
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.ending import RunFailed, recorded
 from tests.conformance.test_local_runs import settings_of

@@ -11,9 +11,10 @@ import torch
 
 from rlinf_async.config import AsyncConfig, SurviveConfig
 from rlinf_async.core.failures import PeerError
-from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
+from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.trainer import interruptible
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.together import together
 from tests.hosts import local_runs

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlinf_async.hosts.local import LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalTrainer
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from tests.hosts.local_runs import same, small
 
 pytestmark = pytest.mark.timeout(120)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlinf_async.hosts.local import LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, GaussianPolicy
+from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
 from tests.hosts.local_runs import small
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach, point_reach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
 
 pytestmark = pytest.mark.timeout(120)
 

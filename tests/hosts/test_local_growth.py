@@ -14,8 +14,8 @@ import pytest
 
 from rlinf_async.core.restarts import RestartBudget
 from rlinf_async.hosts.local import trainer
-from rlinf_async.hosts.local.envs import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.loops import env_restarts
 from rlinf_async.observe import holdings, resources
 from rlinf_async.observe.holdings import held_by_this_process
@@ -185,7 +185,7 @@ def test_what_failed_environments_hold_is_free_before_others_are_built(monkeypat
 
 RUN = """
 import resource
-from rlinf_async.hosts.local.envs import PointReach
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from tests.conformance.test_local_runs import settings_of
 resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))

@@ -19,11 +19,12 @@ from rich.console import Console
 
 from rlinf_async.core.failures import PolicyFailure, in_words
 from rlinf_async.core.restarts import RestartBudget
-from rlinf_async.hosts.local import LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.loops import env_restarts, simulator_thread
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.reading.faults import read_faults

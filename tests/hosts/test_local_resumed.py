@@ -18,14 +18,13 @@ pytest.importorskip("ray", reason="Ray is not installed")
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.hosts.local import PointReach
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import _optimizer, local_learner
-from rlinf_async.hosts.local.learner_thread import LearnerThread
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import SETTING_KINDS
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
-from rlinf_async.hosts.local.trainer import LocalRun
+from rlinf_async.hosts.local.trainer import LearnerThread, LocalRun
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.loops.env import Renewal, run_shard
 from rlinf_async.loops.learner import WAITING_METRIC
 from rlinf_async.loops.together import together
@@ -104,7 +103,7 @@ class SavingRun(LocalRun):
 
     async def _learn(self):
         for batch in range(self.start, self._settings.batches):
-            metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
+            metrics = await self._learner.train(batch, self._pieces)
             del metrics[WAITING_METRIC]  # a time
             self._metrics.append(metrics)
             await self._publish(batch + 1)

@@ -9,9 +9,10 @@ import torch
 
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit.samples import LIVE_FIELD, PROXIMAL_FIELD
-from rlinf_async.hosts.local import LocalTrainer, PointReach, point_reach
+from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.reading.spans import read_spans
 from tests.hosts.local_runs import small

@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.failures import EnvironmentsFailed
 from rlinf_async.hosts.local import LocalSettings
-from rlinf_async.hosts.local.envs import StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
 from rlinf_async.hosts.local.shard import Noise, Shard
 from rlinf_async.observe.meters import BusyMeter
 

@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.learning.virtual_host import ServiceTimes, train
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalSettings, LocalTrainer, PointReach
+from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 
 ENVS, EPOCHS, BATCHES, GROUP = 16, 2, 5, 2
 

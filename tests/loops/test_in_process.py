@@ -6,7 +6,8 @@ from importlib import import_module
 import pytest
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.local import LocalTrainer, point_reach
+from rlinf_async.hosts.local import LocalTrainer
+from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
 from rlinf_async.loops import in_process
 from rlinf_async.observe.reading.spans import read_spans
 from tests.hosts.local_runs import small

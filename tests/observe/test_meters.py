@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.meters import BusyMeter, Shares, Spread
+from rlinf_async.observe.state import Diagnosis
 from tests.making import Clock, spread, step_report
 
 

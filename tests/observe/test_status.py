@@ -6,7 +6,6 @@ import json
 import pytest
 from rich.console import Console
 
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.pace import seconds
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.status import (
@@ -18,6 +17,7 @@ from rlinf_async.observe.reading.status import (
     who_does_what,
 )
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.state import Diagnosis
 
 SAID = {
     "time": 1000.0,

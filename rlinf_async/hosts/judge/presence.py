@@ -17,7 +17,6 @@ from typing import Any
 
 from rlinf_async.core.config_keys import dotted, lookup
 from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class, names_of
-from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, readable, unknown_reason
 from rlinf_async.hosts.judge.table import Table
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
@@ -53,6 +52,8 @@ def package_reasons(
     """Yield a reason for each name in `choice`, one name or a list at `key`, if its package of `packages` is
     missing; `instead` is a list of names that need no package.
     """
+    from rlinf_async.extras import is_here  # configs of some hosts name packages
+
     for name in names_in(choice):
         if (package := packages.get(name)) and not is_here(package):
             override = f"{key}={instead}" if instead else ""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.hosts.contract import Contract
-from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.kit.ends import Ends
 
 Output = TypeVar("Output")
 Shown = tuple[Output, Mapping[str, Any]]

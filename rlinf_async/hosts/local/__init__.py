@@ -9,19 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlinf_async.hosts.local.envs import PointReach, point_reach
     from rlinf_async.hosts.local.settings import LocalSettings
     from rlinf_async.hosts.local.trainer import LocalResult, LocalTrainer
 
-__all__ = ["LocalResult", "LocalSettings", "LocalTrainer", "PointReach", "point_reach"]
-
-MODULE_OF_CLASS = {
-    "LocalResult": "trainer",
-    "LocalSettings": "settings",
-    "LocalTrainer": "trainer",
-    "PointReach": "envs",
-    "point_reach": "envs",
-}
+MODULE_OF_CLASS = {"LocalResult": "trainer", "LocalSettings": "settings", "LocalTrainer": "trainer"}
+__all__ = ["LocalResult", "LocalSettings", "LocalTrainer"]
 
 
 def __getattr__(name: str) -> Any:

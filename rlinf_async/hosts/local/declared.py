@@ -6,7 +6,6 @@ docs/extending.md. A policy's `forward_inputs` take the place of states.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -23,10 +22,10 @@ from rlinf_async.hosts.contract import check_environments, is_set
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
-from rlinf_async.hosts.kit.rebuilds import reseeded
-from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.hosts.kit.rebuilds import Rebuilds
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
+from rlinf_async.hosts.local.shard import EnvFactory
 from rlinf_async.hosts.local.whole_process import WholeProcess, unchanged_by
 from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, scores_by
 from rlinf_async.hosts.tasks import task_reasons
@@ -52,25 +51,15 @@ def environments_of(cfg: DictConfig, settings: LocalSettings) -> EnvFactory:
     name, process = cfg.env.env_class, WholeProcess()
     make = load_class(ENVS_GROUP, name)
     process.check(f"the environments of env.env_class={name}, when they are imported,")
-    usual = {
-        "total_num_envs": settings.total_envs,
-        "group_size": settings.group_size,
-        "seed": settings.seed,
-        "auto_reset": False,
-        "ignore_terminations": False,
-        "is_eval": False,
-    }
-    section = completed(plain(cfg.env), usual)
+    section = completed(plain(cfg.env), settings.usual_env)
     refuse(list(task_reasons(section, settings.asynchrony, key="env")))
-    builds: Counter[int] = Counter()
+    rebuilds = Rebuilds()
 
     def build(first: int, size: int) -> Any:
-        # Rebuilt with the same seed, environments would repeat the episodes that the run has trained.
-        seed = reseeded(section["seed"], builds[first])
-        builds[first] += 1
-        shard_section = OmegaConf.create({**section, "seed": seed})
         # All shards have the same size, and `first` is a multiple of it.
         shard = first // size
+        shard_section = rebuilds.seeded("train", shard, OmegaConf.create(section))
+        rebuilds.count("train", shard)  # for the next time
         env = make(shard_section, size, shard, settings.plan.shards, None)
         if is_set(env, "auto_reset", False):
             raise ValueError(
@@ -129,22 +118,13 @@ class DeclaredPolicy(ActorCritic):
             decision = self.policy.predict_action_batch(env_obs=states, mode="train")  # type: ignore[operator]
         actions, result = checked_decision(decision, len(noise), scored=True)
         logprobs = at_ratio_level(result["prev_logprobs"].float(), "chunk", 1)
-        return (
-            actions.float(),
-            logprobs,
-            _values(result.get("prev_values"), logprobs),
-            result["forward_inputs"],
-        )
+        values = _values(result.get("prev_values"), logprobs)
+        return actions.float(), logprobs, values, result["forward_inputs"]
 
     def score(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.scored = scored_in(inputs)
-        forward = partial(
-            self.policy,
-            forward_inputs=inputs,
-            compute_logprobs=True,
-            compute_entropy=False,
-            compute_values=True,
-        )
+        needed = {"compute_logprobs": True, "compute_entropy": False, "compute_values": True}
+        forward = partial(self.policy, forward_inputs=inputs, **needed)
         scores = scores_by(partial(contained, forward, blaming_the_policy("a scoring pass")), inputs)
         if scores.get("values") is None and hasattr(self.policy, "value_head"):
             raise ValueError(
@@ -162,8 +142,7 @@ def _values(values: torch.Tensor | None, logprobs: torch.Tensor) -> torch.Tensor
     """
     if values is None:
         return torch.zeros_like(logprobs)
-    if values.numel() != len(values):
-        size = len(values)
+    if values.numel() != (size := len(values)):
         raise ValueError(
             f"the policy has given values {list(values.shape)} for {size} decisions; expected was "
             f"[{size}] or [{size}, 1]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -19,7 +19,9 @@ from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
 from rlinf_async.hosts.setting_keys import read_settings
-from rlinf_async.observe.check import Check
+
+if TYPE_CHECKING:
+    from rlinf_async.observe.check import Check
 
 
 class LocalHost(Host):

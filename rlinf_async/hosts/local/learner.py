@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -49,37 +49,21 @@ from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.observe.episodes import mean_of_episodes
-from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.observe.meters import BusyMeter, prefixed
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
-SAMPLE_FIELDS = (
-    "forward_inputs",
-    "prev_logprobs",
-    PROXIMAL_FIELD,
-    "staleness",
-    "advantages",
-    "returns",
-    "valid",
-    "share",
-    "counted",
-)
+ESTIMATES = ("advantages", "returns", "valid", "share", "counted")
+"""Fields that `with_estimates` adds."""
+SAMPLE_FIELDS = ("forward_inputs", "prev_logprobs", PROXIMAL_FIELD, "staleness", *ESTIMATES)
 """Fields of a sample, except its value: a rollout has one value more than decisions."""
 
 
 def local_learner(
-    settings: LocalSettings,
-    model: ActorCritic,
-    busy: BusyMeter,
-    watch: Watch = unwatched,
-    spans: SpanLog = UNRECORDED,
+    settings: LocalSettings, model: ActorCritic, busy: BusyMeter, **options: Any
 ) -> StreamingLearner:
-    """Return the learner of a run in one process."""
-    return StreamingLearner(
-        LocalTraining(settings=settings, model=model, watch=watch, spans=spans),
-        settings.run,
-        parameters=lambda: list(model.parameters()),
-        busy=busy,
-    )
+    """Return the learner of a run in one process; `options` are those of `LocalTraining`."""
+    training = LocalTraining(settings=settings, model=model, **options)
+    return StreamingLearner(training, settings.run, parameters=lambda: list(model.parameters()), busy=busy)
 
 
 class LocalTraining:
@@ -98,10 +82,8 @@ class LocalTraining:
         watch: Watch = unwatched,
         spans: SpanLog = UNRECORDED,
     ) -> None:
-        self.model = model.train()
-        self._spans = spans
+        self.model, self._settings, self._spans = model.train(), settings, spans
         self._queue = DeviceQueue(model, "learner", watch=watch)
-        self._settings = settings
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped_steps = SkippedSteps()
         self._passes: LivePasses | None = None
@@ -114,10 +96,8 @@ class LocalTraining:
     def scored(self) -> Scored:
         return self.model.scored
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        with self._queue.block():
-            yield
+    def working(self) -> AbstractContextManager[None]:
+        return self._queue.block()
 
     def begin(self, batch: int) -> None:
         self._batch = batch
@@ -177,8 +157,10 @@ class LocalTraining:
 
     def estimate(self, rollout: Tree) -> torch.Tensor:
         rollout.update(with_estimates(rollout, self._settings))  # type: ignore[arg-type]
-        self._silent += silent_groups(rollout, self._settings)  # type: ignore[arg-type]
-        return rollout["valid"]  # type: ignore[return-value]
+        if self._settings.algorithm == "grpo":
+            groups = without_signal(_scores(rollout), self._settings.group_size)  # type: ignore[arg-type]
+            self._silent += int(groups.sum())
+        return leaf(rollout, "valid")
 
     def samples(self, rollout: Tree, order: torch.Tensor) -> Tree:
         self._reports.append({name: leaf(rollout, name) for name in REPORTED_FIELDS})
@@ -219,19 +201,17 @@ class LocalTraining:
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         # First, so that `means` replaces the environments' own numbers of the same name.
-        episodes = {f"env/{name}": value for name, value in mean_of_episodes(self._episodes).items()}
-        means = {name: sum(values) / len(values) for name, values in self._metrics.items()}
+        metrics = {f"env/{name}": value for name, value in mean_of_episodes(self._episodes).items()}
+        metrics |= {name: sum(values) / len(values) for name, values in self._metrics.items()}
         for report in self._reports:
             # The report was made when samples were cut, before the mean of the whole batch was known.
             report["advantages"] = normalized(report["advantages"])
-        rollouts = {f"rollout/{name}": value for name, value in self._of_rollouts().items()}
+        if self._reports:
+            metrics |= prefixed("rollout", of_rollouts(self._reports))
         if self._settings.algorithm == "grpo":
-            means["train/groups_without_signal"] = float(self._silent)
+            metrics["train/groups_without_signal"] = float(self._silent)
         left_out = {} if self._passes is None else skipped(self._passes.pop_counts())
-        return episodes | means | rollouts | self._skipped_steps.pop() | left_out
-
-    def _of_rollouts(self) -> dict[str, float]:
-        return of_rollouts(self._reports) if self._reports else {}
+        return metrics | self._skipped_steps.pop() | left_out
 
     def probe_samples(self, rollout: Tree) -> tuple[Tree, torch.Tensor, ScorePair | None]:
         samples = samples_of(rollout)
@@ -252,27 +232,25 @@ class LocalTraining:
         return sums
 
     def _accumulate(self, samples: Tensors) -> None:
-        settings, share = self._settings, samples["share"]
+        settings, share, valid = self._settings, samples["share"], samples["valid"]
         logprobs, values = self.model.score(samples["forward_inputs"])
-        valid = samples["valid"]
-        logprobs, values = (
-            without_masked(_over_parts(valid, logprobs), logprobs),
-            without_masked(valid, values),
-        )
-        behaviour = without_masked(_over_parts(valid, logprobs), samples["prev_logprobs"])
-        anchor = without_masked(_over_parts(valid, logprobs), self._anchor(samples, logprobs))
-        advantages = _over_parts(samples["advantages"], logprobs) * self._weights(samples, anchor, behaviour)
+        mask = _over_parts(valid, logprobs)
+        behaviour = without_masked(mask, samples["prev_logprobs"])
+        anchor = without_masked(mask, self._anchor(samples, logprobs))
+        logprobs = without_masked(mask, logprobs)
+        weights = self._weights(samples, anchor, behaviour)
+        advantages = _over_parts(samples["advantages"], logprobs) * weights
         policy = ppo_loss(logprobs, anchor, advantages, clip_low=settings.clip, clip_high=settings.clip)
         loss = (_of_decisions(policy) * share).sum()
         if settings.algorithm == "ppo":
-            old_values, returns = (
-                without_masked(valid, samples[name]) for name in ("prev_values", "returns")
+            values, old_values, returns = (
+                without_masked(valid, each) for each in (values, samples["prev_values"], samples["returns"])
             )
             critic = value_loss(values, old_values, returns, clip=settings.value_clip)
             loss = loss + (critic * share).sum()
         torch.autograd.backward(loss)
         self._loss += float(loss.detach())
-        self.note("approx_kl", _mean(_of_decisions(anchor - logprobs.detach()), samples["valid"]))
+        self._note_mean("approx_kl", anchor - logprobs.detach(), valid)
 
     def _weights(
         self, samples: Tensors, anchor: torch.Tensor, behaviour: torch.Tensor
@@ -283,8 +261,11 @@ class LocalTraining:
             return 1.0
         weights, measures = weighed(weighting, samples["forward_inputs"], anchor, behaviour)
         for name, each in measures.items():
-            self.note(name, _mean(_of_decisions(each), samples["valid"]))
+            self._note_mean(name, each, samples["valid"])
         return weights
+
+    def _note_mean(self, name: str, parts: torch.Tensor, valid: torch.Tensor) -> None:
+        self.note(name, (_of_decisions(parts) * valid).sum() / valid.sum().clamp(min=1))
 
     def _anchor(self, samples: Tensors, logprobs: torch.Tensor) -> torch.Tensor:
         """Return `log pi_prox`, the center of the clipped ratio."""
@@ -334,10 +315,6 @@ def _of_decisions(parts: torch.Tensor) -> torch.Tensor:
     return parts.reshape(len(parts), -1).mean(dim=1)
 
 
-def _mean(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    return (values * valid).sum() / valid.sum().clamp(min=1)
-
-
 @contextmanager
 def as_inference(model: ActorCritic) -> Iterator[None]:
     """Put the model into eval mode inside the block: scores must not depend on dropout."""
@@ -384,41 +361,23 @@ def with_estimates(rollout: Tensors, settings: LocalSettings) -> Tensors:
     `counted`. Both are 0 for invalid samples, except that `weighting: episode` counts all samples, as RLinf
     does.
     """
-    valid = valid_steps(rollout["ended"])
-    advantages, returns = _advantages(rollout, valid, settings)
+    rewards, dones = rollout["rewards"], rollout["ended"]
+    valid = valid_steps(dones)
     share = count = valid.float()
     if settings.weighting == "episode":
         share, count = share * len(share) / share.sum(dim=0), torch.ones_like(share)
-    return {
-        **rollout,
-        "valid": valid,
-        "share": share,
-        "counted": count,
-        "advantages": advantages,
-        "returns": returns,
-    }
-
-
-def silent_groups(rollout: Tensors, settings: LocalSettings) -> int:
-    """Return the number of GRPO groups with equal scores of all members; 0 for PPO."""
-    if settings.algorithm != "grpo":
-        return 0
-    return int(without_signal(_scores(rollout), settings.group_size).sum())
+    if settings.algorithm == "grpo":
+        advantages = group_relative(_scores(rollout), settings.group_size) * valid
+        returns = torch.zeros_like(rewards)
+    else:
+        if settings.horizon_ends:
+            dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
+        advantages, returns = gae(
+            rewards, rollout["prev_values"], dones, gamma=settings.gamma, lam=settings.lam
+        )
+    return rollout | dict(zip(ESTIMATES, (advantages, returns, valid, share, count), strict=True))
 
 
 def _scores(rollout: Tensors) -> torch.Tensor:
     """Return the reward sum of each first episode, [B]."""
-    valid = valid_steps(rollout["ended"])
-    return without_masked(valid, rollout["rewards"]).sum(dim=0)
-
-
-def _advantages(
-    rollout: Tensors, valid: torch.Tensor, settings: LocalSettings
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rewards, dones = rollout["rewards"], rollout["ended"]
-    if settings.algorithm == "grpo":
-        relative = group_relative(_scores(rollout), settings.group_size)
-        return relative * valid, torch.zeros_like(rewards)
-    if settings.horizon_ends:
-        dones = torch.cat([dones[:-1], torch.ones_like(dones[-1:])])
-    return gae(rewards, rollout["prev_values"], dones, gamma=settings.gamma, lam=settings.lam)
+    return without_masked(valid_steps(rollout["ended"]), rollout["rewards"]).sum(dim=0)

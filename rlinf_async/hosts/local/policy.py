@@ -1,4 +1,6 @@
-"""The interface of this host's policies, their work queue on a device, and a Gaussian MLP with a critic."""
+"""The interface of this host's own policies, and of environments for them; the work queue of a policy on its
+device; and a Gaussian MLP with a critic.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,53 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from rlinf_async.core.scores import WHOLE, Scored
 from rlinf_async.core.tensors import Tree, map_tensors
+
+
+class StateEnvs:
+    """Environments with a vector state and one action per decision, with the interface of `rlinf_async.envs`.
+
+    Subclasses implement `begin` and `decide`. After its end an episode does not change: `ended` stays True
+    until the next one begins, and later rewards do not count. Episodes are not truncated: at the horizon the
+    value of their last state is bootstrapped. Optional methods are `abort(reason)`, called from another
+    thread, which ends the processes of hanging environments and returns True if there were any; and
+    `take_on(seed_offset, rollout)`.
+    """
+
+    state_dim: int
+    action_dim: int
+
+    def begin(self) -> np.ndarray:
+        """Start the next episode in all environments; return states [envs, state_dim], float32."""
+        raise NotImplementedError
+
+    def decide(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take actions [envs, action_dim]; return states, rewards and `ended`, [envs, ...] each."""
+        raise NotImplementedError
+
+    def skip(self, episodes: int) -> None:
+        """Skip the next episodes: rebuilt environments would begin with the first ones again. The default
+        does nothing, for environments that draw their episodes at random.
+        """
+
+    def reset(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"states": self.begin()}, {}
+
+    def update_reset_state_ids(self) -> None:
+        """Do nothing: the next episode follows by itself."""
+
+    def chunk_step(self, actions: torch.Tensor) -> tuple[Any, ...]:
+        """Take actions [envs, 1, action_dim]."""
+        states, rewards, ended = self.decide(actions[:, 0].numpy())
+        return {"states": states}, rewards[:, None], ended[:, None], np.zeros((len(ended), 1), dtype=bool), {}
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
 
 
 class ActorCritic(nn.Module):

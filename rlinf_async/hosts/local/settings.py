@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.core.left_out import LeftOut
@@ -68,41 +68,35 @@ class LocalSettings:
         keys = (Key(name=name, kind=kind, required=True) for name, kind in SETTING_KINDS.items())
         reasons = (key.reason(getattr(self, key.name)) for key in keys)
         refuse([reason for reason in reasons if reason])
-        if self.algorithm == "grpo" and self.group_size < 2:
-            raise ValueError(f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2")
-        self._check_sizes()
+        if wrong := next(self._misfits(), ""):
+            raise ValueError(wrong)
 
-    def _check_sizes(self) -> None:
-        if self.samples_per_batch % self.global_batch_size:
-            raise ValueError(
-                f"{self.samples_per_batch} samples per batch ({self.total_envs} environments x "
-                f"{self.rollout_epochs} rollout epochs x {self.horizon} decisions) are not a multiple of "
-                f"global_batch_size={self.global_batch_size}"
+    def _misfits(self) -> Iterator[str]:
+        """Yield what does not fit together."""
+        batch, step = self.samples_per_batch, self.global_batch_size
+        micro_batch, shard = self.samples_per_micro_batch, self.plan.envs_per_shard
+        if self.algorithm == "grpo" and self.group_size < 2:
+            yield f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2"
+        if batch % step:
+            yield (
+                f"{batch} samples per batch ({self.total_envs} environments x {self.rollout_epochs} rollout "
+                f"epochs x {self.horizon} decisions) are not a multiple of global_batch_size={step}"
             )
-        if self.global_batch_size % self.samples_per_micro_batch:
-            raise ValueError(
-                f"global_batch_size={self.global_batch_size} is not a multiple of "
-                f"micro_batch_size={self.samples_per_micro_batch}"
-            )
-        if self.max_batch_size < self.plan.envs_per_shard:
-            raise ValueError(
-                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of "
-                f"{self.plan.envs_per_shard} environments; a request is never split"
+        if step % micro_batch:
+            yield f"global_batch_size={step} is not a multiple of micro_batch_size={micro_batch}"
+        if self.max_batch_size < shard:
+            yield (
+                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of {shard} "
+                "environments; a request is never split"
             )
 
     # cached_property works in a frozen dataclass, as it writes to `__dict__` directly.
     @cached_property
     def plan(self) -> ShardPlan:
         """The division of the environments into shards."""
-        one_each = ShardPlan(
-            total_envs=self.total_envs,
-            env_workers=self.env_workers,
-            inference_ranks=self.inference_ranks,
-            learner_ranks=1,
-            shards_per_worker=1,
-            rollout_epochs=self.rollout_epochs,
-            group_size=self.group_size,
-        )
+        named = ("total_envs", "env_workers", "inference_ranks", "rollout_epochs", "group_size")
+        sizes = {name: getattr(self, name) for name in named}
+        one_each = ShardPlan(**sizes, learner_ranks=1, shards_per_worker=1)
         simulator = {"env_type": "local", "env_class": "local"}
         rollout = self.asynchrony.rollout
         # This host has no evaluation environments that would have to divide into shards.
@@ -112,6 +106,18 @@ class LocalSettings:
     def max_batch_size(self) -> int:
         """The largest number of environments in one forward pass, with level 2."""
         return max_batch_size(self.asynchrony.rollout, self.plan, Evaluation(None))
+
+    @property
+    def usual_env(self) -> dict[str, Any]:
+        """The keys of `env` that the host completes for environments."""
+        return {
+            "total_num_envs": self.total_envs,
+            "group_size": self.group_size,
+            "seed": self.seed,
+            "auto_reset": False,
+            "ignore_terminations": False,
+            "is_eval": False,
+        }
 
     @property
     def samples_per_micro_batch(self) -> int:
@@ -126,6 +132,7 @@ class LocalSettings:
     @cached_property
     def run(self) -> RunSettings:
         """The settings for the loops and brokers of this run."""
+        masked = self.asynchrony.skip.masked
         return RunSettings(
             asynchrony=self.asynchrony,
             plan=self.plan,
@@ -138,13 +145,6 @@ class LocalSettings:
             normalizes=self.algorithm == "ppo",
             seed=self.seed,
             skips_ended=self.asynchrony.skip.ended,
-            left_out=self._left_out(),
+            # Only GRPO's loss has no terms besides advantages.
+            left_out=LeftOut(masked=masked, silent=masked and self.algorithm == "grpo"),
         )
-
-    def _left_out(self) -> LeftOut:
-        """The kinds of samples to skip as they have no gradient; only GRPO's loss has no terms besides
-        advantages.
-        """
-        if not self.asynchrony.skip.masked:
-            return LeftOut()
-        return LeftOut(masked=True, silent=self.algorithm == "grpo")

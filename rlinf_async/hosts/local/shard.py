@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,9 +14,9 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import TAKE_ON_METHOD
 from rlinf_async.hosts.kit.recorder import SampleRecorder, one_row
 from rlinf_async.hosts.kit.shard import Shown
-from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.whole_process import WholeProcess, call_in
+from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.workers.shard import ShardOutput, Stage, TrainShard
 from rlinf_async.loops.foreign import DaemonThread, let_go
 from rlinf_async.loops.run_settings import RunSettings
@@ -25,6 +24,10 @@ from rlinf_async.loops.simulator_thread import SimulatorThread, nothing_to_abort
 from rlinf_async.observe.meters import BusyMeter
 
 T = TypeVar("T")
+
+EnvFactory = Callable[[int, int], Any]
+"""Called with `first` and `size`, in the shard's thread: builds environments `first` to `first + size` of the
+run, with the interface of `rlinf_async.envs`."""
 
 EPISODES_FIELD = "episodes"
 """The field of a rollout with the environments' statistics of episodes, [1, B, ...]; absent without any."""
@@ -72,25 +75,19 @@ class Shard(TrainShard):
         self._factory, self._process = build, process or WholeProcess()
         self._thread = DaemonThread(f"shard-{shard}")
         simulators = SimulatorThread(shard, self._thread, settings.asynchrony.advanced, abort=self._abort)
-        stage = Stage(
-            env=None,
-            section=ONE_EPISODE,
-            size=settings.plan.envs_per_shard,
-            horizon=settings.horizon,
-            simulators=simulators,
-            rebuild=self._build_again,
-        )
+        size, horizon = settings.plan.envs_per_shard, settings.horizon
+        own: Any = {"simulators": simulators, "rebuild": self._build_again}
+        stage = Stage(env=None, section=ONE_EPISODE, size=size, horizon=horizon, **own)
         super().__init__(stage, busy=busy, number=shard, skips_ended=settings.run.skips_ended)
-        self._first = shard * self.size
-        with ExitStack() as unless_built:
-            # If building fails, the shard's thread must end.
-            unless_built.callback(self._leave)
+        self._first = shard * size
+        try:
             simulators.build_first(self._build_first)
-            unless_built.pop_all()
-        self._resets = 0
+        except BaseException:
+            self._leave()  # the shard's thread must end
+            raise
+        self._resets = self._draws = 0
         width = self.sizes["action_dim"]
-        self._noise = Noise(first=self._first, size=self.size, width=width, seed=settings.seed)
-        self._draws = 0
+        self._noise = Noise(first=self._first, size=size, width=width, seed=settings.seed)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -157,7 +154,7 @@ class Shard(TrainShard):
 
     def _in_process(self, function: Callable[[], T]) -> T:
         """Call `function` of the environments, in their thread, and check the process's state after it."""
-        return call_in(self._process, lambda: self.contract.owner, function)
+        return self._process.call(lambda: self.contract.owner, function)
 
     def _build_first(self) -> None:
         try:

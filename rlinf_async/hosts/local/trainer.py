@@ -16,25 +16,26 @@ import torch
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.frame_counts import FrameMeter
-from rlinf_async.hosts.local.envs import EnvFactory
+from rlinf_async.core.scores import ToScore
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.learner_thread import BufferPieces, LearnerThread
 from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
-from rlinf_async.hosts.local.shard import RolloutRecorder, Shard
+from rlinf_async.hosts.local.shard import EnvFactory, RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.tasks import resolved_balance
 from rlinf_async.loops.env import env_loop
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.finite import check_weights
+from rlinf_async.loops.foreign import DaemonThread, contained, harmless
 from rlinf_async.loops.in_process import InProcessRun
 from rlinf_async.loops.inference import serve_policy
-from rlinf_async.loops.learner import WAITING_METRIC
+from rlinf_async.loops.learner import WAITING_METRIC, learn_batch
 from rlinf_async.loops.request_broker import RankRequests
 from rlinf_async.loops.scoring import ScoredPieces
+from rlinf_async.loops.simulator_thread import CLOSE_TIMEOUT_S
 from rlinf_async.loops.together import together
-from rlinf_async.loops.trajectory_broker import may_offer
+from rlinf_async.loops.trajectory_broker import RankPieces, may_offer
 from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCounts, StepReport
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.meters import BusyMeter
@@ -42,13 +43,15 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 
 if TYPE_CHECKING:
-    from rlinf_async.loops.ports import PiecePort
+    from rlinf_async.loops.ports import AnchoredLearner, PiecePort
 
 Result = TypeVar("Result")
 OnStep = Callable[[StepReport, Mapping[str, float]], None]
 LOOK_INTERVAL_S = 1.0
 LOOP_PROCESSES = (Process.ENV, Process.INFERENCE, Process.LEARNER)
 """The loops' process names in a trace; all three are in this process."""
+PROCESS = Process.ENV.numbered(0)
+"""The name of this process in its records of faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +64,6 @@ class LocalResult:
     metrics: tuple[dict[str, float], ...]
     ledger: Ledger
     weights: State
-
-
-PROCESS = Process.ENV.numbered(0)
-"""The name of this process in its records of faults."""
 
 
 class Faults:
@@ -108,7 +107,7 @@ class LocalTrainer:
         watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[Fault], None] = lambda fault: None,
-        look: Callable[[], object] | None = None,
+        look: Callable[[], object] = lambda: None,
         keep_steps: bool = True,
     ) -> None:
         """Set up a run.
@@ -126,12 +125,9 @@ class LocalTrainer:
         self.settings = settings
         self._environments = environments
         self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
-        self._weights = weights
-        self._on_step = on_step
-        self._look = look
-        self._keep_steps = keep_steps
-        self._watch = watch
+        self._weights, self._watch, self._look = weights, watch, look
         self._faults = Faults(run_dir, on_fault)
+        self._reporting: Any = {"on_step": on_step, "keep_steps": keep_steps, "faults": self._faults}
         self._run: LocalRun | None = None
         self._trace = RunDir(run_dir).trace if run_dir is not None else None
 
@@ -145,49 +141,52 @@ class LocalTrainer:
     def run(self) -> LocalResult:
         """Train all batches; must not be called in a thread with a running event loop."""
         plan, process = self.settings.plan, WholeProcess()
-        env, inference = BusyMeter(width=plan.shards), BusyMeter(width=plan.inference_ranks)
-        learning = BusyMeter()
+        widths = {"env": plan.shards, "inference": plan.inference_ranks, "learner": 1}
+        busy = {name: BusyMeter(width=width) for name, width in widths.items()}
         with ExitStack() as stack:
-            shards = [stack.enter_context(self._shard(number, env, process)) for number in range(plan.shards)]
+            shards = [
+                stack.enter_context(self._shard(number, busy["env"], process))
+                for number in range(plan.shards)
+            ]
             self._settle(shards[0])
             model = self._model(shards[0].sizes)
-            deadline_s = self.settings.asynchrony.advanced.deadline_s
-            own: dict[str, Any] = {"watch": self._watch, "deadline_s": deadline_s, "process": process}
             ranks = [
-                stack.enter_context(closing(self._rank(rank, model=model, busy=inference, **own)))
+                stack.enter_context(closing(self._rank(rank, model, busy["inference"], process)))
                 for rank in range(plan.inference_ranks)
             ]
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in LOOP_PROCESSES}
-            learner = local_learner(self.settings, model, learning, self._watch, spans[Process.LEARNER])
-            thread = LearnerThread(
-                learner,
-                streaming=self.settings.run.streams,
-                spans=spans[Process.LEARNER],
-                process=process,
-            )
-            stack.enter_context(closing(thread))
-            self._run = run = LocalRun(
+            own = spans[Process.LEARNER]
+            learner = local_learner(self.settings, model, busy["learner"], watch=self._watch, spans=own)
+            streaming = self.settings.run.streams
+            thread = LearnerThread(learner, streaming=streaming, spans=own, process=process)
+            self._run = LocalRun(
                 self.settings,
                 shards=shards,
                 ranks=ranks,
-                learner=thread,
+                learner=stack.enter_context(closing(thread)),
                 model=model,
-                busy={"env": env, "inference": inference, "learner": learning},
-                on_step=self._on_step,
+                busy=busy,
                 spans=spans,
-                faults=self._faults,
-                keep_steps=self._keep_steps,
+                **self._reporting,
             )
             with asyncio.Runner(loop_factory=process.loop) as runner:
-                return runner.run(interruptible(looked_at(run.train(), self._look)))
+                return runner.run(interruptible(looked_at(self._run.train(), self._look)))
 
-    def _rank(self, rank: int, **parts: Any) -> InferenceRank:
+    def _rank(self, rank: int, model: ActorCritic, busy: BusyMeter, process: WholeProcess) -> InferenceRank:
         """Return an inference rank; the first one examines the policy."""
 
         def say(text: str) -> None:
             self._faults.record(Fault(process=PROCESS, what="odd policy", error=text))
 
-        return InferenceRank(rank, say=None if rank else say, **parts)
+        return InferenceRank(
+            rank,
+            model=model,
+            busy=busy,
+            watch=self._watch,
+            deadline_s=self.settings.asynchrony.advanced.deadline_s,
+            process=process,
+            say=None if rank else say,
+        )
 
     def _settle(self, shard: Shard) -> None:
         """Resolve `balance: auto` by the method that the environments have, and check that they have it for
@@ -223,6 +222,54 @@ class LocalTrainer:
         return model
 
 
+class LearnerThread:
+    """Trains batches in a thread, so that forward and backward passes do not block the event loop.
+
+    A thread cannot be cancelled: a cancelled `train` waits, up to a deadline, for the present pass.
+    """
+
+    def __init__(
+        self,
+        learner: AnchoredLearner,
+        *,
+        streaming: bool,
+        spans: SpanLog = UNRECORDED,
+        process: WholeProcess | None = None,
+    ) -> None:
+        self._learner, self._streaming, self._spans = learner, streaming, spans
+        self.to_score: Callable[[Any], ToScore] = learner.to_score
+        self._thread = DaemonThread("learner")
+        self._thread.submit((process or WholeProcess()).pin_threads)
+
+    async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
+        """Train global batch `batch` and return its metrics."""
+        return await learn_batch(
+            batch=batch,
+            pieces=pieces,
+            learner=self._learner,
+            streaming=self._streaming,
+            compute=self._compute,
+            spans=self._spans,
+        )
+
+    async def _compute(self, work: Callable[..., Any], *arguments: object) -> Any:
+        call = partial(contained, partial(work, *arguments), harmless)
+        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        # asyncio prints an error that no task waits for, as after a second cancellation. Such an error only
+        # follows from the one that ended the run.
+        calling.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        try:
+            await asyncio.wait([calling])  # which leaves the future alone when it is cancelled
+        except asyncio.CancelledError:
+            await asyncio.wait([calling], timeout=CLOSE_TIMEOUT_S)
+            raise
+        return calling.result()
+
+    def close(self) -> None:
+        """Wait, up to a deadline, for a pass that is still running."""
+        self._thread.leave(CLOSE_TIMEOUT_S)
+
+
 class LocalRun(InProcessRun):
     """One run in this process; `loops.in_process` describes its course."""
 
@@ -241,12 +288,10 @@ class LocalRun(InProcessRun):
         keep_steps: bool = True,
     ) -> None:
         super().__init__(settings.run, busy=busy)
-        self._keep_steps = keep_steps
+        self._settings, self._keep_steps, self._on_step = settings, keep_steps, on_step
         self._faults = faults or Faults(None)
         self._spans = spans or dict.fromkeys(LOOP_PROCESSES, UNRECORDED)
-        self._settings = settings
         self._shards, self._ranks, self._learner, self._model = shards, ranks, learner, model
-        self._on_step = on_step
         self._frames = FrameMeter()
         self._reports: list[StepReport] = []
         self._metrics: list[dict[str, float]] = []
@@ -254,17 +299,13 @@ class LocalRun(InProcessRun):
     async def train(self) -> LocalResult:
         """Run the loops side by side until the last batch is trained."""
         await self._run()
-        return LocalResult(
-            reports=tuple(self._reports),
-            metrics=tuple(self._metrics),
-            ledger=self.ledger,
-            weights=_copy(self._model),
-        )
+        reports, metrics = tuple(self._reports), tuple(self._metrics)
+        return LocalResult(reports=reports, metrics=metrics, ledger=self.ledger, weights=_copy(self._model))
 
     @cached_property
     def _pieces(self) -> PiecePort:
         """Return the pieces that the learner trains on."""
-        run, pieces = self._settings.run, BufferPieces(self._trajectories)
+        run, pieces = self._settings.run, RankPieces(self._trajectories, 0)
         if not run.scored_by_inference:
             return pieces
 
@@ -281,6 +322,14 @@ class LocalRun(InProcessRun):
 
     def _env_loop(self, number: int) -> Coroutine[Any, Any, None]:
         asynchrony, spans = self._settings.asynchrony, self._spans[Process.ENV]
+        restarts = ShardRestarts(
+            number,
+            asynchrony.survive,
+            process=PROCESS,
+            window_s=asynchrony.advanced.window_s,
+            record=self._faults.record,
+            spans=spans,
+        )
         return env_loop(
             self._run_settings,
             number,
@@ -288,14 +337,7 @@ class LocalRun(InProcessRun):
             policy=self._requests,
             trajectories=self._trajectories,
             recorder=partial(RolloutRecorder, settings=self._run_settings),
-            restarts=ShardRestarts(
-                number,
-                asynchrony.survive,
-                process=PROCESS,
-                window_s=asynchrony.advanced.window_s,
-                record=self._faults.record,
-                spans=spans,
-            ),
+            restarts=restarts,
             spans=spans,
         )
 
@@ -307,7 +349,7 @@ class LocalRun(InProcessRun):
     async def _learn(self) -> None:
         for batch in range(self._settings.batches):
             began = time.monotonic()
-            metrics = await self._learner.train(batch, self._pieces, self._trajectories.fail)
+            metrics = await self._learner.train(batch, self._pieces)
             # Kept apart: the metrics of two equal runs are equal, their times are not.
             times = {WAITING_METRIC: metrics.pop(WAITING_METRIC), **await self._publish(batch + 1)}
             self._report(batch + 1, metrics, times, began)
@@ -329,13 +371,11 @@ class LocalRun(InProcessRun):
         return {PUBLICATION_METRIC: ended - began, LAG_METRIC: ended - offered}
 
     def _report(self, step: int, metrics: dict[str, float], times: Mapping[str, float], began: float) -> None:
-        restarts = {"env": FaultCounts.of(self._faults.pop()).restarts["env"]}
-        seconds = time.monotonic() - began
         report = self._reported(
             step,
-            seconds=seconds,
+            restarts={"env": FaultCounts.of(self._faults.pop()).restarts["env"]},
+            seconds=time.monotonic() - began,
             metrics=metrics,
-            restarts=restarts,
             publication_seconds=times[PUBLICATION_METRIC],
             frames=self._frames.pop([shard.env for shard in self._shards]),
         )
@@ -345,10 +385,8 @@ class LocalRun(InProcessRun):
         self._on_step(report, {**metrics, **times})
 
 
-async def looked_at(work: Coroutine[Any, Any, Result], look: Callable[[], object] | None) -> Result:
+async def looked_at(work: Coroutine[Any, Any, Result], look: Callable[[], object]) -> Result:
     """Run `work`, and call `look` every `LOOK_INTERVAL_S` seconds meanwhile."""
-    if look is None:
-        return await work
 
     async def watch() -> None:
         while True:

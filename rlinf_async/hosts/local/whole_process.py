@@ -1,9 +1,9 @@
 """Guards process-wide state against changes by environments that run in this process.
 
 On other hosts environments have their own processes, and may change them. Here the policy computes in the
-same process, with torch's default type, and event loops need their file descriptors. So this state is checked
-after each call of the environments: a change is undone, and counts as a failure of the environments. A change
-that cannot be undone ends the run.
+same process, with torch's default type, and the event loop needs its file descriptors. So this state is
+checked after each call of the environments: a change is undone, and counts as a failure of the environments.
+A change that cannot be undone ends the run.
 
 If several shards step at the same time, the check blames the first one checked, which need not have made the
 change; all are of one class.
@@ -18,7 +18,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from selectors import DefaultSelector, SelectorKey
 from threading import Lock
@@ -39,7 +39,7 @@ LONGEST_WAIT_S = 5.0
 
 
 class WholeProcess:
-    """Process-wide settings, as they are at construction, and the descriptors of a run's event loops."""
+    """Process-wide settings, as they are at construction, and the descriptors of a run's event loop."""
 
     def __init__(self) -> None:
         self._dtype, self._recursion = torch.get_default_dtype(), sys.getrecursionlimit()
@@ -49,17 +49,16 @@ class WholeProcess:
         """{descriptor: (a copy of it, the status of its file)}."""
         self._reopened_descriptors: list[int] = []
         """Descriptors that were restored and that the next `check` will report."""
-        self._loops: list[_Loop] = []
+        self._loop: _Loop | None = None
         self._culprit = "the environments"
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return an event loop, and guard its descriptors until it is closed.
+        """Return the event loop of the run, and guard its descriptors until it is closed.
 
         Its class is fixed here, as environments may have changed asyncio's event loop policy.
         """
-        made = _Loop(self)
-        self._loops.append(made)
-        return made
+        self._loop = _Loop(self)
+        return self._loop
 
     def pin_threads(self) -> None:
         """Have torch use as many threads, in this thread, as at the start of the run."""
@@ -77,6 +76,20 @@ class WholeProcess:
         if changes:
             raise ValueError(f"{culprit} have {' and '.join(changes)}; this was undone")
 
+    def call(self, culprit: Callable[[], str], function: Callable[[], T]) -> T:
+        """Return the result of `function` of environments, and `check` the state after it.
+
+        `culprit` returns the name of the environments for the message.
+        """
+        try:
+            result = function()
+        except BaseException:
+            with suppress(ValueError):  # the environments have failed already
+                self.check("they")
+            raise
+        self.check(culprit())
+        return result
+
     def hold(self, descriptors: list[int]) -> None:
         """Guard these descriptors: keep a copy of each."""
         with self._lock:
@@ -84,14 +97,13 @@ class WholeProcess:
                 spare = fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _first_spare())
                 self._spares[each] = spare, os.fstat(each)
 
-    def let_go(self, descriptors: list[int]) -> None:
-        """Close the copies of descriptors that their loop is about to close."""
+    def let_go(self) -> None:
+        """Close the copies, as the loop is about to close its descriptors."""
         with self._lock:
-            for each in descriptors:
-                spare, _ = self._spares.pop(each, (None, None))
-                if spare is not None:
-                    with suppress(OSError):
-                        os.close(spare)
+            while self._spares:
+                _, (spare, _) = self._spares.popitem()
+                with suppress(OSError):
+                    os.close(spare)
 
     def reopen(self) -> None:
         """Restore closed descriptors, for the loop that waits on them; the next `check` reports them."""
@@ -100,27 +112,22 @@ class WholeProcess:
 
     def _put_back(self) -> list[int]:
         closed = [each for each, (_, status) in self._spares.items() if not _is_open(each, status)]
-        lost = []
-        for each in closed:
-            spare, status = self._spares[each]
-            try:
-                # Another thread may close the copy between these two.
-                if not _is_open(spare, status):
-                    raise OSError(errno.EBADF, "the copy is closed")
-                os.dup2(spare, each, inheritable=False)
-            except OSError:
-                lost.append(each)
-        if lost:
+        if lost := [each for each in closed if not self._is_restored(each)]:
             self._renew(lost)
-        if closed:
-            # Wake every loop: a wake-up that was written to a closed descriptor is lost, as asyncio ignores
-            # that error, and the loop would sleep on with work to do.
-            for loop in self._loops:
-                loop._write_to_self()  # type: ignore[attr-defined]
+        if closed and self._loop is not None:
+            # A wake-up that was written to a closed descriptor is lost, as asyncio ignores that error, and
+            # the loop would sleep on with work to do.
+            self._loop._write_to_self()  # type: ignore[attr-defined]
         return closed
 
+    def _is_restored(self, descriptor: int) -> bool:
+        spare, status = self._spares[descriptor]
+        with suppress(OSError):  # another thread may close the copy between these two
+            return _is_open(spare, status) and os.dup2(spare, descriptor, inheritable=False) >= 0
+        return False
+
     def _renew(self, lost: list[int]) -> None:
-        """Give loops new descriptors if the copies were closed as well, so that the run can end with an
+        """Give the loop new descriptors if the copies were closed as well, so that the run can end with an
         error.
         """
         for each in STANDARD_STREAMS:
@@ -132,13 +139,11 @@ class WholeProcess:
             if null != each:
                 os.dup2(null, each)
                 os.close(null)
-        numbers = ", ".join(map(str, sorted(lost)))
-        for loop in self._loops:
-            if not loop.is_closed() and not set(lost).isdisjoint(loop.own):
-                loop.renew(
-                    f"{self._culprit} have closed descriptors of the run ({numbers}) and its copies of them: "
-                    "they cannot be restored"
-                )
+        if self._loop is not None:
+            self._loop.renew(
+                f"{self._culprit} have closed descriptors of the run ({_listed(lost)}) and its copies of "
+                "them: they cannot be restored"
+            )
         for each in lost:
             del self._spares[each]
 
@@ -152,22 +157,7 @@ class WholeProcess:
         with self._lock:
             closed, self._reopened_descriptors = {*self._reopened_descriptors, *self._put_back()}, []
         if closed:
-            yield f"closed descriptors of the run ({', '.join(map(str, sorted(closed)))})"
-
-
-def call_in(process: WholeProcess, culprit: Callable[[], str], function: Callable[[], T]) -> T:
-    """Return the result of `function` of environments, and check the process's state after it.
-
-    `culprit` returns the name of the environments for the message; see `WholeProcess.check`.
-    """
-    try:
-        result = function()
-    except BaseException:
-        with suppress(ValueError):  # the environments have failed already
-            process.check("they")
-        raise
-    process.check(culprit())
-    return result
+            yield f"closed descriptors of the run ({_listed(closed)})"
 
 
 @contextmanager
@@ -246,8 +236,12 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         if not self.is_closed():
-            self._process.let_go(self.own)
+            self._process.let_go()
         super().close()
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _first_spare() -> int:

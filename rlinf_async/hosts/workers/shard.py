@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
-from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
 from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import let_play
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+
+if TYPE_CHECKING:
+    from rlinf_async.hosts.kit.ends import Ends
 
 Observation = dict[str, Any]
 

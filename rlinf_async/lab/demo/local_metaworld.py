@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_async.hosts.local.envs import EnvFactory, StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
+from rlinf_async.hosts.local.shard import EnvFactory
 from rlinf_async.lab.demo.simulators.metaworld import MetaWorldBatch
 from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, TaskSettings
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats

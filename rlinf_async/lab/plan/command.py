@@ -16,9 +16,9 @@ from rlinf_async.lab.plan.prediction import Prediction, foresee
 from rlinf_async.lab.plan.replay import Replay, replay
 from rlinf_async.lab.table import screen
 from rlinf_async.lab.virtual.times import Times
-from rlinf_async.observe.diagnosis import PART_NAMES
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.run_dir import RunDir
+from rlinf_async.observe.state import PART_NAMES
 
 PLAN_FILE, PLAN_MARK = "plan.json", b'{\n  "replay": {'
 """The file of a plan as plain data, and its begin."""

@@ -12,8 +12,8 @@ from rlinf_async.lab.table import Range
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.lab.virtual.times import Times
 from rlinf_async.loops.run_settings import RunSettings
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import StepReport
+from rlinf_async.observe.state import Diagnosis
 
 WARM_UP, STEPS, TAIL = 6, 4, 2
 """Unmeasured batches at the beginning, measured batches, and unmeasured ones at the end, where a run begins

@@ -23,12 +23,11 @@ from rlinf_async.lab.report.timelines import (
     timelines_of,
     union,
 )
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import SECONDS_METRIC
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.run_reader import state_of
 from rlinf_async.observe.spans import Process, Span
-from rlinf_async.observe.state import Sums
+from rlinf_async.observe.state import Diagnosis, Sums
 
 
 @dataclass(frozen=True)

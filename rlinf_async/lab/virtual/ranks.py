@@ -19,7 +19,6 @@ from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
-from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker
 from rlinf_async.observe.meters import BusyMeter
 from rlinf_async.observe.spans import SpanLog
@@ -163,16 +162,6 @@ class VirtualTraining:
     def _owe(self, kind: str, seconds: float) -> None:
         if kind or seconds:
             self.owed.append((kind, seconds))
-
-
-class VirtualPieces:
-    """The buffer as one learner rank sees it. Fills `loops.ports.PiecePort`."""
-
-    def __init__(self, trajectories: TrajectoryBroker, rank: int) -> None:
-        self._trajectories, self._rank = trajectories, rank
-
-    async def take(self, batch: int, *, whole: bool) -> tuple[Sequence[Piece], bool]:
-        return await self._trajectories.take(self._rank, batch, whole=whole)
 
 
 class VirtualLearner:

@@ -21,7 +21,6 @@ from rlinf_async.lab.virtual.ranks import (
     RankWeights,
     ScoreRequests,
     VirtualLearner,
-    VirtualPieces,
     VirtualRank,
     live_samples,
 )
@@ -37,7 +36,7 @@ from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.scoring import ScoredPieces
 from rlinf_async.loops.together import together
-from rlinf_async.loops.trajectory_broker import may_offer
+from rlinf_async.loops.trajectory_broker import RankPieces, may_offer
 from rlinf_async.loops.weight_broker import weight_broker
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.files import make_directory
@@ -204,7 +203,7 @@ class VirtualRun(InProcessRun):
 
     def _pieces(self, rank: int) -> PiecePort:
         pieces = PrefetchedPieces(
-            VirtualPieces(self._trajectories, rank),
+            RankPieces(self._trajectories, rank),
             until=self._settings.batches,
             together=self._settings.pieces_taken_together,
         )

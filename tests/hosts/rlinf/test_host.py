@@ -136,7 +136,7 @@ def test_preparing_writes_what_was_resolved_where_rlinf_looks_for_it():
 
 
 def test_what_gives_way_is_said_once_at_the_start(capsys, monkeypatch):
-    monkeypatch.setattr("rlinf_async.hosts.judge.presence.is_here", lambda package: True)
+    monkeypatch.setattr("rlinf_async.extras.is_here", lambda package: True)
     sampling = ("actor.model.model_type=openvla_oft", "rollout.sampling_params.top_k=50")
     cfg = config("actor.enable_offload=true", *sampling)
     say_once(prepare(cfg), cfg)

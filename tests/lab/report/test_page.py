@@ -9,13 +9,12 @@ from rlinf_async.lab.report import sections
 from rlinf_async.lab.report.run_files import RunFiles
 from rlinf_async.lab.report.run_view import subjects
 from rlinf_async.lab.report.time_line import time_line
-from rlinf_async.observe.diagnosis import Diagnosis
 from rlinf_async.observe.events import StepReport
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import Load
 from rlinf_async.observe.reading.status import status_of
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.observe.state import RunState
+from rlinf_async.observe.state import Diagnosis, RunState
 from tests.lab.report.making import CONFIG, FACTS, TRACE, metrics, write_run
 
 pytest.importorskip("jinja2", reason="the report needs it: pip install 'rlinf-async[report]'")
