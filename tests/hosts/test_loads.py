@@ -66,7 +66,7 @@ def loaded(modules):
         (OF_ROLLOUT_WORKER, 80, 8_600),
         (OF_ACTOR, 103, 11_900),
         (OF_CHANNEL, 40, 4_500),
-        (OF_LOCAL_RUN, 130, 17_750),
+        (OF_LOCAL_RUN, 130, 17_850),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )
