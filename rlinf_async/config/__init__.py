@@ -1,6 +1,5 @@
 """The `async` block of a run."""
 
-from rlinf_async.config.advanced import MAX_COMPARED_BYTES, AdvancedConfig
 from rlinf_async.config.block import (
     BLOCK_KEY,
     FLAGS_OF_BLOCK,
@@ -14,7 +13,9 @@ from rlinf_async.config.block import (
     with_flags,
     words,
 )
-from rlinf_async.config.levels import (
+from rlinf_async.config.sections import (
+    MAX_COMPARED_BYTES,
+    AdvancedConfig,
     RolloutConfig,
     SkipConfig,
     StreamerConfig,

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rlinf_async.config.advanced import AdvancedConfig
-from rlinf_async.config.levels import (
+from rlinf_async.config.sections import (
+    AdvancedConfig,
     RolloutConfig,
     SkipConfig,
     StreamerConfig,

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig
-from rlinf_async.config import advanced as advanced_config
+from rlinf_async.config import AsyncConfig, sections
 from rlinf_async.core.tensors import concatenate, slice_samples
 from rlinf_async.core.types import ActionRequest, Piece, Ticket
 from rlinf_async.hosts.kit.samples import PROXIMAL_FIELD
@@ -324,7 +323,7 @@ def test_on_policy_weights_are_one_and_the_policy_has_not_moved_from_its_anchor(
 
 
 def test_where_weights_are_large_the_mismatch_of_fresh_samples_is_still_logged(monkeypatch):
-    monkeypatch.setattr(advanced_config, "MAX_COMPARED_BYTES", 0)
+    monkeypatch.setattr(sections, "MAX_COMPARED_BYTES", 0)
     learner = learner_of(settings_of({"mode": "train"}), policy(0))
     learner.begin(0)
     learner.accept([piece(policy(0))])

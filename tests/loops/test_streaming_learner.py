@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlinf_async.config import AdvancedConfig, AsyncConfig, TrainConfig
-from rlinf_async.config.levels import StreamerConfig
+from rlinf_async.config.sections import StreamerConfig
 from rlinf_async.core.scores import WHOLE
 from rlinf_async.core.tensors import concatenate, map_tensors
 from rlinf_async.loops.streaming_learner import StreamingLearner
