@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,30 @@ SCORE_FIELDS = ("prev_logprobs", "prev_values")
 """Fields of a policy's result, beside its actions, with an item for each environment."""
 METHODS = ("predict_action_batch", "forward")
 """The methods that every policy has; a module without a `forward` of its own cannot score actions."""
+
+
+@contextmanager
+def keeping_defaults() -> Iterator[None]:
+    """A block in which a policy's package is imported, and builds the policy.
+
+    Raises:
+        ValueError: it has changed torch's default type or device, which all code of the process would use;
+            this was undone.
+    """
+    dtype, device = torch.get_default_dtype(), torch.empty(0).device
+    yield
+    changes = []
+    if (now := torch.get_default_dtype()) is not dtype:
+        torch.set_default_dtype(dtype)
+        changes.append(f"type to {now}")
+    if (there := torch.empty(0).device) != device:
+        torch.set_default_device(None if device.type == "cpu" else device)
+        changes.append(f"device to {there}")
+    if changes:
+        raise ValueError(
+            f"the builder has set torch's default {' and '.join(changes)}, for all code of its process; give "
+            "tensors their type and device, or put the default back"
+        )
 
 
 def checked_policy(policy: Any) -> torch.nn.Module:

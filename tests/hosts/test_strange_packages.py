@@ -22,6 +22,8 @@ from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.whole_process import unchanged_by
+from rlinf_async.hosts.rlinf.declared_models import DeclaredBuilder
+from rlinf_async.hosts.workers.policy import make_policy
 from rlinf_async.loops import env_restarts
 from tests.extending_page import FILE, PAGE
 from tests.hosts.local_runs import nobody_is_left
@@ -366,13 +368,35 @@ def test_a_builder_that_changes_a_default_of_torch_is_named_and_the_default_is_p
     assert (torch.get_default_dtype(), torch.empty(0).device.type) == (torch.float32, "cpu")
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_judge_of_a_config_and_workers_of_every_framework_refuse_a_builder_that_changes_a_default(
+    declared, name
+):
+    def build(cfg, _):
+        CHANGES[name]()
+        return PAGE_MODEL(cfg)
+
+    declared(build=build)
+    said = f"the builder has set torch's default {name} to "
+    if name == "type":  # the judge builds on a device of its own choice
+        (reason,) = model_reasons(CONFIG["model"], key="actor.model")
+        assert said in reason.text
+    makers = [lambda: make_policy(CONFIG["model"], None, ckpt_path=None, seed=0)]
+    (entry,) = entry_points.provided(entry_points.MODELS_GROUP)
+    makers.append(lambda: DeclaredBuilder(entry)(OmegaConf.create(CONFIG["model"]), torch.float32))
+    for make in makers:
+        with pytest.raises(ValueError, match=said):
+            make()
+        assert (torch.get_default_dtype(), torch.empty(0).device.type) == (torch.float32, "cpu")
+
+
 def test_a_builder_that_changes_the_default_type_is_refused_before_the_run(declared, tmp_path):
     def build(cfg, _):
         torch.set_default_dtype(torch.float64)
         return PAGE_MODEL(cfg)
 
     cfg = OmegaConf.merge(declared(build=build), {"run_dir": str(tmp_path / "run")})
-    with pytest.raises(ValueError, match=r"^the modules of .*=theirs have set torch's default type"):
+    with pytest.raises(ValueError, match=r"^model does not make a theirs: .* has set torch's default type"):
         LocalHost().prepare(cfg)
     assert torch.get_default_dtype() is torch.float32
     assert not (tmp_path / "run").exists()

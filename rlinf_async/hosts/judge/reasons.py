@@ -18,7 +18,7 @@ UNSET_VALUES = (None, False, 0, "")
 SETTING_WORDS = re.compile(r"(~?)([\w.]+)(?:(!?=|[<>])(\S+))?")
 """A setting of a conflict: `~`, the key, a sign, and words."""
 MAX_SHOWN_REASONS = 3
-"""Reasons in one message at most, so that it has five lines; the last has the overrides of all reasons."""
+"""Reasons in one message at most, so that it has five lines: of many, first those that no override mends."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,10 @@ def readable(text: str) -> str:
 def _message(reasons: Sequence[Reason]) -> str:
     if len(reasons) == 1:
         return reasons[0].text
-    heading, shown = f"this config cannot run for {len(reasons)} reasons", reasons
-    if len(reasons) > MAX_SHOWN_REASONS:
-        # Those that the overrides below mend come last: the user learns of the others here alone.
-        shown = sorted(reasons, key=lambda reason: bool(reason.override))[:MAX_SHOWN_REASONS]
-        heading += f"; the first {MAX_SHOWN_REASONS}"
-    lines = [f"{heading}:", *(f"  - {reason.text}" for reason in shown)]
+    first = "" if len(reasons) <= MAX_SHOWN_REASONS else f"; the first {MAX_SHOWN_REASONS}"
+    shown = sorted(reasons, key=lambda reason: bool(first and reason.override))[:MAX_SHOWN_REASONS]
+    heading = f"this config cannot run for {len(reasons)} reasons{first}:"
+    lines = [heading, *(f"  - {reason.text}" for reason in shown)]
     overrides = dict.fromkeys(reason.override for reason in reasons if reason.override)
     return "\n".join([*lines, *([f"as overrides: {' '.join(overrides)}"] if overrides else [])])
 

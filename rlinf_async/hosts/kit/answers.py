@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
+from rlinf_async.core.failures import ForeignError, frames_of
 from rlinf_async.core.tensors import Tree, slice_samples
 from rlinf_async.hosts.kit.echoes import without_echoes
 from rlinf_async.hosts.kit.examination import FirstLook, drawing_by, whole_decision
 from rlinf_async.hosts.observations import each_alike, observations_of
 
 Answer = dict[str, Any]
+
+
+TYPES_DIFFER = re.compile("dtype|[Dd]ouble")
+"""Words of torch's errors about operands of different types."""
+
+
+@contextmanager
+def naming_doubles(observations: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """A block in which the policy decides. An error about types of numbers names the fields that environments
+    have given in double precision, which is numpy's default, and which few policies take.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        of_policy, fields = ForeignError.of(error), [item for each in observations for item in each.items()]
+        doubles = dict.fromkeys(name for name, value in fields if getattr(value, "dtype", 0) is torch.float64)
+        if not doubles or not TYPES_DIFFER.search(of_policy.message):
+            raise
+        words = f"{of_policy.message} (the environments have given {' and '.join(doubles)} as float64)"
+        named = ForeignError(of_policy.kind, words)
+        named.add_note(frames_of(of_policy))
+        raise named from None
 
 
 class Answering:
@@ -70,9 +95,10 @@ class Answering:
 
     def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
         observations = [payload["obs"] for payload in payloads]
-        if mode == "train" and self.first_look is not None:
-            self.first_look(self.by_chance, observations, sum(sizes), module=self.watched_module())
-        actions, result = self.decide(observations, sum(sizes), mode)
+        with naming_doubles(observations):
+            if mode == "train" and self.first_look is not None:
+                self.first_look(self.by_chance, observations, sum(sizes), module=self.watched_module())
+            actions, result = self.decide(observations, sum(sizes), mode)
         fields: Tree = {"actions": actions}
         if mode == "train":
             fields |= {name: result.get(name) for name in ("prev_logprobs", "prev_values")}

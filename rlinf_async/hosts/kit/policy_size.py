@@ -30,9 +30,12 @@ def parameters(section: Mapping[str, Any], *, key: str) -> int:
     with naming(section, key=key):
         if name in names_of(SIZES_GROUP):
             return int(load_class(SIZES_GROUP, name)(section))
-        from rlinf_async.hosts.kit.building import parameters_of  # imports torch
+        # These import torch.
+        from rlinf_async.hosts.kit.building import parameters_of
+        from rlinf_async.hosts.policy_contract import keeping_defaults
 
-        return parameters_of(load_class(MODELS_GROUP, name), section)
+        with keeping_defaults():
+            return parameters_of(load_class(MODELS_GROUP, name), section)
 
 
 @contextmanager

@@ -17,14 +17,17 @@ def register_models() -> None:
 
     for entry in provided(MODELS_GROUP):
         # `force`: else RLinf refuses a name that is registered, and a second call would fail.
-        register_model(entry.name, _Builder(entry), category="embodied", force=True)
+        register_model(entry.name, DeclaredBuilder(entry), category="embodied", force=True)
 
 
-class _Builder:
+class DeclaredBuilder:
     """Imports a model's builder only when RLinf builds the model."""
 
     def __init__(self, entry: Any) -> None:
         self._entry = entry
 
     def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
-        return imported(self._entry)(cfg, torch_dtype)
+        from rlinf_async.hosts.policy_contract import keeping_defaults  # imports torch
+
+        with keeping_defaults():
+            return imported(self._entry)(cfg, torch_dtype)

@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlinf_async.entry_points import MODELS_GROUP, load_class
-from rlinf_async.hosts.policy_contract import checked_policy
+from rlinf_async.hosts.policy_contract import checked_policy, keeping_defaults
 from rlinf_async.hosts.workers.settings import Adapters
 
 VALUE_HEAD = "value_head"
@@ -52,8 +52,9 @@ def make_policy(
     Frozen weights are never sent: without a checkpoint, every process initialises the same ones.
     """
     torch.manual_seed(seed)
-    build = load_class(MODELS_GROUP, section["model_type"])
-    policy = checked_policy(build(OmegaConf.create(dict(section)), dtype))
+    with keeping_defaults():
+        build = load_class(MODELS_GROUP, section["model_type"])
+        policy = checked_policy(build(OmegaConf.create(dict(section)), dtype))
     if ckpt_path:
         load_weights(policy, Path(ckpt_path))
     # After the weights are loaded: adapters rename the layers that they wrap, so that no state dict fits.

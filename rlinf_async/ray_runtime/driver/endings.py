@@ -119,7 +119,7 @@ class EndingInOrder:
 
 
 START_AGAIN = "start the run again"
-DETAIL_PATTERN = re.compile(r"^\s*(?P<name>pid|ip): (?P<value>\S+)$", re.MULTILINE)
+DETAIL_PATTERN = re.compile(r"^\s*(?P<name>pid|ip|class_name): (?P<value>\S+)$", re.MULTILINE)
 EXIT_PATTERN = re.compile(r"Worker exit type: (?P<kind>\w+) Worker exit detail: (?P<detail>[^\n]*)")
 CALL_PATTERN = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<ip>[^,)]+)(?:, actor_id=(?P<actor>\w+))?")
 SILENT_EXIT_WORDS = "connection error code"
@@ -202,11 +202,13 @@ def _worker_failed(error: ray.exceptions.RayTaskError, names: Names, restart: st
 
 def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> Ending:
     text = str(error)
-    process = names.get(str(error.actor_id), "a worker")
     place = {match["name"]: match["value"] for match in DETAIL_PATTERN.finditer(text)}
+    # A process that has not joined the run yet has no name.
+    unnamed = f"a {place['class_name']}" if "class_name" in place else "a worker"
+    process = names.get(str(error.actor_id), unnamed)
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     subject = f"{process} ({where})" if where else process
-    why, remedy = KILLED_SENTENCE, "look for its end in the kernel's log (dmesg)"
+    why, remedy = KILLED_SENTENCE, SILENT_DEATH_REMEDY
     # After these words Ray lists possible causes of any silent death, such as lack of memory.
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY_WORDS):
         why, remedy = (

@@ -113,6 +113,12 @@ def test_a_process_that_ends_itself_before_the_first_step_is_named_once_and_no_n
     assert "network" not in said
 
 
+def test_a_process_that_dies_before_it_has_a_name_is_called_by_its_class_and_may_have_ended_itself():
+    said = str(ray_ending_of(died(f"The actor died.\n\tclass_name: LearnerWorker\n{SILENT}")))
+    assert said.startswith("a LearnerWorker (4321 on 10.0.0.7) has died without an error message")
+    assert "os._exit" in said
+
+
 def test_a_process_that_ends_itself_while_it_is_built_is_not_blamed_on_the_network_alone():
     error = ray.exceptions.ActorUnavailableError("Socket closed", ACTOR)
     said = str(ray_ending_of(error, names={ACTOR.hex(): "env worker 0"}))
