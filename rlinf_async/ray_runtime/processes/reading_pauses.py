@@ -38,10 +38,12 @@ class ReadingPauses:
         self._read_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    def has(self, connection: Connection) -> bool:
+        """Return True if `connection` is paused: its requests are read by `read` alone."""
+        return connection in self._paused
+
     def asked(self, connection: Connection, *, is_awaited: bool) -> None:
-        """Note a request by `connection`; `is_awaited` is True if a rank waits for one."""
-        if connection in self._paused:
-            return  # `read` has read it
+        """Note a request that the event loop has read; `is_awaited` is True if a rank waits for one."""
         if connection not in self._heavy:
             self._asking[connection] = None
         if not is_awaited:

@@ -50,6 +50,8 @@ class RequestChannel(RunProcess):
         self._answer_take = replies(self._take, as_raised=Exception)
         self._reading = ReadingPauses()
         self._open_takes = 0
+        self._reads_askers = True
+        """True if the event loop has read a request since the last take."""
         self._closed = asyncio.Event()
 
     async def address(self, node: str) -> Address:
@@ -96,9 +98,13 @@ class RequestChannel(RunProcess):
                 broker.settled(keys)
             case "take", take:
                 # Counted at once: a request of this turn must not pause its connection, as the rank may wait
-                # for the next one. Answered in the next turn: requests that this turn reads join the batch.
+                # for the next one.
                 self._open_takes += 1
-                asyncio.get_running_loop().call_soon(self._serve, connection, *take)
+                if self._reads_askers:
+                    # Requests that the event loop reads in this turn join the batch.
+                    asyncio.get_running_loop().call_soon(self._serve, connection, *take)
+                else:
+                    self._serve(connection, *take)
             case "failed", (rank, generation, keys, why):
                 # Only failures of a rank that still serves: a late failure of a lost rank must not end a
                 # request that another rank answers.
@@ -124,6 +130,9 @@ class RequestChannel(RunProcess):
             # The request is larger than any batch. Raised here, the error would end the connection of all
             # shards of the worker.
             asker(None, error)
+        if is_near and self._reading.has(connection):
+            return
+        self._reads_askers = True
         if is_near:
             self._reading.asked(connection, is_awaited=self._open_takes > 0)
 
@@ -138,6 +147,7 @@ class RequestChannel(RunProcess):
     ) -> None:
         """Answer a take: now, without a task, if there is a batch, or the rank does not wait for one."""
         self._reading.read()
+        self._reads_askers = False
         batch = self._broker.take_now(rank, node, generation, waited_s=waited_s)
         if batch == [] and wait_s > 0:
             self._reading.resume()

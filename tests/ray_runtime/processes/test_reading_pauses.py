@@ -6,6 +6,7 @@ import pytest
 
 from rlinf_async.core.failures import DeadlineError, PeerError
 from rlinf_async.ray_runtime.processes import reading_pauses, request_channel
+from rlinf_async.ray_runtime.processes.flat_requests import flattened, packed
 from rlinf_async.wire.connection import Connection
 from tests.conformance.requests import Channel, answer, ask, dynamic, observation
 from tests.loops.virtual import settle
@@ -68,6 +69,59 @@ async def test_a_rank_that_always_finds_requests_leaves_their_socket_unwatched(m
         assert await answer(server) == [1, 2]
         await asyncio.gather(*askers)
     assert watched == []
+
+
+class Rank:
+    """A connection that keeps the shards of each batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def send(self, *message):
+        raise AssertionError(message)
+
+    def send_now(self, key, batch, error):
+        assert error is None
+        self.batches.append([flat[0] for _, flat in batch])
+
+
+def take(channel, rank):
+    channel.worker._receive(rank, "take", 0, "", 0, 10.0, 0.0)
+
+
+@pytest.mark.real_time
+async def test_a_take_is_answered_at_once_if_all_askers_are_paused():
+    channel, rank = Channel(), Rank()
+    client = channel.client()
+    await served_once(channel, client)
+    askers = ask(client, 1, 2)
+    await settle()
+    take(channel, rank)
+    await asyncio.sleep(0)  # the event loop may have read the first request
+    assert rank.batches == [[1, 2]]
+    askers += ask(client, 3, 4)
+    await settle()
+    take(channel, rank)
+    assert rank.batches == [[1, 2], [3, 4]]
+    for asker in askers:
+        asker.cancel()
+
+
+@pytest.mark.real_time
+async def test_requests_that_the_event_loop_reads_in_the_turn_of_a_take_join_its_batch(monkeypatch):
+    monkeypatch.setattr(request_channel, "this_node", lambda: "another")
+    channel, rank = Channel(), Rank()
+    client = channel.client()
+    for shards in ([1, 2], [3, 4]):
+        early = ask(client, shards[0])
+        await settle()
+        take(channel, rank)
+        body = packed(("nobody", b""), b"")
+        late = flattened(request(shards[1]), node="", generation=0, asked=0.0, body=body)
+        channel.worker._receive(rank, "ask", late, [])
+        await asyncio.sleep(0)
+        assert rank.batches.pop() == shards
+        early[0].cancel()
 
 
 @pytest.mark.real_time
