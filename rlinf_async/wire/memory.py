@@ -11,6 +11,7 @@ until its last array is deleted or its process ends.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -30,6 +31,8 @@ from rlinf_async.core.failures import PeerError
 
 ALIGNMENT_BYTES = 64
 """Arrays begin at multiples of this number of bytes, as in torch's own memory."""
+MADV_POPULATE_READ = 22
+"""Of Linux's madvise(2); Python's `mmap` does not name it."""
 IDLE_ROUNDS = 8
 """A file is closed after so many idle rounds, each of as many values as the pool has files: a pool would keep
 the memory of its fullest moment for ever."""
@@ -207,31 +210,29 @@ def read(place: Sequence[Any]) -> Any:
     *file_of, head, lengths = place
     # `mmap` duplicates the descriptor of the same open file: the mapping keeps the lock as long as one of its
     # arrays lives.
-    with open_locked(*file_of) as file:
+    with open_memory(*file_of) as file:
+        if not try_lock(file, fcntl.LOCK_SH):
+            raise PeerError("the memory of another process is being written again")
         # Copy-on-write: a reader that writes gets pages of its own.
         mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    return unpickled(head, mapping, lengths)
-
-
-def unpickled(head: bytes, content: memoryview, lengths: Sequence[int]) -> Any:
-    """Return the value of a `Pickled`, of which `content` has the parts; its arrays are views of them."""
     *starts, _ = starts_of(lengths)
-    buffers = [content[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
 
 
-def open_locked(where: str, process: int, number: int, inode: int) -> FileIO:
-    """`open_memory`, with a lock that keeps the content as it is until the file and its mappings are closed.
-
-    Raises:
-        PeerError: as `open_memory`; or the content is being replaced.
+def map_pages(address: int, size: int) -> None:
+    """Map the pages of a value that is about to be read whole: that takes two thirds of the time of the page
+    faults that it saves.
     """
-    file = open_memory(where, process, number, inode)
-    if not try_lock(file, fcntl.LOCK_SH):
-        file.close()
-        raise PeerError("the memory of another process is being written again")
-    return file
+    start = address - address % mmap.PAGESIZE
+    # Linux before 5.14 refuses, and maps them later.
+    _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(address + size - start), MADV_POPULATE_READ)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def try_lock(file: int | FileIO, kind: int) -> bool:

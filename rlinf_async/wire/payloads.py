@@ -16,11 +16,14 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.row_stack import RowStack
-from rlinf_async.wire.memory import Adjoined
+from rlinf_async.wire.memory import Adjoined, map_pages
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
 INLINE_BYTES = 10_000
 """Values of up to this size travel within a message; larger ones stay in memory that the reader maps."""
+
+SMALLEST_MAPPED_BYTES = 2**16
+"""The kernel maps so many bytes at the first look at one of them; to map less beforehand saves nothing."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,19 @@ async def read_sealed(payload: bytes | list[Any], reader: Reader) -> Any:
         return unseal(payload) if isinstance(payload, bytes) else unpack(await reader.read(*payload))
     except PeerError as error:
         return PeerError(f"the data of a request cannot be read: {error}")
+
+
+def map_ahead(value: object) -> None:
+    """Map the pages of the large tensors in a value, which is about to be read whole."""
+    if isinstance(value, torch.Tensor):
+        if value.nbytes >= SMALLEST_MAPPED_BYTES:
+            map_pages(value.data_ptr(), value.nbytes)
+    elif isinstance(value, dict):
+        for item in value.values():
+            map_ahead(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            map_ahead(item)
 
 
 def pack(value: Any, *, adjoin: Callable[[list[np.ndarray]], Any] = np.stack) -> Any:

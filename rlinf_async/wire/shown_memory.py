@@ -10,7 +10,6 @@ from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.wire.connection import Address, Connection, Listener
-from rlinf_async.wire.kept_mappings import KeptMappings
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import MemoryPool, Reuse, read
 from rlinf_async.wire.peers import Peers
@@ -46,10 +45,8 @@ class ShownMemory:
 class Reader:
     """The side that reads values of other processes."""
 
-    def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S, kept: KeptMappings | None = None) -> None:
-        """`kept` keeps the mappings of large values."""
+    def __init__(self, *, timeout_s: float | None = READ_TIMEOUT_S) -> None:
         self._owners, self._timeout_s = Peers("the memory of another process"), timeout_s
-        self._kept = kept
 
     async def read(self, place: Sequence[Any], address: Address) -> Any:
         """Return the value at `place` of the process that listens at `address`.
@@ -59,5 +56,5 @@ class Reader:
         """
         # The memory may be on another machine, or hidden from this process: then its owner sends a copy.
         with suppress(PeerError):
-            return read(place) if self._kept is None else self._kept.read(place)
+            return read(place)
         return pickle.loads(await self._owners.call(address, place, timeout_s=self._timeout_s))

@@ -52,6 +52,15 @@ def test_a_message_holds_no_pixels(file):
     assert len(pickle.dumps(file.write(Pickled({"image": np.zeros((64, 64, 3), dtype=np.uint8)})))) < 1000
 
 
+def test_memory_that_is_being_written_is_not_read(file):
+    place = file.write(Pickled([1, np.arange(10)]))
+    assert file.lock()
+    with pytest.raises(PeerError, match="is being written again"):
+        read(place)
+    file.unlock()
+    assert read(place)[0] == 1
+
+
 def test_another_process_reads_it(file):
     place = file.write(Pickled([np.arange(10), np.ones((3, 4), dtype=np.float32)]))
     script = f"from rlinf_async.wire.memory import read; a, b = read({place!r}); print(a.sum() + b.sum())"

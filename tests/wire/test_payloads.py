@@ -14,8 +14,17 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.core.row_stack import RowStack
 from rlinf_async.wire import connection, memory, shown_memory
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.memory import Adjoined, MemoryPool
-from rlinf_async.wire.payloads import INLINE_BYTES, pack, read_sealed, seal, sealed, unpack, unseal
+from rlinf_async.wire.memory import Adjoined, MemoryPool, map_pages
+from rlinf_async.wire.payloads import (
+    INLINE_BYTES,
+    map_ahead,
+    pack,
+    read_sealed,
+    seal,
+    sealed,
+    unpack,
+    unseal,
+)
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 from tests.listening import listening
 from tests.loops.virtual import now, settle
@@ -297,6 +306,28 @@ def test_a_stack_is_not_copied_where_it_is_read_and_keeps_its_mapping():
     del row, other
     with pool.holding(pack([torch.zeros(1)])):
         assert len(pool._files) == 1
+
+
+def test_what_is_mapped_ahead_is_what_it_was_and_stays_the_readers_own():
+    size, pool = 300_001, MemoryPool(memory.Reuse.UNMAPPED)
+    whole = torch.arange(size) % 251
+    value = {
+        "first": torch.zeros(3),
+        "many": [(whole.to(torch.uint8), None), "text"],
+        "empty": torch.zeros(0),
+    }
+    with pool.holding(pack(value)) as place:
+        found, other = unpack(memory.read(place)), unpack(memory.read(place))
+    found["many"][0][0][-1] = 255
+    map_ahead(found)
+    assert torch.equal(found["many"][0][0][:-1], whole[:-1])
+    assert found["many"][0][0][-1] == 255
+    assert torch.equal(other["many"][0][0], whole)
+    map_ahead(torch.ones(size))  # as it comes from another machine
+
+
+def test_pages_that_the_kernel_does_not_map_ahead_are_no_error():
+    map_pages(0, 2**20)  # nothing is there
 
 
 @pytest.mark.real_time

@@ -18,10 +18,9 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.ray_runtime.handles import Handle, peer_of
 from rlinf_async.wire.connection import Address, Listener
-from rlinf_async.wire.kept_mappings import KeptMappings
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.memory import Reuse
-from rlinf_async.wire.payloads import read_sealed, seal, sealed, unseal
+from rlinf_async.wire.payloads import map_ahead, read_sealed, seal, sealed, unseal
 from rlinf_async.wire.peers import Peers, replies
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
@@ -77,9 +76,8 @@ class HeldPieces:
 
     def __init__(self) -> None:
         self._listener = Listener(Listening.ROLLOUTS, replies(self._answer))
-        self._mappings = KeptMappings()
         # Without a timeout: another machine may send many pieces at a time.
-        self._reader = Reader(timeout_s=None, kept=self._mappings)
+        self._reader = Reader(timeout_s=None)
         self._data: dict[int, dict[PartKey, Any]] = defaultdict(dict)
         """By batch; some data belongs to rollouts that were refused or given up after it had come."""
 
@@ -91,11 +89,13 @@ class HeldPieces:
         """Forget the data of batches before `batch`."""
         for earlier in [number for number in self._data if number < batch]:
             del self._data[earlier]
-        self._mappings.let_go()
 
     def with_data(self, piece: Piece) -> Piece:
         """Return `piece` with its data as payload."""
-        return replace(piece, payload=self._data[piece.ticket.batch][piece.ticket, piece.part])
+        data = self._data[piece.ticket.batch][piece.ticket, piece.part]
+        # Not when the data comes: then the pages of later batches would count as memory of this process.
+        map_ahead(data)
+        return replace(piece, payload=data)
 
     async def _answer(
         self, ticket: Ticket, part: int, payload: bytes | list[Any] | None = None

@@ -20,7 +20,7 @@ from rlinf_async.ray_runtime.driver import revivals
 from rlinf_async.ray_runtime.driver.revivals import Revivals
 from rlinf_async.ray_runtime.processes import run_process
 from rlinf_async.ray_runtime.publication import weight_file, weight_mirror, weights
-from rlinf_async.wire import connection, kept_mappings, memory, nodes, payloads
+from rlinf_async.wire import connection, memory, nodes, payloads
 from rlinf_async.wire.strangers import Strangers
 from tests.making import drawn_plan, run_settings
 from tests.wire.simulation import parts
@@ -221,7 +221,6 @@ class Schedule:
             yield patch(module, "machine", lambda: PROCESS.get().machine)
         yield patch(memory.os, "memfd_create", memfd_create)
         yield patch(payloads, "INLINE_BYTES", self.inline_bytes)
-        yield patch(kept_mappings, "SMALLEST_KEPT_BYTES", 0)
         yield patch(weight_mirror, "PART_BYTES", self.part_bytes)
         yield patch(weight_mirror, "packed_part", partial(self._packed_part, weight_mirror.packed_part))
         yield patch(weights, "ThreadPoolExecutor", parts.SendingThread)
