@@ -155,5 +155,5 @@ def test_a_section_is_read_in_verl_vlas_words(counting):
     ],
 )
 def test_what_it_cannot_be_built_of_is_refused_by_name(changes, said):
-    [reason] = wrong({**SECTION, **changes}, key="env.train")
+    [reason] = wrong({**SECTION, **changes}, key="env.train", model=None)
     assert said in reason.text

@@ -41,7 +41,7 @@ def policy():
 
 
 def test_its_log_probability_is_verl_vlas(policy):
-    actions, result = checked_decision(policy.predict_action_batch(seen()), 3)
+    actions, result = checked_decision(policy.predict_action_batch(seen()), 3, scored=True)
     drawn = result["forward_inputs"]["drawn"]
     features = policy.model.sac_forward_state_features(_data(seen()), None)
     _, _, mean, std = policy.model.policy.actor(features)

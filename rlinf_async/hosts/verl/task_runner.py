@@ -14,6 +14,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 # Registers the trainer even where VERL_USE_EXTERNAL_PLUGINS keeps veRL from loading plugins.
 from rlinf_async.hosts.verl import plugin
 from rlinf_async.hosts.verl.recognition import TRAINER_MODE
+from rlinf_async.hosts.verl.shared import SHARED
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
 
@@ -22,7 +23,7 @@ __all__ = ["InThisProcess", "plugin", "train"]
 
 def train(config: DictConfig) -> None:
     """Start Ray as veRL does, and train; without TransferQueue, which this trainer does not use."""
-    with starting_ray(say=RunDisplay().note):
+    with starting_ray(say=RunDisplay().note, shared=SHARED):
         run_ppo(config, task_runner_class=InThisProcess)
 
 

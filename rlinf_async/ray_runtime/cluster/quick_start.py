@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -45,6 +46,7 @@ VARIABLES_OF_RAY = (
 """Variables that Ray sets in its workers. It reads all of its own when it is imported, once for a process."""
 UNASSIGNED = {"RAY_JOB_ID": "ffffffff"}
 """The job of workers that Ray starts before it needs them; such a worker serves the first job that asks."""
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,12 @@ class Shared:
 
 
 @contextmanager
-def starting_quickly(shared: Shared | None = None) -> Iterator[None]:
+def starting_quickly(
+    shared: Shared | None = None, variables: Mapping[str, str] = NO_VARIABLES
+) -> Iterator[None]:
     """A block where a Ray cluster that this process starts uses `start_worker`, with a template for workers,
-    and where the packages of Ray's dashboard are looked up instead of imported.
+    and where the packages of Ray's dashboard are looked up instead of imported. The template has the
+    environment of this process with `variables`, which all workers have.
 
     A Ray version without one of these private names starts as ever.
     """
@@ -75,7 +80,7 @@ def starting_quickly(shared: Shared | None = None) -> Iterator[None]:
             own = str(Path(start_worker.__file__).resolve())
             patches.enter_context(patch.object(ray_constants, SCRIPT_NAME, own))
             if shared is not None and _can_be_forked():
-                patches.enter_context(_template(shared))
+                patches.enter_context(_template(shared, variables))
         if hasattr(utils, CHECK):
             patches.enter_context(patch.object(utils, CHECK, _looked_up(getattr(utils, CHECK))))
         yield
@@ -87,13 +92,13 @@ def _can_be_forked() -> bool:
 
 
 @contextmanager
-def _template(shared: Shared) -> Iterator[None]:
+def _template(shared: Shared, variables: Mapping[str, str]) -> Iterator[None]:
     """A block with a template, which serves the cluster that is started in it, and ends with it."""
     name = f"rlinf-async-{token_hex(16)}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen(socket.SOMAXCONN)
-        process = _start(listener, shared)
+        process = _start(listener, shared, variables)
     raylet = None
     try:
         with patch.dict(os.environ, {start_worker.TEMPLATE_VARIABLE: name}):
@@ -112,20 +117,23 @@ def _template(shared: Shared) -> Iterator[None]:
             process.wait()
 
 
-def _start(listener: socket.socket, shared: Shared) -> subprocess.Popen[bytes]:
+def _start(
+    listener: socket.socket, shared: Shared, variables: Mapping[str, str] = NO_VARIABLES
+) -> subprocess.Popen[bytes]:
+    # A copy, as for Ray's own processes: a library may have set variables that `os.environ` does not know.
+    environment = {**os.environ, **variables}
     plan: dict[str, Any] = {
         **{name: tuple(value) for name, value in asdict(shared).items()},
         "adopted": VARIABLES_OF_RAY,
         "unassigned": UNASSIGNED,
     }
-    if THREADS_VARIABLE not in os.environ:
+    if THREADS_VARIABLE not in environment:
         # Ray sets it in workers before torch, which reads it once, is imported there.
         plan |= {"early": (), "modules": ()}
     folder = Path(os.path.realpath(sys.argv[0])).parent
     return subprocess.Popen(
         [sys.executable, worker_template.__file__, str(listener.fileno()), str(folder), json.dumps(plan)],
-        # As Ray starts its own: a library may have set variables that `os.environ` does not know.
-        env=dict(os.environ),
+        env=environment,
         pass_fds=[listener.fileno()],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

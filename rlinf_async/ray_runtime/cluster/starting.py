@@ -80,7 +80,8 @@ def starting_ray(
             if own:
                 require_token(os.environ, shared=bool(settings.get("include_dashboard")))
                 place = nullcontext() if "_node_ip_address" in settings else on_loopback()
-                with place, starting_quickly(None if settings.get("include_dashboard") else shared):
+                forked = None if settings.get("include_dashboard") else shared
+                with place, starting_quickly(forked, _variables_of_all(settings)):
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
                 _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
@@ -92,6 +93,12 @@ def starting_ray(
     init.tried_again = True  # type: ignore[attr-defined]
     with patch.object(ray, "init", init):
         yield
+
+
+def _variables_of_all(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables that `ray.init` with `settings` gives to all workers."""
+    variables = (settings.get("runtime_env") or {}).get("env_vars") or {}
+    return {name: str(value) for name, value in variables.items()}
 
 
 @contextmanager

@@ -43,6 +43,8 @@ GREETING, FORKED = b"?", b"!"
 REQUEST_TIMEOUT_S = 10.0
 GRACE_S = 10.0
 """Seconds in which workers end by themselves when their raylet has."""
+HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
+"""jemalloc, which PyArrow brings, starts its own thread again in a child."""
 HARMLESS_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/shm/", "/dev/pts/", "/dev/tty")
 
 
@@ -210,7 +212,9 @@ def _drawn_by_a_child() -> bytes:
 
 
 def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    """Return the number of threads of this process that a fork would lose."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return sum(name not in HARMLESS_THREADS for name in names)
 
 
 def _target(link: Path) -> str:

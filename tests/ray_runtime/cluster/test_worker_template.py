@@ -1,13 +1,10 @@
 """Ray's workers are forked from a template, and are what they would have been if Python had been started."""
 
-import json
 import os
 import socket
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
@@ -17,62 +14,17 @@ import psutil
 import ray
 
 from rlinf_async.ray_runtime.cluster import quick_start, start_worker
-from rlinf_async.ray_runtime.cluster.quick_start import Shared
-from rlinf_async.ray_runtime.cluster.start_worker import TEMPLATE_VARIABLE, forked
+from rlinf_async.ray_runtime.cluster.start_worker import forked
+from tests.ray_runtime.cluster.templates import WAIT_S, started, template, worker_in
 
 pytestmark = pytest.mark.skipif(
     not ray.__version__.startswith(quick_start.TESTED_VERSIONS), reason="this Ray is not forked"
 )
 
-WORKER = """
-import json, os, random, sys
-import numpy
-from ray._raylet import WorkerID
-drawn = [WorkerID.from_random().hex(), random.random(), numpy.random.random()]
-about = {"arguments": sys.argv, "folder": os.getcwd(), "parent": os.getppid(), "drawn": drawn}
-about |= {"early": "mailbox" in sys.modules, "main": __name__, "rank": os.environ.get("RANK")}
-about |= {"template": os.environ.get("RLINF_ASYNC_WORKER_TEMPLATE")}
-about |= {"oom": open("/proc/self/oom_score_adj").read()}
-about |= {"files": sorted(os.listdir("/proc/self/fd"), key=int)}
-print(json.dumps(about), flush=True)
-"""
-WAIT_S = 120
-
-
-@contextmanager
-def template(**shared):
-    """A template, and the name by which it is asked."""
-    name = f"test-{os.getpid()}-{os.urandom(8).hex()}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen()
-        process = quick_start._start(listener, Shared(**shared))
-    with process:
-        yield name, process
-        process.stdin.close()
-        process.kill()
-
 
 @pytest.fixture
 def worker(tmp_path):
-    path = tmp_path / "worker.py"
-    path.write_text(WORKER)
-    return path
-
-
-def started(worker, name, *, folder=None, **variables):
-    """What a worker says that Ray's raylet has started."""
-    said = subprocess.run(
-        [sys.executable, start_worker.__file__, worker, "--language=PYTHON"],
-        env={**os.environ, TEMPLATE_VARIABLE: name, **variables},
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        timeout=WAIT_S,
-        check=True,
-        preexec_fn=partial(start_worker.OOM_SCORE.write_text, "500"),  # as Ray does
-    ).stdout
-    return json.loads(said)
+    return worker_in(tmp_path)
 
 
 def test_a_worker_is_forked_with_its_own_arguments_folder_variables_and_random_numbers(worker, monkeypatch):
@@ -130,6 +82,27 @@ def test_a_template_that_cannot_be_forked_ends_and_python_is_started(source, wor
     with template(modules=("unusual",)) as (name, process):
         assert started(worker, name)["parent"] != process.pid
         process.wait(WAIT_S)
+
+
+JEMALLOC = """
+import threading
+held, named = threading.Event(), threading.Event()
+def work():
+    with open("/proc/thread-self/comm", "w") as name:
+        name.write("jemalloc_bg_thd")
+    named.set()
+    held.wait()
+threading.Thread(target=work, daemon=True).start()
+named.wait()
+"""
+
+
+def test_a_thread_that_starts_again_in_a_child_does_not_end_the_template(worker, tmp_path, monkeypatch):
+    (tmp_path / "jemalloc.py").write_text(JEMALLOC)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with template(modules=("jemalloc",)) as (name, process):
+        assert started(worker, name)["parent"] == process.pid
 
 
 def test_a_module_of_the_drivers_folder_that_workers_would_find_first_ends_the_template(
@@ -190,7 +163,8 @@ CLUSTER = """
 
     shared = Shared(early=("mailbox",), free=frozenset({"RANK"}))
     with starting_ray(say=print, shared=shared):
-        ray.init(address="local", num_cpus=2, log_to_driver=False)
+        of_all = {"env_vars": {"OF_ALL": "1"}}
+        ray.init(address="local", num_cpus=2, log_to_driver=False, runtime_env=of_all)
     node = ray._private.worker._global_node
     template = node.all_processes[TEMPLATE][0].process.pid
     environments = {}, {"env_vars": {"RANK": "1"}}, {"env_vars": {"OTHER": "1"}}
