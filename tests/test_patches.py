@@ -333,7 +333,7 @@ for size in (4, 16):
     assert torch.allclose(masked_mean(entropy, mask), expected)
     assert torch.allclose(masked_mean(entropy, None), of_each.mean())
 
-from rlinf_async.hosts.rlinf.masks import is_summed
+from rlinf_async.hosts.rlinf.left_out import is_summed
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 config = {

@@ -33,7 +33,7 @@ from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.rank_exchange import bytes_of, tree_of
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.even_rows import EvenRows
+from rlinf_async.hosts.rlinf.live_training import EvenRows
 from rlinf_async.hosts.rlinf.packed_loss import WholeLoss
 from tests.hosts.rlinf.learners import SIZES, actor_of, learner_of, run_cases
 from tests.hosts.rlinf.synthetic import Case, fields, pieces

@@ -54,7 +54,7 @@ from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.policy import GaussianPolicy, StateEnvs
-from rlinf_async.hosts.rlinf.stock_scenes import Stages
+from rlinf_async.hosts.rlinf.episode_starts import Stages
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 RESULTS_FILE = Path(__file__).parent / "results" / "group-scene.jsonl"

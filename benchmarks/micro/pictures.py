@@ -37,9 +37,8 @@ from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.kit.joined_pieces import side_by_side
 from rlinf_async.hosts.kit.pieces import cut_into_pieces
 from rlinf_async.hosts.kit.scoring import with_numbers
-from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, Trajectory
-from rlinf_async.hosts.rlinf.worker_process import InstallsPlugin
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.rollout_data import HeldPieces, PieceClient, TrajectoryClient

@@ -19,8 +19,7 @@ from benchmarks.micro.kit import cpu_seconds, medians, settings_of
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.hosts.channels import start_channels
-from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE
-from rlinf_async.hosts.rlinf.worker_process import InstallsPlugin
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, InstallsPlugin
 from rlinf_async.loops.inference import serve_policy
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient

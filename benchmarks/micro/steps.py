@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.micro.kit import medians
 from rlinf_async.compose import compose_config
-from rlinf_async.hosts.rlinf.declared_models import register_models
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from rlinf_async.hosts.rlinf.worker_process import register_models
 from rlinf_async.lab.emulated.env import EmulatedEnv
 from tests.hosts.rlinf.workers import in_one_process, with_walks
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_async.hosts.rlinf.standing import EXAMINED_SIMULATORS
+from rlinf_async.hosts.rlinf.skipped_work import EXAMINED_SIMULATORS
 from rlinf_async.lab.demo.simulators.libero import missing_libero
 from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER

@@ -22,7 +22,7 @@ from benchmarks.learning.group_scene import (
     run,
     verdict,
 )
-from rlinf_async.hosts.rlinf.stock_scenes import Stages
+from rlinf_async.hosts.rlinf.episode_starts import Stages
 
 
 def rows(shared, *, apart=0.1, spread=0.001):

@@ -9,7 +9,7 @@ from rlinf.models import get_model
 from rlinf.models.embodiment.mlp_policy.mlp_policy import MLPPolicy
 from torch.distributed.fsdp import fully_shard
 
-from rlinf_async.hosts.rlinf.declared_models import register_models
+from rlinf_async.hosts.rlinf.worker_process import register_models
 from rlinf_async.lab.demo.policies.smol_vla_policy import build_smol_vla
 
 MODEL = OmegaConf.create(

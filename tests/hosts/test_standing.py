@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinf_async.hosts.kit.standing import StandingVectorEnv
-from rlinf_async.hosts.rlinf.standing import stands
+from rlinf_async.hosts.rlinf.skipped_work import stands
 
 SIZE = 3
 

@@ -22,7 +22,7 @@ from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.whole_process import unchanged_by
-from rlinf_async.hosts.rlinf.declared_models import DeclaredBuilder
+from rlinf_async.hosts.rlinf.worker_process import DeclaredBuilder
 from rlinf_async.hosts.workers.policy import make_policy
 from rlinf_async.loops import env_restarts
 from tests.extending_page import FILE, PAGE

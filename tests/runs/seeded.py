@@ -39,7 +39,7 @@ def supply() -> None:
     """
     from rlinf.scheduler import Worker
 
-    from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+    from rlinf_async.hosts.rlinf.worker_process import provide_cpu_platform
     from rlinf_async.lab.demo.simulators.metaworld_env import MetaWorldTaskEnv
 
     provide_cpu_platform(Worker)

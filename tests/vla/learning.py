@@ -21,7 +21,7 @@ from rlinf_async.compose import compose_config
 from rlinf_async.core.tensors import slice_samples
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
-from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.learner import Snapshot
 from rlinf_async.ray_runtime.publication.weights import apply
 from rlinf_async.wire.payloads import pack, unpack
 from tests.hosts.rlinf.learners import actor_of, ended, learner_of, watched

@@ -9,7 +9,7 @@ import torch
 def register() -> None:
     from rlinf.scheduler import Worker
 
-    from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+    from rlinf_async.hosts.rlinf.worker_process import provide_cpu_platform
 
     provide_cpu_platform(Worker)
     torch.cuda.set_device = lambda device: None

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from rlinf_async.hosts.rlinf.weights import Snapshot
+    from rlinf_async.hosts.rlinf.learner import Snapshot
     from rlinf_async.ray_runtime.publication.weights import WeightSnapshot
 
 FOLDER = "SEEN_WEIGHTS"
 
 
 def register() -> None:
-    from rlinf_async.hosts.rlinf.weights import Snapshot
+    from rlinf_async.hosts.rlinf.learner import Snapshot
 
     take, folder = Snapshot.take, Path(os.environ[FOLDER])
 

@@ -15,7 +15,7 @@ ACTOR = ("rlinf.workers.actor.fsdp_actor_worker", "EmbodiedFSDPActor")
 def register() -> None:
     from rlinf.scheduler import Worker
 
-    from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+    from rlinf_async.hosts.rlinf.worker_process import provide_cpu_platform
 
     provide_cpu_platform(Worker)
     for module, name in (ROLLOUT, ACTOR):

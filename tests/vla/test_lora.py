@@ -13,9 +13,9 @@ from rlinf.utils.utils import collect_param_names_need_sync
 
 from rlinf_async.hosts.kit.samples import samples_of
 from rlinf_async.hosts.rlinf.footprints import VLM_PREFIX
+from rlinf_async.hosts.rlinf.learner import Snapshot
 from rlinf_async.hosts.rlinf.models import WITHOUT_ADAPTERS
 from rlinf_async.hosts.rlinf.scoring import score
-from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.ray_runtime.publication.weights import apply, types_of
 from tests.vla.classes import inference, learner, observations, off_by, rescored, rollout
 

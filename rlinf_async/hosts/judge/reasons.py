@@ -145,8 +145,7 @@ class Conflict:
         if not all(HOLDS[sign](held.get(key), words) for key, sign, words in self.settings):
             return None
         named = [key for key, sign, _ in self.settings if sign not in UNNAMED_SIGNS and key != "async"]
-        values = ((key, held.get(key)) for key in named)
-        words = (f"no {key}" if value is None else f"{key}={written(value)}" for key, value in values)
+        words = (f"no {key}" if held.get(key) is None else f"{key}={written(held[key])}" for key in named)
         return override_reason(f"{' with '.join(words)}: {self.why}", self.override)
 
 

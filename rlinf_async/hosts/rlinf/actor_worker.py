@@ -20,13 +20,12 @@ from rlinf_async.hosts.kit.rank_exchange import Exchange, RankExchange
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict
 from rlinf_async.hosts.rlinf.corrected_loss import CorrectedLoss, Loss, corrected_loss, own_loss, register
-from rlinf_async.hosts.rlinf.learner import FSDPTraining
+from rlinf_async.hosts.rlinf.learner import FSDPTraining, Snapshot
 from rlinf_async.hosts.rlinf.live_training import LiveTraining
 from rlinf_async.hosts.rlinf.optimizer_progress import OptimizerProgress
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.teacher import NumberedTeacher, numbered, without_the_student
-from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.hosts.rlinf.worker_process import PluginWorker, cuda_device
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 from rlinf_async.loops.streaming_learner import StreamingLearner

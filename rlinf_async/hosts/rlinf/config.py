@@ -18,12 +18,12 @@ from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
 from rlinf_async.hosts.judge.reasons import Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.rlinf.doorway import names_our_parts
+from rlinf_async.hosts.rlinf.episode_starts import has_stock_scenes
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import NODE, Machines, occupancy, world_sizes
 from rlinf_async.hosts.rlinf.reasons import Fit, fit
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.settings import read_settings
-from rlinf_async.hosts.rlinf.stock_scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.translation import as_rlinf_counts, translated
 from rlinf_async.hosts.rlinf.view import RLinfView
 

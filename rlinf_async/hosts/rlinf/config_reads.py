@@ -55,8 +55,7 @@ UNSURE_NODES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generat
 @cache
 def chains_here() -> frozenset[Chain]:
     """Return the chains that the replaced classes of the installed RLinf may read; none without RLinf."""
-    sources = sources_of("rlinf")
-    return frozenset() if sources is None else chains_of(sources.root)
+    return chains_of(sources_of("rlinf").root)
 
 
 def chains_of(package: Path) -> frozenset[Chain]:
@@ -82,15 +81,15 @@ def _with_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.
 @cache
 def filled_in() -> set[str]:
     """Return the keys that RLinf's `validate_cfg` writes into a config by itself, without the user."""
-    sources = sources_of("rlinf")
-    return set() if sources is None else sources.assigned("cfg", "config.py")
+    return sources_of("rlinf").assigned("cfg", "config.py")
 
 
 def readers(view: RLinfView) -> Iterator[tuple[str, Chain, Iterable[Chain]]]:
     """Yield the parts of the installed RLinf that read a config: their names, their sections, and the chains
     that they need of these.
     """
-    if (sources := sources_of("rlinf")) is None:
+    sources = sources_of("rlinf")
+    if not sources.is_here:
         return
     for mode, section in view.env_sections.items():
         yield "env worker", ("env", mode), {("video_cfg", "save_video")}
@@ -108,8 +107,7 @@ def readers(view: RLinfView) -> Iterator[tuple[str, Chain, Iterable[Chain]]]:
 
 def of_maniskill() -> frozenset[str]:
     """Return the arguments of ManiSkill's environments that have a default and cannot be null."""
-    sources = sources_of("mani_skill")
-    init = sources.methods("mani_skill.envs.sapien_env:BaseEnv").get("__init__") if sources else None
+    init = sources_of("mani_skill").methods("mani_skill.envs.sapien_env:BaseEnv").get("__init__")
     if init is None:
         return frozenset()
     pairs = zip(init.args.args[-len(init.args.defaults) :], init.args.defaults, strict=True)

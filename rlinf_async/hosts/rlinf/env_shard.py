@@ -17,9 +17,9 @@ from rlinf_async.hosts.kit.shard import Shown
 from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import Known, evaluate_step, interact_step, known_configs
+from rlinf_async.hosts.rlinf.episode_starts import STAND_METHOD
 from rlinf_async.hosts.rlinf.known_config import KnownConfig
-from rlinf_async.hosts.rlinf.standing import stands
-from rlinf_async.hosts.rlinf.stock_scenes import STAND_METHOD
+from rlinf_async.hosts.rlinf.skipped_work import stands
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, ShardOutput
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
@@ -56,16 +56,12 @@ class WorkerStage:
     """A stage of an RLinf env worker, for training or evaluation."""
 
     def __init__(self, worker: Any, number: int, mode: Literal["train", "eval"]) -> None:
-        self._worker, self.number, self.mode = worker, number, mode
-
-    @property
-    def worker(self) -> Any:
-        return self._worker
+        self.worker, self.number, self.mode = worker, number, mode
 
     @property
     def envs(self) -> list[Any]:
         """The environments of all stages of the worker."""
-        return self._worker.env_list if self.mode == "train" else self._worker.eval_env_list
+        return self.worker.env_list if self.mode == "train" else self.worker.eval_env_list
 
     @property
     def env(self) -> Any:
@@ -75,23 +71,23 @@ class WorkerStage:
 
     @cached_property
     def section(self) -> KnownConfig:
-        return KnownConfig(self._worker.cfg.env[self.mode])
+        return KnownConfig(self.worker.cfg.env[self.mode])
 
     @cached_property
     def known(self) -> Known:
         """The configs that RLinf's steps of these environments read."""
         method = "env_interact_step" if self.mode == "train" else "env_evaluate_step"
-        return known_configs(self._worker, method)
+        return known_configs(self.worker, method)
 
     @cached_property
     def steps(self) -> int:
         """The steps of a decision."""
-        return int(self._worker.cfg.actor.model.num_action_chunks)
+        return int(self.worker.cfg.actor.model.num_action_chunks)
 
     def sizes(self) -> dict[str, Any]:
         """Return the sizes of a shard, and the fields of observations that RLinf's policies get."""
         horizon = int(self.section.max_steps_per_rollout_epoch) // self.steps
-        return {"size": self._worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED_FIELDS}
+        return {"size": self.worker.envs_per_shard(self.mode), "horizon": horizon, "fields": OBSERVED_FIELDS}
 
     def env_behind(self, contract: Contract) -> ContractedEnv:
         return ContractedEnv(self.env, contract, self.steps)
@@ -242,10 +238,10 @@ class EvalShard(kit.EvalShard[EnvStep]):
     def __init__(
         self, worker: Any, stage: int, simulators: SimulatorThread, *, skips_ended: bool = False
     ) -> None:
-        self._stage = stage_of_worker = WorkerStage(worker, stage, "eval")
+        self._stage = WorkerStage(worker, stage, "eval")
         # With `auto_reset` no environment waits: its next episode begins.
-        skips_ended = skips_ended and not stage_of_worker.section.auto_reset
-        super().__init__(simulators, skips_ended=skips_ended, **stage_of_worker.sizes())
+        skips_ended = skips_ended and not self._stage.section.auto_reset
+        super().__init__(simulators, skips_ended=skips_ended, **self._stage.sizes())
 
     def stand(self, playing: Playing | None) -> None:
         self.others_stand = self._skips_ended and self._stage.let_play(playing)

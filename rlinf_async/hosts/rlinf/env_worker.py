@@ -16,13 +16,12 @@ from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.kit.frames import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
-from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
 from rlinf_async.hosts.rlinf.env_shard import EvalShard, TrainShard, env_attribute
-from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
+from rlinf_async.hosts.rlinf.episode_starts import Stages, with_own_chance, with_stock_scenes
 from rlinf_async.hosts.rlinf.known_config import StepConfig
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
-from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
+from rlinf_async.hosts.rlinf.skipped_work import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker, async_config
 from rlinf_async.hosts.splitting import simulators_apart

@@ -9,10 +9,10 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.rlinf import nft
 from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH
-from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
+from rlinf_async.hosts.rlinf.episode_starts import has_stock_scenes
+from rlinf_async.hosts.rlinf.left_out import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import shared_chance
 from rlinf_async.hosts.rlinf.sources import sources_of
-from rlinf_async.hosts.rlinf.stock_scenes import has_stock_scenes
 from rlinf_async.hosts.rlinf.view import RLinfView
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
         )
     if train.get("env_type") != "metaworld" or train.get("env_class"):
         return
-    sources = sources_of("rlinf")
-    if sources is not None and PATCHED_METHOD in sources.members(METAWORLD_SIMULATORS):
+    if PATCHED_METHOD in sources_of("rlinf").members(METAWORLD_SIMULATORS):
         return
     why = "RLinf's Meta-World draws where an episode begins for each environment, without a seed"
     remedy = "patches/rlinf/0013 gives each its trial"

@@ -29,15 +29,18 @@ from rlinf_async.hosts.rlinf.config import (
     write_back,
     write_shards,
 )
-from rlinf_async.hosts.rlinf.declared_models import register_models
-from rlinf_async.hosts.rlinf.exit_status import fail_unless_cleared
-from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE, USERS_MODULE
 from rlinf_async.hosts.rlinf.managers import light_processes
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf, checked, config_reasons
 from rlinf_async.hosts.rlinf.replacements import check_entry_points, replacement, runner_replacement
 from rlinf_async.hosts.rlinf.shared import SHARED
-from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, hear_worker_groups
-from rlinf_async.hosts.rlinf.worker_process import WorkerHooks
+from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, fail_unless_cleared, hear_worker_groups
+from rlinf_async.hosts.rlinf.worker_process import (
+    EXT_MODULE,
+    OWN_MODULE,
+    USERS_MODULE,
+    WorkerHooks,
+    register_models,
+)
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan

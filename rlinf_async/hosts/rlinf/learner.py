@@ -1,25 +1,27 @@
-"""Trains an RLinf actor on pieces of rollouts, with its own forward and backward passes, loss and optimizer
-step.
+"""An RLinf actor as a learner: trains it on pieces of rollouts, with its own forward and backward passes,
+loss and optimizer step, and copies its weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from omegaconf import OmegaConf
 
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.precision import any_in_half
+from rlinf_async.core.precision import any_in_half, precision_of
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import skipped
 from rlinf_async.hosts.kit.ratios import at_ratio_level
 from rlinf_async.hosts.kit.samples import LIVE_FIELD
 from rlinf_async.hosts.kit.scoring import ScoringTraining
+from rlinf_async.hosts.kit.sharded import ShardedWeights
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate, explained_variance
 from rlinf_async.hosts.rlinf.borrowed import all_reduce_dict, compute_rollout_metrics
 from rlinf_async.hosts.rlinf.corrected_loss import ratio_level
@@ -27,6 +29,7 @@ from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.scoring import score
 from rlinf_async.loops.streaming_learner import Normalize
 from rlinf_async.observe.meters import prefixed
+from rlinf_async.ray_runtime.publication.weights import Types
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "loss_mask")
 """Fields of a rollout that RLinf's rollout metrics need."""
@@ -203,3 +206,36 @@ def is_half(section: Any) -> bool:
     if fsdp.get("amp_autocast", {}).get("enabled", False):
         casts.append(fsdp.amp_autocast.precision)
     return precision is None or any_in_half(casts)
+
+
+TYPES_OF_PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Snapshot(ShardedWeights):
+    """Copies the weights of an RLinf actor.
+
+    The sent tensors, and the receiver's weights in the end, are the same as with RLinf's own weight syncers
+    of any `weight_syncer.type`.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        # Only rank 0 sends, as in RLinf (`_is_weight_sender`).
+        super().__init__(actor.model, sends=actor._rank == 0)
+        self._actor = actor
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        return self._actor.get_rollout_state_dict()
+
+    def changing(self, state: Mapping[str, torch.Tensor]) -> Collection[str]:
+        return set(self._actor.param_names_need_sync)
+
+    def types_to_send(self, names: Collection[str]) -> Types:
+        """Return the types as in RLinf: that of its bucket syncer, if one is configured, else the
+        receiver's.
+        """
+        dtype = OmegaConf.select(self._actor.cfg, "weight_syncer.bucket.bucket_dtype")
+        # Only RLinf's bucket syncer reads the key (`weight_syncer/base.py`).
+        if dtype is None or OmegaConf.select(self._actor.cfg, "weight_syncer.type") != "bucket":
+            return self.types
+        trained = set(self._actor.param_names_need_sync).intersection(names)
+        return {**self.types, **dict.fromkeys(trained, TYPES_OF_PRECISION[precision_of(str(dtype).lower())])}

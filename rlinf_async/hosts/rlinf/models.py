@@ -85,12 +85,12 @@ def model_types() -> set[str]:
     """
     sources = sources_of("rlinf")
     is_loaded = sys.modules.get("rlinf.config") is not None
-    names = set() if sources is None or is_loaded else sources.given_to("register", "config.py")
+    names = set() if is_loaded else sources.given_to("register", "config.py")
     if not names:
         from rlinf_async.hosts.rlinf.borrowed import SupportedModel
 
         names = set(SupportedModel.models)
-    builders = set() if sources is None else sources.given_to("register_model", "models/__init__.py")
+    builders = sources.given_to("register_model", "models/__init__.py")
     return {*names, *builders, *names_of(MODELS_GROUP)}
 
 

@@ -14,10 +14,9 @@ from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf, map_tensors, rows_of
 from rlinf_async.hosts.kit.sharded import whole
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
-from rlinf_async.hosts.rlinf.learner import FSDPTraining
+from rlinf_async.hosts.rlinf.learner import FSDPTraining, Snapshot
 from rlinf_async.hosts.rlinf.nft import scores_old_velocities
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
-from rlinf_async.hosts.rlinf.weights import Snapshot
 from rlinf_async.hosts.rlinf.worker_process import async_config
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import read_tensors, write_tensors
 from rlinf_async.ray_runtime.publication.weights import WeightSender

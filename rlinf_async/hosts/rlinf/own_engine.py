@@ -101,11 +101,6 @@ class Arrived:
         return self._message
 
 
-def syncs_itself(cls: type, stock: type) -> bool:
-    """Return True if `cls` overrides `sync_model_from_actor` of RLinf's class `stock`."""
-    return overrides(cls, stock, SYNC_METHOD)
-
-
 def overrides(cls: type, stock: type, method: str) -> bool:
     """Return True if `cls` has a `method` other than that of RLinf's class `stock`, which may have none."""
     return getattr(cls, method, None) is not getattr(stock, method, None)

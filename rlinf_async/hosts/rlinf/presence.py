@@ -117,12 +117,12 @@ def name_reasons(view: RLinfView) -> Iterator[Reason]:
         if name not in models:
             known = f"a model of RLinf or of {MODELS_GROUP}"
             yield unknown_reason(f"{section}.model.model_type", name, models, known)
-    for mode, block in (("train", view.train), ("eval", view.evaluation)):
-        if block and (kind := block.get("env_type")) is None:
-            yield Reason(f"env.{mode}.env_type is missing; set it to one of {', '.join(types)}")
-        elif block and not _is_env_type(kind):
-            yield unknown_reason(f"env.{mode}.env_type", kind, types, "an environment of RLinf")
     sections = {"env.train": view.train, "env.eval": view.evaluation}
+    for key, block in sections.items():
+        if block and (kind := block.get("env_type")) is None:
+            yield Reason(f"{key}.env_type is missing; set it to one of {', '.join(types)}")
+        elif block and not _is_env_type(kind):
+            yield unknown_reason(f"{key}.env_type", kind, types, "an environment of RLinf")
     yield from presence.environment_reasons(sections, {"actor": {"model": view.model}})
     for name in presence.names_in(view.loggers):
         if name not in (loggers := list(MetricLogger.supported_logger)):
@@ -170,6 +170,5 @@ def _package_reasons(view: RLinfView) -> Iterator[Reason]:
     # With an `env_class`, `env_type` only decides how RLinf prepares actions. With LIBERO_TYPE (pro, plus)
     # RLinf's `libero/venv.py` imports another package than libero.
     if not (view.train.get("env_class") or (kind == "libero" and os.environ.get("LIBERO_TYPE"))):
-        where = "docs/install.md" if kind in SIMULATOR_EXTRAS else "RLinf's documentation"
-        remedy = f"see {where}"
+        remedy = "see docs/install.md" if kind in SIMULATOR_EXTRAS else "see RLinf's documentation"
         yield from presence.package_reasons("env.train.env_type", kind, SIMULATOR_PACKAGES, remedy)

@@ -13,15 +13,15 @@ from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
-from rlinf_async.hosts.judge.reasons import Change, Reason, refuse, unknown_reason
+from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
 from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
+from rlinf_async.hosts.rlinf.episode_starts import has_stock_scenes
 from rlinf_async.hosts.rlinf.keys import TABLE
-from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
+from rlinf_async.hosts.rlinf.left_out import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import UNSERVED_MODELS
 from rlinf_async.hosts.rlinf.nft import correction_reasons, without_ratio
-from rlinf_async.hosts.rlinf.scenes import scene_reasons
 from rlinf_async.hosts.rlinf.settings import last_step, overlap
 from rlinf_async.hosts.rlinf.sources import sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
@@ -77,15 +77,10 @@ def setting_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def ratio_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for a level of ratios that RLinf does not check, so that it would form other ratios."""
-    level, known = view.ratio_level, _levels_of_rlinf()
-    if level not in (None, *losses.RATIO_LEVELS, *known):
+    known = sources_of("rlinf").compared_with("logprob_type", "algorithms/utils.py")
+    if (level := view.ratio_level) not in (None, *losses.RATIO_LEVELS, *known):
         levels = (*losses.RATIO_LEVELS, *sorted(known.difference(losses.RATIO_LEVELS)))
         yield unknown_reason("algorithm.logprob_type", level, levels, "a level of RLinf's")
-
-
-def _levels_of_rlinf() -> set[str]:
-    sources = sources_of("rlinf")
-    return set() if sources is None else sources.compared_with("logprob_type", "algorithms/utils.py")
 
 
 def interval_reasons(view: RLinfView) -> Iterator[Reason]:
@@ -121,15 +116,14 @@ def _schedule_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def level_reasons(view: RLinfView, asynchrony: AsyncConfig) -> Iterator[Reason]:
     """Yield a reason for each setting that no level supports, or that does not fit the `async` block."""
-    model, level = view.model_type, view.ratio_level
     yield from _reward_reasons(view)
     yield from correction_reasons(view)
     if view.distils:
         yield from teacher_reasons(view)
     yield from TABLE.conflict_reasons(view.cfg, asynchrony)
-    if why := UNSERVED_MODELS.get(str(model)):
-        yield Reason(f"actor.model.model_type={model} is not served: {why}; use async.mode=off")
-    if level not in (None, *losses.RATIO_LEVELS):
+    if why := UNSERVED_MODELS.get(str(view.model_type)):
+        yield Reason(f"actor.model.model_type={view.model_type} is not served: {why}; use async.mode=off")
+    if (level := view.ratio_level) not in (None, *losses.RATIO_LEVELS):
         yield Reason(
             f"algorithm.logprob_type={shortened(level)} is not examined, so that corrections may be wrong "
             f"with it; served are {', '.join(losses.RATIO_LEVELS)}; use async.mode=off"
@@ -206,7 +200,6 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     # After levels were dropped: `balance: auto` depends on whether level 2 remains.
     remaining = settled(remaining, view.train)
     refused_keys = [key for key, levels in unsupported.items() if not dropped.issuperset(levels)]
-    changes = tuple(TABLE.changes(cfg)) if overlap(remaining) else ()
     reasons = [
         *level_reasons(view, remaining),
         *(key.refused_reason(f"async.{unsupported[key][0]}", lookup(cfg, key.name)) for key in refused_keys),
@@ -214,7 +207,7 @@ def fit(cfg: Mapping[str, Any]) -> Fit:
     return Fit(
         asynchrony=asynchrony if reasons else remaining,
         dropped={level: _why(cfg, level, unsupported) for level in LEVEL_NAMES if level in dropped},
-        changes=changes,
+        changes=tuple(TABLE.changes(cfg)) if overlap(remaining) else (),
         reasons=tuple(reasons),
     )
 
@@ -235,3 +228,15 @@ def _refused_keys(view: RLinfView, asynchrony: AsyncConfig) -> dict[Key, tuple[s
         if levels and key.where(view, asynchrony) and not key.allows(lookup(view.cfg, key.name)):
             unsupported[key] = levels
     return unsupported
+
+
+def scene_reasons(train: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason if members of a group are to share a scene, and `train` has none."""
+    if asynchrony.advanced.shared_group_scene and not has_stock_scenes(train):
+        auto_reset = ", and env.train.auto_reset=true" if train.get("auto_reset") else ""
+        yield override_reason(
+            "async.advanced.shared_group_scene=true does not go with env.train.env_type="
+            f"{train.get('env_type')}{auto_reset}: scenes of LIBERO alone are drawn from a seed, at resets "
+            "of whole shards",
+            "async.advanced.shared_group_scene=false",
+        )

@@ -14,7 +14,7 @@ from rlinf_async.hosts.kit.inference import PolicyWorker, scores_of
 from rlinf_async.hosts.observations import items, merge
 from rlinf_async.hosts.rlinf import own_engine
 from rlinf_async.hosts.rlinf.borrowed import MultiStepRolloutWorker
-from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE
+from rlinf_async.hosts.rlinf.own_engine import BOOTSTRAP_METHOD, POLICY_ATTRIBUTE, SYNC_METHOD
 from rlinf_async.hosts.rlinf.padding import pad, padded_size, trim
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.scoring import score
@@ -92,7 +92,7 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def apply_weights(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
         """Write weights into `hf_model`, and pass them to a class with its own inference engine."""
         own = getattr(self, "users_apply_weights", None)
-        if own is None and not own_engine.syncs_itself(type(self), MultiStepRolloutWorker):
+        if own is None and not own_engine.overrides(type(self), MultiStepRolloutWorker, SYNC_METHOD):
             super().apply_weights(state_dict, version)
             return
         # Copies: tensors that an engine keeps must not change with the next version.

@@ -20,13 +20,11 @@ from rlinf_async.hosts.rlinf.borrowed import (
 )
 from rlinf_async.hosts.rlinf.checkpoints import AUTO_RESUME, checkpoints, resume_step
 from rlinf_async.hosts.rlinf.config import machines, resolve
-from rlinf_async.hosts.rlinf.exit_status import clear_failure
 from rlinf_async.hosts.rlinf.gpu_shares import shared_gpus
 from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
-from rlinf_async.hosts.rlinf.rates import rate_settings
 from rlinf_async.hosts.rlinf.tree import versions
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS
+from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, clear_failure
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
@@ -211,3 +209,21 @@ def _actors(group: Any) -> list[Any]:
     a failure.
     """
     return [worker.worker for worker in group.worker_info_list]
+
+
+SHAPE_KEYS = ("total_training_steps", "num_cycles", "min_lr", "min_lr_rate")
+"""Keys of `actor.optim` on which every schedule but the constant one depends."""
+
+
+def rate_settings(optim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the schedule in RLinf's `actor.optim`, as its `build_lr_scheduler` reads them.
+
+    Runs with equal settings and the same `lr` have the same rates at the same steps.
+    """
+    kind = str(optim.get("lr_scheduler", "constant"))
+    warm_up = int(optim.get("lr_warmup_steps", -1))  # no null, as `write_nulls` has replaced it
+    if warm_up < 0:
+        share = float(optim.get("lr_warmup_steps_ratio") or 0.0)
+        warm_up = int(share * (optim.get("total_training_steps") or 0))
+    shape = {} if kind == "constant" else {key: optim.get(key) for key in SHAPE_KEYS}
+    return {"lr_scheduler": kind, "steps of warm-up": warm_up, **shape}

@@ -13,9 +13,8 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
 from rlinf_async.hosts.ended import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
-from rlinf_async.hosts.rlinf.left_out import left_out
+from rlinf_async.hosts.rlinf.left_out import MEAN_OVERRIDE, is_summed, left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
-from rlinf_async.hosts.rlinf.masks import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.view import RLinfView

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import platform
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +21,11 @@ class Sources:
     def __init__(self, root: Path) -> None:
         """`root`: the folder of the package."""
         self.root = root
+
+    @property
+    def is_here(self) -> bool:
+        """True if there is such a package."""
+        return self.root.is_dir()
 
     def defines(self, place: str) -> bool:
         return self._find(*_parts(place)) is not None
@@ -57,34 +63,21 @@ class Sources:
 
     def keys_given(self, place: str, method: str) -> set[str]:
         """Return the keys of the dictionaries that a method returns as literals."""
-        class_place = self._find(*_parts(place))
-        body = (
-            class_place[1].body
-            if class_place is not None and isinstance(class_place[1], ast.ClassDef)
-            else []
-        )
-        return_values = [
-            node.value
-            for function in body
-            if isinstance(function, FUNCTION_NODES) and function.name == method
-            for node in ast.walk(function)
-            if isinstance(node, ast.Return)
-        ]
-        keys = [key for value in return_values if isinstance(value, ast.Dict) for key in value.keys]
-        return {key.value for key in keys if isinstance(key, ast.Constant) and type(key.value) is str}
+        function = self.methods(place).get(method, ast.Pass())
+        returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+        keys = [key for value in returned if isinstance(value, ast.Dict) for key in value.keys]
+        return {word for key in keys if key for word in _words(key)}
 
     def given_to(self, function: str, file: str) -> set[str]:
         """Return the string literals that are first arguments of calls of `function` in a file of the
         package.
         """
-        path = self.root / file
-        calls = [node for node in ast.walk(_syntax_tree(path)) if isinstance(node, ast.Call)]
-        own_calls = [
-            call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == function
-        ]
-        firsts = [call.args[0] for call in own_calls if call.args]
         return {
-            first.value for first in firsts if isinstance(first, ast.Constant) and type(first.value) is str
+            word
+            for call in ast.walk(_syntax_tree(self.root / file))
+            if isinstance(call, ast.Call) and _last_name(call.func) == function
+            for first in call.args[:1]
+            for word in _words(first)
         }
 
     def compared_with(self, name: str, file: str) -> set[str]:
@@ -113,14 +106,12 @@ class Sources:
 
     def values_of(self, place: str) -> dict[str, str]:
         """Return {name: string literal} of the assignments in the body of a class, such as an enumeration."""
-        found = self._find(*_parts(place))
-        body = found[1].body if found is not None and isinstance(found[1], ast.ClassDef) else []
+        body = getattr(self.definition(place), "body", [])
         return {
-            name: node.value.value
+            name: word
             for node in body
             if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
+            for word in _words(node.value)
             for name in _assigned_names(node)
         }
 
@@ -186,13 +177,13 @@ class Sources:
 _found: dict[str, Sources] = {}
 
 
-def sources_of(package: str) -> Sources | None:
-    """Return the sources that `import` would load in this process; None if it finds no package."""
+def sources_of(package: str) -> Sources:
+    """Return the sources that `import` would load in this process; empty ones if it finds no package."""
     # Only found packages are remembered: a missing one may be installed later.
     if package not in _found:
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            return None
+            return Sources(Path(os.devnull, package))
         _found[package] = Sources(Path(next(iter(spec.submodule_search_locations))))
     return _found[package]
 

@@ -14,10 +14,10 @@ from typing import Any
 from rlinf_async.core.config_keys import entries, lookup, misspelt, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.kit.written_words import words_of, words_of_module, words_of_references
-from rlinf_async.hosts.rlinf.extension import users_module
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
 from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.worker_process import users_module
 
 DEPTHS = {
     "actor.fsdp_config": 2,
@@ -42,8 +42,7 @@ OTHER_WORDS = {
 @cache
 def _words_of_rlinf() -> frozenset[str]:
     """Return every word of RLinf's sources; none without RLinf."""
-    sources = sources_of("rlinf")
-    return frozenset() if sources is None else words_of(sources.root.rglob("*.py"))
+    return words_of(sources_of("rlinf").root.rglob("*.py"))
 
 
 def strange_keys(cfg: Mapping[str, Any], *, unresolved: Any) -> Iterator[str]:

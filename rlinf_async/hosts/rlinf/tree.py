@@ -42,7 +42,7 @@ class RLinfTree:
 def rlinf_tree() -> RLinfTree | None:
     """Return the RLinf that `import rlinf` would load, without importing it; None if there is none."""
     sources = sources_of("rlinf")
-    return None if sources is None else read_tree(sources.root)
+    return read_tree(sources.root) if sources.is_here else None
 
 
 @cache
@@ -53,18 +53,16 @@ def read_tree(root: Path) -> RLinfTree:
 
 def is_defined(name: str) -> bool:
     """Return True if the RLinf that `import rlinf` would load defines a name of `BORROWED_NAMES`."""
-    sources = sources_of("rlinf")
-    return sources is not None and any(map(sources.defines, BORROWED_NAMES[name].places))
+    return any(map(sources_of("rlinf").defines, BORROWED_NAMES[name].places))
 
 
 def dotted_name(name: str) -> str:
     """Return the dotted name of a name of `BORROWED_NAMES` in this RLinf; without one, that of the newest
     version.
     """
-    newest, *older = BORROWED_NAMES[name].places
-    sources = sources_of("rlinf") if older else None
-    places_here = (place for place in (newest, *older) if sources is not None and sources.defines(place))
-    return next(places_here, newest).replace(":", ".")
+    places = BORROWED_NAMES[name].places
+    here = filter(sources_of("rlinf").defines, places if len(places) > 1 else ())
+    return next(here, places[0]).replace(":", ".")
 
 
 def supported_rlinf() -> RLinfTree:

@@ -63,7 +63,6 @@ class RLinfView(View):
 
     uses_reward_model: bool = key("reward.use_reward_model", False)
     is_robots_own_reward: bool = key("reward.standalone_realworld", False)
-    reward_mode: str | None = key("reward.reward_mode")
     assigns_history: bool = key("reward.history_reward_assign", False)
     placement: Mapping[str, Any] = key("cluster.component_placement", {})
     nodes: int = key("cluster.num_nodes", 1)

@@ -1,4 +1,5 @@
-"""RLinf's worker groups: their reports of failures, and workers that are started on other nodes.
+"""Failures of RLinf's worker groups in the driver: their reports, the exit status, and workers that are
+started again on other nodes.
 
 For every failed call, a group prints the error and sends SIGUSR1 to its own process. RLinf's handler then
 kills all actors, leaves Ray and exits, whatever the driver is doing. Here the first failure becomes one
@@ -16,6 +17,7 @@ from typing import Any
 
 import ray
 
+from rlinf_async.hosts.rlinf import borrowed
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 GROUP_MODULE = "rlinf.scheduler.worker.worker_group"
@@ -127,3 +129,24 @@ def _hardware(node: Any) -> list[tuple[str, int]]:
 
 ENV_WORKERS = StartedWorkers()
 """The env workers of a run that is starting, until its runner takes them (`hand_over`)."""
+
+
+def fail_unless_cleared() -> None:
+    """Keep the process's exit status after a failure, which RLinf's main branch turns into 0 in most cases.
+
+    There, an exit hook ends the process with status 0 unless an exception has reached `sys.excepthook`, which
+    Hydra's own `sys.exit(1)` does not do. `clear_failure` must be called when a run has ended well.
+    """
+    _note_failure(True)
+
+
+def clear_failure() -> None:
+    """Allow exit status 0, as the run has ended well; see `fail_unless_cleared`."""
+    _note_failure(False)
+
+
+def _note_failure(has_failed: bool) -> None:
+    cluster = borrowed.Cluster
+    # RLinf 0.3 has neither the flag nor the exit hook.
+    if hasattr(cluster, "_run_failed"):
+        cluster._run_failed = has_failed

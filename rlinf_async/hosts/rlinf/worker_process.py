@@ -1,11 +1,12 @@
-"""The plugin in a worker process of RLinf: the CPU platform, models and environments, and the workers' base
-class.
+"""The plugin in a worker process of RLinf: the CPU platform, models and environments, the user's extension
+module, and the workers' base class.
 
 Workers do not check configs: the driver does so before Ray starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -16,12 +17,22 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import BLOCK_KEY, AsyncConfig
-from rlinf_async.entry_points import load_class
+from rlinf_async.entry_points import MODELS_GROUP, imported, load_class, provided
+from rlinf_async.hosts.cpu_device import CpuDevice
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.hosts.rlinf.declared_models import register_models
-from rlinf_async.hosts.rlinf.extension import USERS_MODULE
 from rlinf_async.hosts.rlinf.imports import WORKER_NAME
-from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+
+EXT_MODULE = "RLINF_EXT_MODULE"
+USERS_MODULE = "RLINF_ASYNC_EXT_MODULE"
+"""The variable with the user's extension module, while ours is in RLinf's variable."""
+OWN_MODULE = "rlinf_async.plugin"
+
+
+def users_module() -> str:
+    """Return the name of the user's extension module; empty without one."""
+    name = os.environ.get(EXT_MODULE, "")
+    return os.environ.get(USERS_MODULE, "") if name in ("", OWN_MODULE) else name
+
 
 # RLinf's `env_worker.py` imports `get_env_cls` by name, so it must be replaced in both modules.
 ENV_MODULES = ("rlinf.envs", "rlinf.workers.env.env_worker")
@@ -134,3 +145,80 @@ def _choosing_env(get_env_cls: Callable[..., Any]) -> Callable[..., Any]:
         return load_class("rlinf_async.envs", name) if name else get_env_cls(env_type, env_cfg)
 
     return choose
+
+
+def register_models() -> None:
+    """Register every entry point of `rlinf_async.models` as a `model_type` of RLinf. May be called again."""
+    for entry in provided(MODELS_GROUP):
+        # `force`: else RLinf refuses a name that is registered, and a second call would fail.
+        borrowed.register_model(entry.name, DeclaredBuilder(entry), category="embodied", force=True)
+
+
+class DeclaredBuilder:
+    """Imports a model's builder only when RLinf builds the model."""
+
+    def __init__(self, entry: Any) -> None:
+        self._entry = entry
+
+    def __call__(self, cfg: Any, torch_dtype: torch.dtype | None) -> torch.nn.Module:
+        from rlinf_async.hosts.policy_contract import keeping_defaults  # few processes build a declared model
+
+        with keeping_defaults():
+            return imported(self._entry)(cfg, torch_dtype)
+
+
+class InertStream:
+    """A stream on a CPU, where work is complete when its call returns."""
+
+    def synchronize(self) -> None:
+        """Do nothing: no work is pending on a CPU."""
+
+    def wait_stream(self, stream: object) -> None:
+        """Do nothing: no work is pending on a CPU."""
+
+
+class CpuPlatform(CpuDevice):
+    """The functions of `torch.cuda` that RLinf calls, for a CPU."""
+
+    Stream = InertStream
+    Event = InertStream
+
+    def current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def current_stream(self, device: object = None) -> InertStream:
+        return InertStream()
+
+    def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class _Default:
+    """A data descriptor that provides a value for an attribute that RLinf sets to None.
+
+    RLinf assigns the attribute on the instance before it loads plugins; only a data descriptor of the class
+    takes precedence over that.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._value
+
+    def __set__(self, instance: object, value: object) -> None:
+        if value is not None:
+            self._value = value
+
+
+def provide_cpu_platform(worker_class: Any) -> bool:
+    """Give `worker_class` (RLinf's `Worker`) a CPU platform if this process has no accelerator."""
+    if worker_class.torch_platform is not None:
+        return False
+    # For every worker again: RLinf's `_env_setup_before_init` has just set None on the class.
+    worker_class.torch_platform = _Default(CpuPlatform())
+    worker_class.torch_device_type = _Default("cpu")
+    return True

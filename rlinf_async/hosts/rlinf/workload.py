@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.hosts.host import StockRuns, Workload
+from rlinf_async.hosts.judge.presence import names_in
 from rlinf_async.hosts.rlinf.settings import last_step
 
 OFF_NOTE = "off: RLinf's own runner and workers; rollout s and learner s are the times that they report."
@@ -60,10 +61,7 @@ def _logger_overrides(backends: Any) -> tuple[str, ...]:
 
     `backends`: the logger's setting: a list, one name, or null for none.
     """
-    if backends is None:
-        loggers: tuple[str, ...] = ()
-    else:
-        loggers = tuple(backends) if isinstance(backends, ListConfig) else (str(backends),)
+    loggers = names_in(backends)
     if "tensorboard" in loggers:
         return ()
     return (f"++runner.logger.logger_backends=[{','.join((*loggers, 'tensorboard'))}]",)

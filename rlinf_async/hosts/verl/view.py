@@ -91,7 +91,6 @@ class VerlView(View):
     steps: int = key("trainer.total_training_steps")
     logger: str | list[str] | None = key("trainer.logger")
     callback: str | None = key("trainer.checkpoint_callback_class")
-    checkpoints_dir: str | None = key("trainer.default_local_dir")
     save_interval: int = key("trainer.save_freq", -1)
     kept_checkpoints: int | None = key("trainer.max_actor_ckpt_to_keep")
     removes_previous: bool = key("trainer.remove_previous_ckpt_in_save", False)

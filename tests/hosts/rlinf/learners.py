@@ -35,10 +35,10 @@ from rlinf_async.hosts.kit.scoring import recompute
 from rlinf_async.hosts.rlinf.actor_worker import StreamingActorWorker
 from rlinf_async.hosts.rlinf.config import resolve, write_back
 from rlinf_async.hosts.rlinf.exactness import exactness
-from rlinf_async.hosts.rlinf.platform import provide_cpu_platform
+from rlinf_async.hosts.rlinf.learner import Snapshot
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.worker_process import provide_cpu_platform
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.rlinf import beside_local
 from tests.hosts.rlinf.synthetic import Case, act_by, fields, in_order, pieces, trajectories

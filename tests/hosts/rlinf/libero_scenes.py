@@ -56,8 +56,8 @@ def main() -> None:
     prepare_libero(Path(sys.argv[1]), Path(sys.argv[2]))
     from rlinf.envs.libero.libero_env import LiberoEnv
 
+    from rlinf_async.hosts.rlinf.episode_starts import Stages, with_stock_scenes
     from rlinf_async.hosts.rlinf.frames.libero import adapt
-    from rlinf_async.hosts.rlinf.stock_scenes import Stages, with_stock_scenes
 
     stock = LiberoEnv(OmegaConf.create(SECTION), STAGE, 0, 1, None)
     stock.update_reset_state_ids()  # as after the first rollout, which is not played

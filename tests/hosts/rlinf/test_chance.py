@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlinf_async.hosts.rlinf.chance import with_own_chance
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
+from rlinf_async.hosts.rlinf.episode_starts import with_own_chance
 from rlinf_async.lab.demo.simulators.vulkan import DRIVERS_VARIABLE, SOFTWARE_DRIVER
 from tests.hosts.rlinf.workers import SHARDS as STAGES
 from tests.hosts.rlinf.workers import Walks, config, in_one_process, with_walks
@@ -120,7 +120,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from omegaconf import OmegaConf
 from rlinf.envs.maniskill.maniskill_env import ManiskillEnv
-from rlinf_async.hosts.rlinf.chance import with_own_chance
+from rlinf_async.hosts.rlinf.episode_starts import with_own_chance
 
 shards, rounds = map(int, sys.argv[1:])
 init = dict(id="PickCube-v1", obs_mode="state", control_mode="pd_joint_delta_pos", sim_backend="cpu")

@@ -5,16 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlinf_async.hosts.rlinf import borrowed, exit_status
+from rlinf_async.hosts.rlinf import borrowed, worker_groups
 from rlinf_async.hosts.rlinf.advantages import explained_variance
 from tests.checkouts import checkout
 
 
 def test_a_failed_run_is_a_failure_until_it_has_ended_well(monkeypatch):
     monkeypatch.setattr(borrowed.Cluster, "_run_failed", False, raising=False)
-    exit_status.fail_unless_cleared()
+    worker_groups.fail_unless_cleared()
     assert borrowed.Cluster._run_failed
-    exit_status.clear_failure()
+    worker_groups.clear_failure()
     assert not borrowed.Cluster._run_failed
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlinf_async.hosts.kit.frames import draw_last_only
-from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld, robosuite
-from rlinf_async.hosts.rlinf.frames.choice import watcher, with_last_frames
-from rlinf_async.hosts.rlinf.frames.robosuite import StillCameras, keeps_time
+from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld
+from rlinf_async.hosts.rlinf.frames.libero import StillCameras, keeps_time
+from rlinf_async.hosts.rlinf.skipped_work import watcher, with_last_frames
 
 SUBSTEPS = 5
 
@@ -219,7 +219,7 @@ def test_a_still_camera_keeps_its_picture_and_its_sensor():
 
 def test_the_seconds_of_sensors_are_those_of_pictures_that_are_drawn(monkeypatch):
     scene, clock = Scene(), iter(range(0, 100, 7))
-    monkeypatch.setattr(robosuite, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(libero, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     cameras, camera = StillCameras(scene), scene._observables["picture"]
     sensor = camera._sensor
     scene._update_observables(force=True)

@@ -19,10 +19,9 @@ from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 from rlinf_async import plugin
 from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf import tree
-from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE, USERS_MODULE
 from rlinf_async.hosts.rlinf.hooks import prepare, say_once
 from rlinf_async.hosts.rlinf.runner import AsyncEmbodiedRunner
-from rlinf_async.hosts.rlinf.worker_process import WorkerHooks
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, USERS_MODULE, WorkerHooks
 
 STOCK = (EnvWorker, MultiStepRolloutWorker, EmbodiedFSDPActor)
 ASYNCHRONOUS = (AsyncEnvWorker, AsyncMultiStepRolloutWorker, AsyncPPOEmbodiedFSDPActor)

@@ -25,11 +25,11 @@ from rlinf_async.hosts.rlinf.config_reads import (
     of_model,
     of_worker,
 )
-from rlinf_async.hosts.rlinf.declared_models import register_models
 from rlinf_async.hosts.rlinf.keys import needed_key_reasons
 from rlinf_async.hosts.rlinf.presence import check_by_rlinf
 from rlinf_async.hosts.rlinf.sources import Sources, sources_of
 from rlinf_async.hosts.rlinf.view import RLinfView
+from rlinf_async.hosts.rlinf.worker_process import register_models
 from tests.hosts.test_any_key import reasons
 from tests.hosts.test_any_overrides import host_and_config
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import rlinf
 import torch
 
-from rlinf_async.hosts.rlinf.platform import CpuPlatform, provide_cpu_platform
+from rlinf_async.hosts.rlinf.worker_process import CpuPlatform, provide_cpu_platform
 
 ACCELERATORS_ONLY = {"get_device_properties", "mem_get_info"}
 """Names that RLinf asks for on paths that a CPU does not take: NCCL groups, and a log of GPU memory."""

@@ -8,7 +8,7 @@ pytest.importorskip("rlinf", reason="RLinf is not installed")
 from omegaconf import OmegaConf
 from rlinf.hybrid_engines.fsdp.fsdp_model_manager import FSDPModelManager
 
-from rlinf_async.hosts.rlinf.rates import rate_settings
+from rlinf_async.hosts.rlinf.runner import rate_settings
 from tests.hosts.rates import assert_same_settings_have_same_rates, optims, rates_of
 
 KEYS = {

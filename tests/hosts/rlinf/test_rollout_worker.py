@@ -16,7 +16,7 @@ from rlinf.workers.rollout.hf import huggingface_worker as stock_rollout
 
 from rlinf_async.core.failures import PolicyFailure
 from rlinf_async.hosts.kit import inference
-from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.learner import Snapshot
 from rlinf_async.loops.requests import Pending
 from rlinf_async.ray_runtime.processes import inference_worker
 from rlinf_async.wire.listening import Listening

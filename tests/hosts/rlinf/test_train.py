@@ -6,9 +6,9 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from rlinf_async.compose import compose_config  # noqa: E402
 from rlinf_async.hosts.rlinf import train as module  # noqa: E402
-from rlinf_async.hosts.rlinf.extension import EXT_MODULE, OWN_MODULE  # noqa: E402
 from rlinf_async.hosts.rlinf.hooks import PROCESS_HOOKS  # noqa: E402
 from rlinf_async.hosts.rlinf.train import launch, train  # noqa: E402
+from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE  # noqa: E402
 from rlinf_async.ray_runtime.cluster import starting  # noqa: E402
 
 

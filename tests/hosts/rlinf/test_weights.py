@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from rlinf.hybrid_engines.weight_syncer import BucketWeightSyncer
 from rlinf.utils.utils import collect_param_names_need_sync
 
-from rlinf_async.hosts.rlinf.weights import Snapshot
+from rlinf_async.hosts.rlinf.learner import Snapshot
 from rlinf_async.ray_runtime.publication import weights as transport
 from rlinf_async.ray_runtime.publication.weight_file import OpenedWeights
 

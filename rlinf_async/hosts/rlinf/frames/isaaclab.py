@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from rlinf_async.core.frames import Frames
+from rlinf_async.hosts.rlinf.frames import LastFrames, subclass_of
 from rlinf_async.hosts.rlinf.frames.libero import Unseen
-from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
 
 SINGLE_FRAME_MODES = frozenset({"Off", "FXAA"})
 """Isaac Lab's antialiasing modes that use one frame; the others accumulate earlier frames."""

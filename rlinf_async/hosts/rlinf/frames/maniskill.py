@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
+from rlinf_async.hosts.rlinf.frames import LastFrames, subclass_of
 
 RASTERISED_SHADERS = frozenset({"minimal", "default"})
 """ManiSkill's shaders that use one frame; ray tracing may accumulate several."""

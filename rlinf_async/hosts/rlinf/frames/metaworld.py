@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf_async.core.frames import Frames
-from rlinf_async.hosts.rlinf.frames.mixin import LastFrames, subclass_of
+from rlinf_async.hosts.rlinf.frames import LastFrames, subclass_of
 
 
 def adapt(env_cls: type) -> type | None:

@@ -1,25 +1,92 @@
-"""RLinf's LIBERO, showing at each place of a batch the task and the scene of RLinf's own loop.
+"""Starts of episodes as in RLinf's own loop, whatever the division of the environments into shards.
 
-A stage of RLinf draws tasks and initial states once per rollout, for all of its environments, from a
-generator that `seed + stage` begins, and seeds simulator `i` of its `n` with `(seed + stage) * n + i`. A
-recorded initial state of LIBERO holds joint positions; the places of cabinets, stoves and racks follow from
-that last seed alone. A shard is a slice of a stage, and a shard that draws for itself would see other tasks
-in other scenes: here it draws for the whole stage, and keeps its slice. So neither the number of shards, nor
-the shard that plays a place, nor a simulator that was built anew changes the start of an episode.
+ManiSkill draws its initial states as if it were alone in its process. A reset of ManiSkill seeds torch's
+generator, draws, and restores the generator's state. That generator belongs to the process: shards in threads
+of one env worker, and evaluation shards, would draw each other's numbers. Steps draw no numbers. RLinf's
+other simulators that draw from a process-wide generator (robosuite, Meta-World, CALVIN: numpy's) have their
+own processes.
 
-With `env.train.auto_reset` the seeds of a reset follow from the number of environments that end in one step,
-so that a part of a stage cannot know them; such environments draw as RLinf's class has it.
+LIBERO shows at each place of a batch the task and the scene of RLinf's own loop. A stage of RLinf draws tasks
+and initial states once per rollout, for all of its environments, from a generator that `seed + stage` begins,
+and seeds simulator `i` of its `n` with `(seed + stage) * n + i`. A recorded initial state of LIBERO holds
+joint positions; the places of cabinets, stoves and racks follow from that last seed alone. A shard is a slice
+of a stage, and a shard that draws for itself would see other tasks in other scenes: here it draws for the
+whole stage, and keeps its slice. So neither the number of shards, nor the shard that plays a place, nor a
+simulator that was built anew changes the start of an episode. With `env.train.auto_reset` the seeds of a
+reset follow from the number of environments that end in one step, so that a part of a stage cannot know them;
+such environments draw as RLinf's class has it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
+import torch
+
+RESET_LOCK = RLock()
+"""Held while ManiSkill is built or reset in this process."""
+
+
+def with_own_chance(env_cls: type, *, env_type: str, several: bool) -> type:
+    """Return a subclass of `env_cls` with resets that exclude each other in this process.
+
+    Args:
+        env_type: as `env.train.env_type`; classes other than ManiSkill's are returned unchanged.
+        several: True if several training shards share the process: each then has its own random state for
+            draws without a seed; else such draws use the process's generator, as in stock RLinf.
+    """
+    if env_type != "maniskill" or not isinstance(env_cls, type):
+        return env_cls
+    own = {"__module__": env_cls.__module__, "_draws_apart": several}
+    return type(env_cls.__name__, (_OwnChance, env_cls), own)
+
+
+class _OwnChance:
+    """A mixin that comes before RLinf's class in the method resolution order."""
+
+    _draws_apart: bool
+    _states: tuple[torch.Tensor, ...] = ()
+
+    def __init__(self, cfg: Any, num_envs: int, seed_offset: int, *args: Any, **kwargs: Any) -> None:
+        self._first_seed = int(cfg.seed) + seed_offset  # as RLinf's `seed`
+        with self._drawing():
+            super().__init__(cfg, num_envs, seed_offset, *args, **kwargs)  # type: ignore[call-arg]
+
+    def reset(self, **options: Any) -> Any:
+        with self._drawing():
+            return super().reset(**options)  # type: ignore[misc]
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Exclude other environments from drawing inside the block, and restore torch's generators after
+        it.
+        """
+        with RESET_LOCK:
+            if not self._draws_apart:
+                yield
+                return
+            devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+            with torch.random.fork_rng(devices):
+                if self._states:
+                    _put_back(self._states, devices)
+                else:
+                    torch.manual_seed(self._first_seed)
+                yield
+                self._states = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices))
+
+
+def _put_back(states: tuple[torch.Tensor, ...], devices: list[int]) -> None:
+    torch.set_rng_state(states[0])
+    for state, device in zip(states[1:], devices, strict=True):
+        torch.cuda.set_rng_state(state, device)
+
 
 STAND_METHOD = "stand_at"
 NEEDED_METHODS = (

@@ -1,5 +1,5 @@
-"""Decides which environments leave out frames: no setting may need every frame, and the class must support
-it.
+"""The work of RLinf's simulators that `async.skip` leaves out: frames between two decisions, unless a setting
+needs every frame or the class cannot leave any out; and steps after the end of an episode.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from typing import Any
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
 
+EXAMINED_SIMULATORS: frozenset[str] = frozenset({"libero", "metaworld"})
+"""RLinf's environments with outputs that were shown to be the same, frame by frame and over resets, whether
+ended simulators are stepped or stand still (`benchmarks/dead_work/standing.py`)."""
 DECISIONS_ONLY = "decisions_only"
 """A key of `video_cfg` in RLinf's `env` sections: if true, videos show only the frame after each decision,
 and others can be left out."""
+
+
+def stands(section: Mapping[str, Any]) -> bool:
+    """Return True if simulators of an `env` section may stand still."""
+    return not section.get("env_class") and str(section.get("env_type")) in EXAMINED_SIMULATORS
 
 
 def watcher(section: Mapping[str, Any]) -> str | None:
