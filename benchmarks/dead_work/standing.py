@@ -22,7 +22,7 @@ import torch
 from omegaconf import OmegaConf
 
 from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, SIMULATORS_BY_NAME, difference
-from rlinf_async.hosts.kit.standing import StandingVectorEnv
+from rlinf_async.hosts.kit.playing import StandingVectorEnv
 
 ENV_COUNT = 3
 PLAYING_ENVS: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2], [0, 1]]]

@@ -34,8 +34,8 @@ from benchmarks.micro.requests import launch
 from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf
-from rlinf_async.hosts.kit.joined_pieces import side_by_side
 from rlinf_async.hosts.kit.pieces import cut_into_pieces
+from rlinf_async.hosts.kit.samples import side_by_side
 from rlinf_async.hosts.kit.scoring import with_numbers
 from rlinf_async.hosts.rlinf.trajectory import EnvStep, Trajectory
 from rlinf_async.hosts.rlinf.worker_process import EXT_MODULE, OWN_MODULE, InstallsPlugin

@@ -11,6 +11,9 @@ Tree: TypeAlias = dict[str, Union[torch.Tensor, "Tree", None]]
 Tensors: TypeAlias = dict[str, torch.Tensor]
 Episodes: TypeAlias = list[Tensors]
 """Statistics of the episodes that have ended: name -> [episodes]."""
+BEYOND_FIELD = "bootstrap_inputs"
+"""The field of a rollout with the inputs of the last observation, [1, B, ...]; all others have T or T + 1
+rows."""
 MODEL_REWARDS = "reward_model_output"
 """This statistic has one item per reward of a reward model, not per episode."""
 

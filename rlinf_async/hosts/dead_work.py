@@ -89,6 +89,21 @@ def masked(
     return DeadWork(kind="masked", left_out=text, kept=reasons or nothing)
 
 
+def why_later_steps_count(train: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield the reasons in the section `env.train` why steps after the end of an episode are trained."""
+    if train.get("auto_reset"):
+        yield Reason(
+            "env.train.auto_reset=true: the next episode begins at once, so that every step is trained",
+            "env.train.auto_reset=false",
+        )
+    if train.get("ignore_terminations"):
+        yield Reason(
+            "env.train.ignore_terminations=true: an episode goes on after its termination, and all steps are "
+            "trained",
+            "env.train.ignore_terminations=false",
+        )
+
+
 def reason_texts(reasons: Iterable[Reason]) -> tuple[str, ...]:
     """Return the texts of `reasons`, each with its override, if it has one."""
     return tuple(

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
+from rlinf_async.core.sharding import one_batch, splitting
 from rlinf_async.hosts import dead_work
 from rlinf_async.hosts.judge.reasons import Change
 from rlinf_async.hosts.simulators import hold_one_environment
-from rlinf_async.hosts.splitting import one_batch, splitting
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.wire.listening import places
 

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from rlinf_async.config import AsyncConfig, RolloutConfig
 from rlinf_async.core.shard_choice import choose_shards
-from rlinf_async.core.sharding import ShardPlan, nearest_multiple
+from rlinf_async.core.sharding import ShardPlan, nearest_multiple, one_batch, simulators_apart, splitting
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.splitting import one_batch, simulators_apart, splitting
 from rlinf_async.loops.run_settings import RunSettings
 
 AnySettings = TypeVar("AnySettings", bound=RunSettings)

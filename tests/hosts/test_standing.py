@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlinf_async.hosts.kit.standing import StandingVectorEnv
+from rlinf_async.hosts.kit.playing import StandingVectorEnv
 from rlinf_async.hosts.rlinf.skipped_work import stands
 
 SIZE = 3

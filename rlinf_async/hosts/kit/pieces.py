@@ -7,13 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from rlinf_async.core.sharding import pieces
-from rlinf_async.core.tensors import Tree, map_tensors, slice_samples
+from rlinf_async.core.tensors import BEYOND_FIELD, Tree, map_tensors, slice_samples
 from rlinf_async.core.types import Piece, Ticket
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.run_settings import RunSettings
-
-BEYOND_FIELD = "bootstrap_inputs"
-"""The field with the inputs of the last observation, [1, B, ...]; all others have T or T + 1 rows."""
 
 
 def cut_into_pieces(

@@ -20,6 +20,7 @@ from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
 from rlinf_async.core.scores import INPUTS_FIELD, WHOLE, ScorePair, ToScore, in_passes, joined
 from rlinf_async.core.tensors import (
+    BEYOND_FIELD,
     Tree,
     leaf,
     put_rows,
@@ -27,8 +28,6 @@ from rlinf_async.core.tensors import (
     slice_samples,
 )
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.joined_pieces import side_by_side
-from rlinf_async.hosts.kit.pieces import BEYOND_FIELD
 from rlinf_async.hosts.kit.ratios import scored_in
 from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
@@ -39,6 +38,7 @@ from rlinf_async.hosts.kit.samples import (
     samples_of,
     scored_rows,
     scoring_inputs,
+    side_by_side,
 )
 from rlinf_async.loops.run_settings import RunSettings
 

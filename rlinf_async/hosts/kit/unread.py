@@ -1,9 +1,15 @@
-"""Keys of a policy's section that building it does not read, and misspelt keys of environments."""
+"""Keys of a config that nothing reads: those that are no word of a package's sources, those that building a
+policy does not read, and misspelt keys of environments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,7 +17,33 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.config_keys import misspelt, shortened
 from rlinf_async.entry_points import ENVS_GROUP, OWN_PACKAGE, provided
 from rlinf_async.hosts.kit.policy_size import parameters
-from rlinf_async.hosts.kit.written_words import words_of_module, words_of_references
+
+WORD, REFERENCE = re.compile(r"\w+"), re.compile(r"\$\{[^}]*\}")
+"""A word; and a reference of one key to another, as `${env.seed}`."""
+
+
+def words_of_references(unresolved: object) -> frozenset[str]:
+    """Return every word of the references in a config with its interpolations: keys that others stand for."""
+    return frozenset(word for text in REFERENCE.findall(str(unresolved)) for word in WORD.findall(text))
+
+
+@cache
+def words_of_module(name: str) -> frozenset[str]:
+    """Return every word of the sources of a module and of the package that it is in; nothing is imported."""
+    spec = find_spec(name.partition(".")[0]) if name else None
+    if spec is None:
+        return frozenset()
+    folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    if not folders and spec.origin is not None and spec.origin.endswith(".py"):
+        files = [Path(spec.origin)]
+    return words_of(files)
+
+
+def words_of(files: Iterable[Path]) -> frozenset[str]:
+    """Return every word of these files."""
+    return frozenset().union(*(WORD.findall(file.read_text(errors="replace")) for file in files))
+
 
 CHOOSING_KEYS = frozenset({"model_type", "model_path"})
 """Keys that choose a policy, on every host."""

@@ -20,7 +20,7 @@ from rlinf_async.entry_points import ENVS_GROUP, MODELS_GROUP, load_class
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.contract import check_environments, is_set
 from rlinf_async.hosts.judge.reasons import refuse
-from rlinf_async.hosts.kit.frames import draw_last_only
+from rlinf_async.hosts.kit.playing import draw_last_only
 from rlinf_async.hosts.kit.ratios import at_ratio_level, scored_in
 from rlinf_async.hosts.kit.rebuilds import Rebuilds
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory

@@ -31,7 +31,6 @@ from rlinf_async.core.tensors import (
     size_of,
 )
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.joined_pieces import side_by_side, to_the_horizon
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.ratios import weighed
 from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
@@ -42,6 +41,8 @@ from rlinf_async.hosts.kit.samples import (
     samples_of,
     scored_rows,
     scoring_inputs,
+    side_by_side,
+    to_the_horizon,
 )
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings

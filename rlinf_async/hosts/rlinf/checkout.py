@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.sharding import splitting
 from rlinf_async.hosts.rlinf.config_reads import chains_of
 from rlinf_async.hosts.rlinf.host import CONFIG_SECTIONS
 from rlinf_async.hosts.rlinf.keys import KNOWN_SECTIONS, TABLE
@@ -33,7 +34,6 @@ from rlinf_async.hosts.rlinf.losses import (
 from rlinf_async.hosts.rlinf.models import EVALUATED_MODELS, UNSERVED_MODELS, shared_chance
 from rlinf_async.hosts.rlinf.sources import Sources
 from rlinf_async.hosts.rlinf.tree import RLinfTree, read_tree
-from rlinf_async.hosts.splitting import splitting
 from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 KNOWN_EXAMPLES = Path(__file__).with_name("examples.json")

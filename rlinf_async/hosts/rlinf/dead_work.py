@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlinf_async.core.sharding import splitting
 from rlinf_async.entry_points import names_of
 from rlinf_async.hosts import dead_work as kinds
-from rlinf_async.hosts.ended import why_later_steps_count
+from rlinf_async.hosts.dead_work import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason
-from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
+from rlinf_async.hosts.kit.playing import ADAPTER_GROUP
 from rlinf_async.hosts.rlinf.left_out import reasons_kept
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.settings import counts_after_the_end
 from rlinf_async.hosts.rlinf.skipped_work import DECISIONS_ONLY, stands, watcher
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.splitting import splitting
 
 TRAIN_SECTION = "env.train"
 

@@ -12,9 +12,8 @@ from rlinf_async.entry_points import TAKE_ON_METHOD
 from rlinf_async.hosts.contract import Contract, finite_fields
 from rlinf_async.hosts.kit import shard as kit
 from rlinf_async.hosts.kit.ends import Ends
-from rlinf_async.hosts.kit.playing import Playing, as_they_ended
+from rlinf_async.hosts.kit.playing import Playing, StandingVectorEnv, as_they_ended, let_play
 from rlinf_async.hosts.kit.shard import Shown
-from rlinf_async.hosts.kit.standing import StandingVectorEnv, let_play
 from rlinf_async.hosts.rlinf.borrowed import OBSERVED_FIELDS
 from rlinf_async.hosts.rlinf.compat import Known, evaluate_step, interact_step, known_configs
 from rlinf_async.hosts.rlinf.episode_starts import STAND_METHOD

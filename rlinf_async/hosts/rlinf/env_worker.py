@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from rlinf_async.core.sharding import simulators_apart
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
-from rlinf_async.hosts.kit.frames import draw_last_only
+from rlinf_async.hosts.kit.playing import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
 from rlinf_async.hosts.rlinf.borrowed import EnvWorker
 from rlinf_async.hosts.rlinf.compat import rendering_on_own_gpu
@@ -24,7 +25,6 @@ from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.skipped_work import watcher, with_last_frames
 from rlinf_async.hosts.rlinf.trajectory import ShardRecorder
 from rlinf_async.hosts.rlinf.worker_process import WRONG_RUNNER, PluginWorker, async_config
-from rlinf_async.hosts.splitting import simulators_apart
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.handles import Handle, RequestChannels
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, each

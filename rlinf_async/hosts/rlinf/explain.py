@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, nearest_key, shortened
+from rlinf_async.core.sharding import splitting
 from rlinf_async.hosts import explanation
 from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.footprints import rows as memory_rows
@@ -38,7 +39,6 @@ from rlinf_async.hosts.rlinf.settings import overlap
 from rlinf_async.hosts.rlinf.strange_keys import strange_keys
 from rlinf_async.hosts.rlinf.translation import overruled, translations
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.splitting import splitting
 
 COMPONENT_WORDS = {"actor": "learner", "rollout": "inference", "env": "environments"}
 """RLinf's components, in the words of a reader."""

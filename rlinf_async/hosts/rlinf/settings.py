@@ -11,7 +11,7 @@ from rlinf_async.config import AsyncConfig
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan, nearest_divisor, nearest_multiple
-from rlinf_async.hosts.ended import why_later_steps_count
+from rlinf_async.hosts.dead_work import why_later_steps_count
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.rlinf.left_out import MEAN_OVERRIDE, is_summed, left_out
 from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE

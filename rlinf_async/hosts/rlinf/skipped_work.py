@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinf_async.entry_points import load_class, names_of
-from rlinf_async.hosts.kit.frames import ADAPTER_GROUP
+from rlinf_async.hosts.kit.playing import ADAPTER_GROUP
 
 EXAMINED_SIMULATORS: frozenset[str] = frozenset({"libero", "metaworld"})
 """RLinf's environments with outputs that were shown to be the same, frame by frame and over resets, whether

@@ -13,7 +13,7 @@ from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import dotted
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.hosts.async_block import MISSING_VALUE, plain, read_block, resolved_rollout
-from rlinf_async.hosts.ended import why_later_steps_count
+from rlinf_async.hosts.dead_work import why_later_steps_count
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
 from rlinf_async.hosts.simulators import max_batch_size, shard_choices

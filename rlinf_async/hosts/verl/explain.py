@@ -16,7 +16,7 @@ from rlinf_async.entry_points import find
 from rlinf_async.hosts import dead_work, explanation, workers
 from rlinf_async.hosts import footprints as memory
 from rlinf_async.hosts.async_block import plain, read_block, unused_settings
-from rlinf_async.hosts.ended import why_later_steps_count
+from rlinf_async.hosts.dead_work import why_later_steps_count
 from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_exactness, train_exactness
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster

@@ -10,14 +10,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rlinf_async.core.sharding import simulators_apart
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket
 from rlinf_async.entry_points import ENVS_GROUP, load_class
 from rlinf_async.hosts.contract import check_environments
 from rlinf_async.hosts.kit.ends import Ends
-from rlinf_async.hosts.kit.frames import draw_last_only
+from rlinf_async.hosts.kit.playing import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
-from rlinf_async.hosts.splitting import simulators_apart
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
 from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard

@@ -10,9 +10,8 @@ import torch
 
 from rlinf_async.hosts.contract import Step, finite_fields
 from rlinf_async.hosts.kit import shard as kit
-from rlinf_async.hosts.kit.playing import Playing, as_they_ended
+from rlinf_async.hosts.kit.playing import Playing, as_they_ended, let_play
 from rlinf_async.hosts.kit.shard import Shown
-from rlinf_async.hosts.kit.standing import let_play
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 

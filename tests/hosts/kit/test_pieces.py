@@ -7,9 +7,9 @@ import torch
 
 from rlinf_async.core.objectives import gae, valid_steps
 from rlinf_async.core.sharding import ShardPlan
-from rlinf_async.hosts.kit.joined_pieces import side_by_side
 from rlinf_async.hosts.kit.pieces import cut_into_pieces
 from rlinf_async.hosts.kit.playing import Playing, as_they_ended
+from rlinf_async.hosts.kit.samples import side_by_side
 from tests.making import run_settings, ticket
 
 HORIZON, ENVS, CHUNK = 6, 4, 3

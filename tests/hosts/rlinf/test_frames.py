@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.hosts.kit.frames import draw_last_only
+from rlinf_async.hosts.kit.playing import draw_last_only
 from rlinf_async.hosts.rlinf.frames import isaaclab, libero, maniskill, metaworld
 from rlinf_async.hosts.rlinf.frames.libero import StillCameras, keeps_time
 from rlinf_async.hosts.rlinf.skipped_work import watcher, with_last_frames

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("rlinf", reason="RLinf is not installed")
 
 from rlinf_async.config import AsyncConfig
+from rlinf_async.core.sharding import splitting
 from rlinf_async.hosts.explanation import why_so_many
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.rlinf import borrowed, keys, losses, models, presence, reasons
@@ -27,7 +28,6 @@ from rlinf_async.hosts.rlinf.reasons import fit
 from rlinf_async.hosts.rlinf.scoring import SELECTING_MODELS, TOKEN_MODELS
 from rlinf_async.hosts.rlinf.settings import read_settings
 from rlinf_async.hosts.rlinf.view import RLinfView
-from rlinf_async.hosts.splitting import splitting
 from tests.checkouts import RELEASED, TREES, others, package
 from tests.hosts.rlinf.given import ONE_EACH, config
 

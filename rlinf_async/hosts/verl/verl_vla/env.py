@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from rlinf_async.hosts.kit.standing import StandingVectorEnv
+from rlinf_async.hosts.kit.playing import StandingVectorEnv
 from rlinf_async.hosts.verl.verl_vla.sections import SIMULATOR_CLASSES, worker_config
 
 OBSERVATION_NAMES = {
