@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rlinf.scheduler.hardware import AcceleratorType
 
 from rlinf_async.core.tensors import map_tensors
-from rlinf_async.hosts.kit.echoes import with_echoes
+from rlinf_async.hosts.observations import with_echoes
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
 from rlinf_async.loops.inference import PolicyThread
 from tests.hosts.rlinf.passes import recompute

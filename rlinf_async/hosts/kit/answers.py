@@ -13,9 +13,8 @@ from torch import nn
 
 from rlinf_async.core.failures import ForeignError, frames_of
 from rlinf_async.core.tensors import Tree, slice_samples
-from rlinf_async.hosts.kit.echoes import without_echoes
 from rlinf_async.hosts.kit.examination import FirstLook, drawing_by, whole_decision
-from rlinf_async.hosts.observations import each_alike, observations_of
+from rlinf_async.hosts.observations import each_alike, observations_of, without_echoes
 
 Answer = dict[str, Any]
 

@@ -9,9 +9,9 @@ import torch
 
 from rlinf_async.core.tensors import Episodes, Tree, concatenate, map_tensors
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.hosts.kit.echoes import with_echoes
 from rlinf_async.hosts.kit.pieces import cut_into_pieces
 from rlinf_async.hosts.kit.playing import Playing
+from rlinf_async.hosts.observations import with_echoes
 from rlinf_async.loops.finite import check_answer
 from rlinf_async.loops.run_settings import RunSettings
 

@@ -9,6 +9,7 @@ Otherwise a note names it. A key that RLinf needs is refused if it is absent, or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,7 @@ def is_ignored(key: str, value: Any) -> bool:
     """
     parts = tuple(key.split("."))
     telling = (chain for chain in chains_here() if len(chain) > 1 or chain[0] not in KNOWN_SECTIONS)
-    return not is_off(value) and any(
-        all(a == b for a, b in zip(chain, parts, strict=False)) for chain in telling
-    )
+    return not is_off(value) and any(all(map(eq, chain, parts)) for chain in telling)
 
 
 def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:

@@ -84,9 +84,7 @@ def ratio_reasons(view: RLinfView) -> Iterator[Reason]:
 
 
 def interval_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield a reason if RLinf would fail after a step: its `check_progress` requires an evaluation at each
-    save.
-    """
+    """Yield a reason if RLinf would fail after a step: its `check_progress` evaluates at each save."""
     evaluate, save = view.val_check_interval, view.save_interval
     if evaluate > 0 and save >= 0 and save % evaluate and not view.only_eval:
         near = nearest_multiple(save, evaluate)

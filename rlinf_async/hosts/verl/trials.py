@@ -16,8 +16,7 @@ from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.trial_policy import trial_policy
-from rlinf_async.hosts.verl.units import missing_units, why_no_units
+from rlinf_async.hosts.verl.units import missing_units, trial_policy, why_no_units
 from rlinf_async.hosts.verl.view import OPTIM_SECTION, UNITS_KEY, VerlView
 from rlinf_async.loops.foreign import AsOurs, contained
 

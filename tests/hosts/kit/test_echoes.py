@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlinf_async.hosts.kit.echoes import with_echoes, without_echoes
+from rlinf_async.hosts.observations import with_echoes, without_echoes
 
 
 def picture(seed, size=2):

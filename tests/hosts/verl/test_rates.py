@@ -10,7 +10,7 @@ pytest.importorskip("verl", reason="veRL is not installed")
 from verl.workers.config.optimizer import FSDPOptimizerConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
-from rlinf_async.hosts.verl.rates import rate_settings
+from rlinf_async.hosts.verl.trainer import rate_settings
 from tests.hosts.rates import assert_same_settings_have_same_rates, optims, rates_of
 
 KEYS = {

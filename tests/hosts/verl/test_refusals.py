@@ -7,7 +7,7 @@ from omegaconf import OmegaConf, open_dict
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.kit import building
-from rlinf_async.hosts.verl import trial_policy, trials
+from rlinf_async.hosts.verl import trials, units
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.view import VerlView
@@ -158,8 +158,8 @@ def test_without_verl_no_package_of_an_optimizer_is_imported(monkeypatch):
 
 def test_reasons_and_remarks_about_its_layers_build_the_policy_once(monkeypatch, request):
     builds = []
-    trial_policy._built.cache_clear()
-    request.addfinalizer(trial_policy._built.cache_clear)  # tests of real policies follow
+    units._built.cache_clear()
+    request.addfinalizer(units._built.cache_clear)  # tests of real policies follow
     monkeypatch.setattr(
         building, "built", lambda *arguments: builds.append(arguments) or torch.nn.Linear(2, 2)
     )
