@@ -100,9 +100,8 @@ def is_ignored(key: str, value: Any) -> bool:
 
     A whole section of RLinf that is only passed on does not count as a read of its keys.
     """
-    parts = tuple(key.split("."))
     telling = (chain for chain in chains_here() if len(chain) > 1 or chain[0] not in KNOWN_SECTIONS)
-    return not is_off(value) and any(all(map(eq, chain, parts)) for chain in telling)
+    return not is_off(value) and any(all(map(eq, chain, key.split("."))) for chain in telling)
 
 
 def needed_key_reasons(view: RLinfView) -> Iterator[Reason]:

@@ -34,9 +34,7 @@ WARM_UP_SCHEDULES = (None, "constant", "cosine")
 
 
 def other_algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield a reason if a config trains with a loss that is not served; further checks do not apply to the
-    keys of other algorithms.
-    """
+    """Yield a reason if a loss is not served; further checks do not apply to keys of other algorithms."""
     loss, advantage = view.loss, view.advantage
     own = losses.LOSSES_WITHOUT_RATIO.get(str(loss))
     if view.distils:
@@ -77,10 +75,14 @@ def setting_reasons(view: RLinfView) -> Iterator[Reason]:
 
 def ratio_reasons(view: RLinfView) -> Iterator[Reason]:
     """Yield a reason for a level of ratios that RLinf does not check, so that it would form other ratios."""
-    known = sources_of("rlinf").compared_with("logprob_type", "algorithms/utils.py")
-    if (level := view.ratio_level) not in (None, *losses.RATIO_LEVELS, *known):
+    level, known = view.ratio_level, _levels_of_rlinf()
+    if level not in (None, *losses.RATIO_LEVELS, *known):
         levels = (*losses.RATIO_LEVELS, *sorted(known.difference(losses.RATIO_LEVELS)))
         yield unknown_reason("algorithm.logprob_type", level, levels, "a level of RLinf's")
+
+
+def _levels_of_rlinf() -> set[str]:
+    return sources_of("rlinf").compared_with("logprob_type", "algorithms/utils.py")
 
 
 def interval_reasons(view: RLinfView) -> Iterator[Reason]:
