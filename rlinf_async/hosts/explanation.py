@@ -51,15 +51,13 @@ def level_facts(asynchrony: AsyncConfig) -> dict[str, Any]:
     }
 
 
-def run_facts(settings: RunSettings, *, why: str) -> dict[str, Any]:
+def run_facts(settings: RunSettings, *, section: Mapping[str, Any], stages: int, key: str) -> dict[str, Any]:
     """Return the sizes of a run, its weight publication, the effect of a process's death and the listening
-    processes, as plain data.
-
-    Args:
-        why: the reason for the number of shards, as a sentence.
+    processes, as plain data; arguments as of `why_so_many`.
     """
+    rollout = settings.asynchrony.rollout
     return {
-        **_size_facts(settings, why=why),
+        **_size_facts(settings, why=why_so_many(section, rollout, stages=stages, key=key)),
         "publication": PUBLICATION_SENTENCE,
         "deaths": deaths(settings),
         "scorer": scorer(settings),

@@ -255,7 +255,8 @@ def read_rows(
         tables.pop(name, None)
     defaults = dotted(tables.pop("defaults", {}))
     found = (fields for fate, entries in tables.items() for fields in _rows(fate, entries))
-    return [Key(**row | more.get(row["fate"], {}) | more.get(row["name"], {})) for row in found], defaults
+    rows = [Key(**{**row, **more.get(row["fate"], {}), **more.get(row["name"], {})}) for row in found]
+    return rows, defaults
 
 
 def _rows(fate: str, entries: Mapping[str, str]) -> Iterator[dict[str, Any]]:

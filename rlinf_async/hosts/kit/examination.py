@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from rlinf_async.core.tensors import Tree
+from rlinf_async.hosts.observations import items, merge
 
 Decide = Callable[[list[Mapping[str, Any]], int, str, int], Mapping[str, Any]]
 """Called with observations, their number of environments, a mode and a seed; returns a decision: `actions`,
@@ -125,7 +126,7 @@ def _other_in_company(
         ]
         single = []
         for row in (0, size - 1):
-            alone = decide(_fresh([_row(observations, row)]), 1, mode, 1)
+            alone = decide(_fresh([items(merge(observations), [row])]), 1, mode, 1)
             expected = {name: whole[name][row : row + 1] for name in certain}
             single.append(set(_different_names(expected, alone, tolerance)))
         # Fields must differ in both rows: in a single row, rounding may have changed the choice between two
@@ -159,44 +160,9 @@ def _is_half(module: nn.Module) -> bool:
     return any(each.is_floating_point() and each.itemsize < 4 for each in module.parameters())
 
 
-def _row(observations: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:
-    """Return the observation of environment number `row`, counted over all requests."""
-    for observation in observations:
-        size = _size_of(observation)
-        if row < size:
-            return _sliced(observation, row)
-        row -= size
-    raise IndexError(f"there is no environment {row} more")
-
-
 def _fresh(observations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return copies, as a policy may write into its inputs."""
     return [copy.deepcopy(dict(observation)) for observation in observations]
-
-
-def _size_of(observation: Mapping[str, Any]) -> int:
-    for value in observation.values():
-        if isinstance(value, torch.Tensor) and value.dim():
-            return len(value)
-        if isinstance(value, Mapping) and (size := _size_of(value)):
-            return size
-        if isinstance(value, list | tuple):
-            return len(value)
-    return 0
-
-
-def _sliced(tree: Mapping[str, Any], row: int) -> dict[str, Any]:
-    one: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            one[name] = _sliced(value, row)
-        elif isinstance(value, torch.Tensor | np.ndarray):
-            one[name] = value[row : row + 1] if value.ndim else value
-        elif isinstance(value, list | tuple):
-            one[name] = value[row : row + 1]
-        else:
-            one[name] = value
-    return one
 
 
 @contextmanager

@@ -84,7 +84,12 @@ def explain(cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str
     memory = footprints(values, settings, hardware, gpu_memory=cluster.gpu_memory)
     return {
         **facts,
-        **explanation.run_facts(settings, why=_why_so_many(cfg, settings)),
+        **explanation.run_facts(
+            settings,
+            section=cfg.env.train,
+            stages=int(cfg.rollout.get("pipeline_stage_num", 1)),
+            key="rollout.pipeline_stage_num",
+        ),
         "memory": memory,
         "gpu_shares": share_facts(values, settings, hardware, total=memory["gpu_bytes"]),
         "translated": list(translations(values, read_block(cfg))) if asynchrony.train.enabled else [],
@@ -145,16 +150,6 @@ def _beyond(cfg: Mapping[str, Any], cluster: Machines) -> Iterator[str]:
         world_sizes(cfg["cluster"], replace(cluster, named=True))
     except ValueError as error:
         yield f"{error}; RLinf would refuse it on such a cluster: --gpus and --nodes name yours"
-
-
-def _why_so_many(cfg: DictConfig, settings: RLinfSettings) -> str:
-    """Return the reason for the number of shards."""
-    return explanation.why_so_many(
-        cfg.env.train,
-        settings.asynchrony.rollout,
-        stages=int(cfg.rollout.get("pipeline_stage_num", 1)),
-        key="rollout.pipeline_stage_num",
-    )
 
 
 def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:

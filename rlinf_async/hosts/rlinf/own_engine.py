@@ -176,6 +176,12 @@ def most_at_once(worker: Any, size: int) -> int:
     return min(size, int(largest))
 
 
+def rows_at_once(worker: Any, size: int) -> Iterator[range]:
+    """Yield the rows of `size` environments for each call of `worker.predict`."""
+    most = most_at_once(worker, size)
+    yield from (range(start, min(start + most, size)) for start in range(0, size, most))
+
+
 def _methods(own: Sequence[type]) -> dict[str, FunctionType]:
     methods: dict[str, FunctionType] = {}
     for cls in reversed(own):

@@ -145,10 +145,8 @@ def _is_env_type(kind: object) -> bool:
 
 
 def presence_reasons(view: RLinfView) -> Iterator[Reason]:
-    """Yield reasons for names that are missing on this machine.
-
-    Packages and files are looked for where every process runs on this machine. Where nodes have files and
-    Pythons of their own, this machine cannot tell.
+    """Yield reasons for names that are missing on this machine. Packages and files are looked for where every
+    process runs on it: it cannot tell where nodes have files and Pythons of their own.
     """
     yield from presence.package_reasons(BACKENDS_KEY, view.loggers, LOGGER_PACKAGES, instead="[tensorboard]")
     # The driver writes there, which runs here wherever its workers do.

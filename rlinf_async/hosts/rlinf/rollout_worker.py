@@ -146,9 +146,8 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         self, observations: list[Mapping[str, Any]], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
         batch = self._padded_batch(observations, size)
-        most = own_engine.most_at_once(self, size)
-        if most < size:
-            return self._in_parts(batch, size, most, mode)
+        if own_engine.most_at_once(self, size) < size:
+            return self._in_parts(batch, size, mode)
         actions, result = self.predict(batch, mode=mode)
         # A captured graph, or an engine, may overwrite this answer with the next one.
         copies = self._has_graphs or self.acts_elsewhere
@@ -156,12 +155,11 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
         return actions, result
 
     def _in_parts(
-        self, batch: Mapping[str, Any], size: int, most: int, mode: str
+        self, batch: Mapping[str, Any], size: int, mode: str
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """Decide for `size` environments with an engine that takes `most` at once."""
+        """Decide for `size` environments with an engine that takes fewer at once."""
         parts: list[Tree] = []
-        for start in range(0, size, most):
-            rows = range(start, min(start + most, size))
+        for rows in own_engine.rows_at_once(self, size):
             actions, result = self.predict(items(batch, rows), mode=mode)
             # Copies, as the engine may overwrite this part with the next one.
             parts.append(trim({**result, "actions": actions}, len(rows), copy=True))
@@ -171,11 +169,9 @@ class BatchingRolloutWorker(PluginWorker, PolicyWorker, MultiStepRolloutWorker):
     def _values_of(self, observations: list[Any], size: int) -> torch.Tensor | None:
         if not own_engine.overrides(type(self), MultiStepRolloutWorker, BOOTSTRAP_METHOD):
             return super()._values_of(observations, size)
-        batch = merge(observations)
-        most = own_engine.most_at_once(self, size)
-        values = []
-        for start in range(0, size, most):
-            part = getattr(self, BOOTSTRAP_METHOD)(items(batch, range(start, min(start + most, size))))
+        batch, values = merge(observations), []
+        for rows in own_engine.rows_at_once(self, size):
+            part = getattr(self, BOOTSTRAP_METHOD)(items(batch, rows))
             if part is None:
                 return None
             values.append(part.clone())  # which the engine may overwrite with the next one

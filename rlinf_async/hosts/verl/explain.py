@@ -71,22 +71,14 @@ def explain(config: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[
         "device": view.device,
         "placement": in_words(view),
         "adapters": asdict(settings.adapters) if settings.adapters else None,
-        **explanation.run_facts(settings, why=_why_so_many(view, settings)),
+        **explanation.run_facts(
+            settings, section=section(view, "train"), stages=view.stages, key="env.stages"
+        ),
         "memory": None if on_cpus else footprints(view, settings, gpu_memory=cluster.gpu_memory),
         "evaluation": _evaluation(view),
         "begins": beginning(OmegaConf.create({"trainer": cfg["trainer"]})),
         "remarks": [*beyond(view, settings, cluster), *remarks(view, settings)],
     }
-
-
-def _why_so_many(view: VerlView, settings: VerlSettings) -> str:
-    """Return the source of the number of shards."""
-    return explanation.why_so_many(
-        section(view, "train"),
-        settings.asynchrony.rollout,
-        stages=view.stages,
-        key="env.stages",
-    )
 
 
 def _evaluation(view: VerlView) -> str:

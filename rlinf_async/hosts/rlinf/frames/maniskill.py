@@ -7,8 +7,8 @@ random numbers that a task draws for them, are computed at every step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from rlinf_async.hosts.rlinf.frames import LastFrames, subclass_of
@@ -81,6 +81,17 @@ def depends_on_a_moment(simulator: Any) -> bool:
     return not moves and shaders <= RASTERISED_SHADERS
 
 
+def _reading(method: Any) -> Any:
+    """Return a method of dictionaries that reads the images first."""
+
+    @wraps(method)
+    def call(sensors: UnreadSensors, *arguments: Any) -> Any:
+        sensors.read()
+        return method(sensors, *arguments)
+
+    return call
+
+
 class UnreadSensors(dict[str, Any]):
     """Images of the present moment, rendered at the first read."""
 
@@ -93,57 +104,14 @@ class UnreadSensors(dict[str, Any]):
         unread, self._take = self._take is not None, None
         return unread
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Render the images, unless they were rendered or dropped."""
         take, self._take = self._take, None
         if take is not None:
             super().update(take())
 
-    def __getitem__(self, name: str) -> Any:
-        self._read()
-        return super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._read()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._read()
-        return super().__len__()
-
-    def __contains__(self, name: object) -> bool:
-        self._read()
-        return super().__contains__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._read()
-        return super().get(name, default)
-
-    def keys(self) -> Any:
-        self._read()
-        return super().keys()
-
-    def values(self) -> Any:
-        self._read()
-        return super().values()
-
-    def items(self) -> Any:
-        self._read()
-        return super().items()
-
-    def pop(self, *args: Any) -> Any:
-        self._read()
-        return super().pop(*args)
-
-    def copy(self) -> dict[str, Any]:
-        self._read()
-        return super().copy()
-
-    def __eq__(self, other: object) -> bool:
-        self._read()
-        return super().__eq__(other)
-
+    __getitem__, __iter__, __len__ = map(_reading, (dict.__getitem__, dict.__iter__, dict.__len__))
+    __contains__, __eq__, __repr__ = map(_reading, (dict.__contains__, dict.__eq__, dict.__repr__))
+    get, keys, values, items = map(_reading, (dict.get, dict.keys, dict.values, dict.items))
+    pop, copy = map(_reading, (dict.pop, dict.copy))
     __hash__ = None
-
-    def __repr__(self) -> str:
-        self._read()
-        return super().__repr__()
