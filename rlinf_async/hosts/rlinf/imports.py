@@ -21,8 +21,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from rlinf_async.hosts.rlinf.late_names import LateName, standing_in
-from rlinf_async.hosts.rlinf.late_torch import parts_when_used
+from rlinf_async.hosts.rlinf.late_imports import LateName, parts_when_used, standing_in
 
 SHARDED_TENSORS = "torch.distributed.tensor"
 LATE_NAMES = {

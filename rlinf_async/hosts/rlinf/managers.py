@@ -19,7 +19,7 @@ from unittest.mock import patch
 import ray
 
 from rlinf_async.hosts.rlinf.imports import names_when_used
-from rlinf_async.hosts.rlinf.late_torch import parts_when_used, torch_when_used
+from rlinf_async.hosts.rlinf.late_imports import parts_when_used, torch_when_used
 from rlinf_async.ray_runtime.cluster.ray_processes import is_own
 
 PACKAGE = "rlinf.scheduler"

@@ -115,7 +115,7 @@ print("transformers" in sys.modules)
 
 def test_a_class_of_rlinf_may_extend_a_name_that_comes_late():
     said = run("""
-from rlinf_async.hosts.rlinf.late_names import LateName
+from rlinf_async.hosts.rlinf.late_imports import LateName
 Mapping = LateName("collections.abc", "Mapping")
 class Own(Mapping):
     def __getitem__(self, key): return key
@@ -132,7 +132,7 @@ def test_an_annotation_with_typings_names_loads_no_module():
     said = run("""
 import sys
 from typing import Optional, Union
-from rlinf_async.hosts.rlinf.late_names import LateName
+from rlinf_async.hosts.rlinf.late_imports import LateName
 Sheet, Rows = LateName("csv", "DictReader"), LateName("csv", "DictWriter")
 class Reader:
     def read(self, sheet: Optional[Sheet], one: Union[Sheet, Rows], other: Sheet | None) -> list[Sheet]: ...

@@ -58,7 +58,7 @@ print(len(tensors), sum(tensors[0].tolist()))
 def test_a_process_of_torchs_own_keeps_its_torch():
     said = run("""
 import torch
-from rlinf_async.hosts.rlinf.late_torch import torch_when_used
+from rlinf_async.hosts.rlinf.late_imports import torch_when_used
 with torch_when_used():
     import rlinf.utils.omega_resolver as module
 print(module.torch is torch)
