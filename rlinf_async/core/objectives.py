@@ -96,10 +96,10 @@ def bounded_logprobs(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> tupl
     return torch.where(near, logprobs, cut.detach()), old_logprobs
 
 
-def without_masked(mask: torch.Tensor | None, values: torch.Tensor, *, fill: float = 0.0) -> torch.Tensor:
-    """Replace `values` by `fill`, without gradient, where `mask` (broadcast) is false."""
+def without_masked(mask: torch.Tensor | None, values: torch.Tensor) -> torch.Tensor:
+    """Replace `values` by 0, without gradient, where `mask` (broadcast) is false."""
     # Not a product with the mask: 0 times infinity is NaN.
-    return values if mask is None else torch.where(mask, values, fill)
+    return values if mask is None else torch.where(mask, values, 0.0)
 
 
 def loglinear(current: torch.Tensor, behaviour: torch.Tensor, staleness: torch.Tensor) -> torch.Tensor:
