@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlinf_async.config import AsyncConfig, advanced
+from rlinf_async.config import AsyncConfig, sections
 from tests.loops.test_streaming_learner import HORIZON, PLAN, Training, learner_of, rollouts
 from tests.making import plan, run_settings
 
@@ -84,7 +84,7 @@ def test_as_many_samples_as_are_asked_for_are_scored_by_each_policy_that_may_hav
 
 @pytest.mark.parametrize(("most", "scored"), [(8, [0.0, 2.0]), (7, [])])
 def test_ranks_decide_by_the_mean_of_what_they_hold_whether_versions_are_compared(monkeypatch, most, scored):
-    monkeypatch.setattr(advanced, "MAX_COMPARED_BYTES", most)
+    monkeypatch.setattr(sections, "MAX_COMPARED_BYTES", most)
     training = Scoring(ranks=2)  # of eight bytes each
     two = plan(total_envs=4, shards_per_worker=4, learner_ranks=2)
     learn(training, full(measure="auto"), batches=2, layout=two, pieces=2)
