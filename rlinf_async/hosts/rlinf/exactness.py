@@ -1,4 +1,6 @@
-"""Tells for each level whether a run computes the same as RLinf's synchronous loop, and if not, why."""
+"""Tells for each level whether a run computes the same as RLinf's synchronous loop, and if not, why; and
+which members of a group start alike.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.exactness import rollout_exactness, streamer_exactness, train_exactness
+from rlinf_async.hosts.judge.reasons import Reason, override_reason
 from rlinf_async.hosts.rlinf import nft
 from rlinf_async.hosts.rlinf.distillation import WHOLE_BATCH
 from rlinf_async.hosts.rlinf.episode_starts import has_stock_scenes
@@ -81,6 +84,18 @@ def starts_of_their_own(cfg: Mapping[str, Any], asynchrony: AsyncConfig) -> Iter
         )
     if asynchrony.deterministic:
         yield f"{why}: two runs differ in spite of async.deterministic=true; {remedy}"
+
+
+def scene_reasons(train: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
+    """Yield a reason if members of a group are to share a scene, and `train` has none."""
+    if asynchrony.advanced.shared_group_scene and not has_stock_scenes(train):
+        auto_reset = ", and env.train.auto_reset=true" if train.get("auto_reset") else ""
+        yield override_reason(
+            "async.advanced.shared_group_scene=true does not go with env.train.env_type="
+            f"{train.get('env_type')}{auto_reset}: scenes of LIBERO alone are drawn from a seed, at resets "
+            "of whole shards",
+            "async.advanced.shared_group_scene=false",
+        )
 
 
 def bonus_parts(view: RLinfView) -> Iterator[str]:

@@ -13,11 +13,11 @@ from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
-from rlinf_async.hosts.judge.reasons import Change, Reason, override_reason, refuse, unknown_reason
+from rlinf_async.hosts.judge.reasons import Change, Reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
 from rlinf_async.hosts.rlinf import losses
 from rlinf_async.hosts.rlinf.distillation import missing_parts, teacher_reasons
-from rlinf_async.hosts.rlinf.episode_starts import has_stock_scenes
+from rlinf_async.hosts.rlinf.exactness import scene_reasons
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.left_out import MEAN_OVERRIDE, is_summed
 from rlinf_async.hosts.rlinf.models import UNSERVED_MODELS
@@ -228,15 +228,3 @@ def _refused_keys(view: RLinfView, asynchrony: AsyncConfig) -> dict[Key, tuple[s
         if levels and key.where(view, asynchrony) and not key.allows(lookup(view.cfg, key.name)):
             unsupported[key] = levels
     return unsupported
-
-
-def scene_reasons(train: Mapping[str, Any], asynchrony: AsyncConfig) -> Iterator[Reason]:
-    """Yield a reason if members of a group are to share a scene, and `train` has none."""
-    if asynchrony.advanced.shared_group_scene and not has_stock_scenes(train):
-        auto_reset = ", and env.train.auto_reset=true" if train.get("auto_reset") else ""
-        yield override_reason(
-            "async.advanced.shared_group_scene=true does not go with env.train.env_type="
-            f"{train.get('env_type')}{auto_reset}: scenes of LIBERO alone are drawn from a seed, at resets "
-            "of whole shards",
-            "async.advanced.shared_group_scene=false",
-        )

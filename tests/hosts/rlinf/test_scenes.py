@@ -13,7 +13,7 @@ import pytest
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.rlinf.episode_starts import Stages, with_stock_scenes
-from rlinf_async.hosts.rlinf.reasons import scene_reasons
+from rlinf_async.hosts.rlinf.exactness import scene_reasons
 from tests.libero_assets import ASSETS, needs_assets, needs_libero, rendering
 
 ROOT = Path(__file__).parents[3]
