@@ -76,6 +76,14 @@ def channels(rounds: Rounds = 3, file: File = None) -> None:
 
 
 @app.command()
+def takes(rounds: Rounds = 3, file: File = None) -> None:
+    """Measure a request channel's CPU time for a batch of 1, 4 and 20 requests of its node."""
+    from benchmarks.micro.takes import measure
+
+    _report("takes", measure(rounds), file, packages=("torch",))
+
+
+@app.command()
 def threads(rounds: Rounds = 3, file: File = None) -> None:
     """Measure what the wire waits for in a process with 64 threads."""
     from benchmarks.micro.threads import measure

@@ -103,6 +103,7 @@ async def _channel(case: Case, pipe: Any) -> dict[str, Any]:
     requests = (await channel.waited()).count - before
     await asyncio.to_thread(pipe.recv)  # the shards have ended
     await channel.close_requests()
+    await asyncio.to_thread(pipe.recv)  # the ranks have ended: one may still look here
     return {"requests": requests, "cpu_s": cpu_s}
 
 
@@ -181,8 +182,10 @@ def observe(case: Case) -> dict[str, float]:
     envs = [pipe.recv() for _, pipe in workers]
     for _, pipe in channels:
         pipe.send("close")
-    heard = [pipe.recv() for _, pipe in channels]
     served = [pipe.recv() for _, pipe in ranks]
+    for _, pipe in channels:
+        pipe.send("end")
+    heard = [pipe.recv() for _, pipe in channels]
     for process, _ in channels + workers + ranks:
         process.join()
     seconds = sorted(second for env in envs for second in env["seconds"])
