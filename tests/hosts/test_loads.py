@@ -62,11 +62,11 @@ def loaded(modules):
 @pytest.mark.parametrize(
     ("modules", "most_modules", "most_lines"),
     [
-        (OF_ENV_WORKER, 89, 9_960),
-        (OF_ROLLOUT_WORKER, 80, 8_700),
-        (OF_ACTOR, 103, 11_940),
-        (OF_CHANNEL, 40, 4_650),
-        (OF_LOCAL_RUN, 129, 17_880),
+        (OF_ENV_WORKER, 77, 9_850),
+        (OF_ROLLOUT_WORKER, 74, 8_600),
+        (OF_ACTOR, 92, 11_550),
+        (OF_CHANNEL, 40, 4_690),
+        (OF_LOCAL_RUN, 123, 17_850),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )
