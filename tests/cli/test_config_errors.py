@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import importlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli, config_files
 from rlinf_async.core.config_keys import MODE_PRESETS, misplaced
 from rlinf_async.hosts.rlinf import doorway
+from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 from tests.checkouts import EMBODIED, configs
 
 BASE = "defaults: [/metaworld_ppo_mlp, _self_]\n"
@@ -208,6 +211,15 @@ def test_a_script_of_rlinf_is_asked_to_stop_for_a_misspelt_block_and_left_alone_
     assert not doorway.asks(OmegaConf.create(config).cluster)
     assert doorway.asks(OmegaConf.create({**config, "asnyc": {"mode": "full"}}).cluster)
     assert doorway.asks(OmegaConf.create({**config, "async": None, "mode": "full"}).cluster)
+
+
+def test_errors_are_those_of_pythons_loader_also_if_the_checks_are_first_imported_while_hydra_composes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python = yaml.SafeLoader
+    monkeypatch.setattr(yaml, "SafeLoader", FAST_YAML_LOADER)
+    monkeypatch.delitem(sys.modules, config_files.__name__)
+    assert importlib.import_module(config_files.__name__).PYTHON_LOADER is python is not FAST_YAML_LOADER
 
 
 def test_a_merge_key_may_stand_twice(tmp_path: Path) -> None:

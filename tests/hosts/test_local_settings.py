@@ -19,6 +19,8 @@ from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
         ({"gamma": 1.5}, "gamma=1.5 must be a number from 0 to 1; nearest: 1"),
         ({"global_batch_size": 150}, "320 samples per batch .* global_batch_size=150"),
         ({"micro_batch_size": 64}, "global_batch_size=160 is not a multiple of micro_batch_size=64"),
+        # The division into shards would refuse these environments, too: batches are looked at first.
+        ({"micro_batch_size": 64, "env_workers": 3}, "is not a multiple of micro_batch_size=64"),
         ({"env_workers": 3}, "16 environments do not divide into 3 env workers"),
     ],
 )

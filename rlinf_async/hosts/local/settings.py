@@ -74,7 +74,7 @@ class LocalSettings:
     def _misfits(self) -> Iterator[str]:
         """Yield what does not fit together."""
         batch, step = self.samples_per_batch, self.global_batch_size
-        micro_batch, shard = self.samples_per_micro_batch, self.plan.envs_per_shard
+        micro_batch = self.samples_per_micro_batch
         if self.algorithm == "grpo" and self.group_size < 2:
             yield f"group_size={self.group_size} must be at least 2 for GRPO; nearest: 2"
         if batch % step:
@@ -84,7 +84,8 @@ class LocalSettings:
             )
         if step % micro_batch:
             yield f"global_batch_size={step} is not a multiple of micro_batch_size={micro_batch}"
-        if self.max_batch_size < shard:
+        # Last: the division into shards refuses sizes by itself.
+        if self.max_batch_size < (shard := self.plan.envs_per_shard):
             yield (
                 f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of {shard} "
                 "environments; a request is never split"
